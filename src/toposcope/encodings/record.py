@@ -1,0 +1,169 @@
+"""One record for every positional encoding: the tables p, w, g and b of the one logit formula.
+
+    l_ij = Re sum_f q_i^f conj(k_j^f) e^{(i w_f - g_f)(i-j)} + b(i, j),   q_i = Q(x_i + p_i),  k_j = K(x_j + p_j)
+
+* `InputTable` holds p, the vectors added to the input (sinusoidal, learned, random);
+* `Rotary` holds w and g, the angle and the decay of every channel pair (RoPE and its scalings, xPos, MLA's rotary part);
+* `LogitBias` holds b, what is added to the logits (T5 buckets, ALiBi, Kerple, FIRE).
+
+Positions are integers or floats of any size; the tables are functions of them, so no length is built in.
+Shape suffixes: N query positions, M key positions, F channel pairs, H heads, R head width, D model width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from toposcope.errors import BadEncoding, BadValue
+
+Array = NDArray[np.float64]
+Pairing = Literal["half", "interleaved"]
+
+
+@dataclass(frozen=True, eq=False)
+class InputTable:
+    """The vectors p added to the input; `length` is None where any position has one."""
+
+    width: int
+    vectors_at: Callable[[Array], Array]
+    length: int | None = None
+
+    def vectors(self, positions: ArrayLike) -> Array:
+        """p_ND for the given positions."""
+        at_N = np.atleast_1d(np.asarray(positions, dtype=np.float64))
+        if self.length is not None and at_N.size and (at_N.min() < 0 or at_N.max() >= self.length):
+            raise BadValue(
+                f"position {int(at_N.max() if at_N.max() >= self.length else at_N.min())} has no vector: "
+                f"the table holds positions 0 to {self.length - 1}. Use a shorter context."
+            )
+        return self.vectors_at(at_N)
+
+
+@dataclass(frozen=True, eq=False)
+class Rotary:
+    """The rotation of every channel pair of a head's query and key.
+
+    `pairs_F2` lists the channels (first, second) of each pair inside the head; channels that appear in no pair are
+    left alone. The pair (a, b) at position i becomes (a cos - b sin, a sin + b cos) * attention_factor, with
+    angle w_f * i. `decay_F` (xPos) further multiplies queries by e^{-g i} and keys by e^{+g j}.
+    `frequencies_at(context)` gives w_F; some scalings choose it by the length of the text.
+    """
+
+    head_dim: int
+    pairs_F2: NDArray[np.intp]
+    frequencies_at: Callable[[int | None], Array]
+    pairing: Pairing
+    attention_factor: float = 1.0
+    decay_F: Array | None = None
+
+    @property
+    def channels(self) -> int:
+        """How many channels of the head rotate."""
+        return 2 * len(self.pairs_F2)
+
+    def frequencies(self, context: int | None = None) -> Array:
+        """w_F, in radians per token, as used for a text of `context` tokens (None: the trained length)."""
+        return self.frequencies_at(context)
+
+    def rotate(
+        self, vectors_NR: Array, positions: ArrayLike, *, side: Literal["query", "key"], context: int | None = None
+    ) -> Array:
+        """Turn the rows of `vectors_NR` (…, N, R) to their positions; rows are never mixed with one another."""
+        if vectors_NR.shape[-1] != self.head_dim:
+            raise BadValue(f"vectors of width {vectors_NR.shape[-1]} given to a rotation of width {self.head_dim}.")
+        at_N = np.atleast_1d(np.asarray(positions, dtype=np.float64))
+        angle_NF = at_N[:, None] * self.frequencies(context)
+        size_NF = np.full_like(angle_NF, self.attention_factor)
+        if self.decay_F is not None:
+            size_NF = size_NF * np.exp((-at_N if side == "query" else at_N)[:, None] * self.decay_F)
+        cos_NF, sin_NF = np.cos(angle_NF) * size_NF, np.sin(angle_NF) * size_NF
+        first_F, second_F = self.pairs_F2[:, 0], self.pairs_F2[:, 1]
+        a, b = vectors_NR[..., first_F], vectors_NR[..., second_F]
+        turned_NR = vectors_NR.copy()
+        turned_NR[..., first_F] = a * cos_NF - b * sin_NF
+        turned_NR[..., second_F] = a * sin_NF + b * cos_NF
+        return turned_NR
+
+
+@dataclass(frozen=True, eq=False)
+class LogitBias:
+    """What is added to the logits of each head; `toeplitz` where it depends on i - j only."""
+
+    heads: int
+    bias_at: Callable[[Array, Array], Array]
+    toeplitz: bool
+
+    def table(self, query_positions: ArrayLike, key_positions: ArrayLike) -> Array:
+        """b_HNM for the given positions."""
+        query_N = np.atleast_1d(np.asarray(query_positions, dtype=np.float64))
+        key_M = np.atleast_1d(np.asarray(key_positions, dtype=np.float64))
+        return self.bias_at(query_N, key_M)
+
+    def by_offset(self, offsets: ArrayLike) -> Array:
+        """b_HT for offsets t = i - j (query minus key), for biases that depend on nothing else."""
+        if not self.toeplitz:
+            raise BadValue("this bias depends on both positions, not on their difference alone; use table().")
+        offset_T = np.atleast_1d(np.asarray(offsets, dtype=np.float64))
+        return self.bias_at(np.zeros(1), -offset_T)[:, 0, :]
+
+
+@dataclass(frozen=True, eq=False)
+class Encoding:
+    """A positional encoding: a name, its parameters and its tables.
+
+    `exact_tables` is False where position depends on content (CoPE, PoPE): such an encoding can be trained and
+    traced, but the weights-only analyses cannot speak of it, and say so.
+    """
+
+    name: str
+    title: str
+    parameters: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    input: InputTable | None = None
+    rotary: Rotary | None = None
+    bias: LogitBias | None = None
+    exact_tables: bool = True
+    notes: tuple[str, ...] = ()
+
+    def tables(self) -> None:
+        """Raise unless the encoding is given by tables."""
+        if not self.exact_tables:
+            raise BadEncoding(
+                f"the position of '{self.name}' depends on content, so it has no tables; "
+                "only the commands that run a model can analyse it."
+            )
+
+    @property
+    def mechanisms(self) -> tuple[str, ...]:
+        """Where position enters: any of 'input', 'rotary', 'bias', or 'content'."""
+        found = [part for part in ("input", "rotary", "bias") if getattr(self, part) is not None]
+        return tuple(found) if self.exact_tables else ("content",)
+
+
+NONE = Encoding(name="none", title="no positional encoding")
+
+
+def combine(first: Encoding, second: Encoding) -> Encoding:
+    """Both encodings at once (absolute beside rotary, say); each mechanism may be present once."""
+    if first.name == "none":
+        return second
+    if second.name == "none":
+        return first
+    clash = [part for part in first.mechanisms if part in second.mechanisms]
+    if clash:
+        raise BadEncoding(f"'{first.name}' and '{second.name}' both use the {clash[0]}; they cannot be combined.")
+    return Encoding(
+        name=f"{first.name}+{second.name}",
+        title=f"{first.title}; {second.title}",
+        parameters=MappingProxyType({first.name: dict(first.parameters), second.name: dict(second.parameters)}),
+        input=first.input or second.input,
+        rotary=first.rotary or second.rotary,
+        bias=first.bias or second.bias,
+        exact_tables=first.exact_tables and second.exact_tables,
+        notes=first.notes + second.notes,
+    )

@@ -1,0 +1,64 @@
+"""Every mistake a user can make, as an exception whose message says what to do about it.
+
+A `ToposcopeError` is printed by the command line as one paragraph, without a traceback, with exit code 2.
+Its message names what was given, what was expected, and what to do. Each class has a page in `docs/errors/`.
+Anything else that escapes is a bug.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class ToposcopeError(Exception):
+    """Base of all errors caused by what the user gave us."""
+
+
+class NotFound(ToposcopeError):
+    """The path or the model name does not exist, or a directory holds no weights."""
+
+
+class BadFile(ToposcopeError):
+    """A file is damaged, truncated, mislabelled or hostile: it cannot be what its name says."""
+
+
+class RefusedPickle(ToposcopeError):
+    """A pickle holds more than tensors; loading it could run code, so it is not loaded."""
+
+
+class MissingExtra(ToposcopeError):
+    """The work needs an optional dependency that is not installed."""
+
+
+class BadConfig(ToposcopeError):
+    """A model's configuration lacks a setting, or holds one that makes no sense."""
+
+
+class UnknownFamily(ToposcopeError):
+    """No adapter knows this architecture."""
+
+
+class MissingTensor(ToposcopeError):
+    """The adapter expected a tensor that the checkpoint does not hold, or holds in another shape."""
+
+
+class BadWeights(ToposcopeError):
+    """A tensor holds NaN or infinity."""
+
+
+class BadEncoding(ToposcopeError):
+    """An encoding's name or parameters are wrong."""
+
+
+class BadValue(ToposcopeError):
+    """An argument of a command or of a library call is wrong."""
+
+
+def did_you_mean(given: str, known: Iterable[str]) -> str:
+    """A sentence with the nearest known names, or with all of them when none is near."""
+    names = sorted(set(known))
+    near = difflib.get_close_matches(given.lower(), names, n=3, cutoff=0.55)
+    if near:
+        return f"Did you mean {' or '.join(repr(name) for name in near)}?"
+    return f"Known: {', '.join(names)}."
