@@ -107,8 +107,11 @@ def _linear(source: TensorSource, linear: Linear, shape: tuple[int, int]) -> _Pa
     weight = _read(source, linear.weight, shape[::-1] if linear.transposed else shape)
     if linear.transposed:
         weight = weight.T
-    has_bias = linear.bias is not None and linear.bias in source.names()
-    return weight, _read(source, linear.bias, shape[:1]) if has_bias and linear.bias else None
+    if linear.bias is None or linear.bias not in source.names():
+        return weight, None
+    part, parts = linear.bias_part or (0, 1)
+    bias = _read(source, linear.bias, (parts * shape[0],))
+    return weight, bias[part * shape[0] : (part + 1) * shape[0]]
 
 
 def _read(source: TensorSource, name: str, shape: tuple[int, ...]) -> Stored:
@@ -143,8 +146,11 @@ def _head_norm(source: TensorSource, spec: NormSpec | None, heads: int, wide: in
         return None
 
     def spread(name: str | None, offset: float = 0.0) -> Array | None:
-        if name is None or name not in source.names():
+        if name is None or name.replace("{head}", "0") not in source.names():
             return None
+        if "{head}" in name:
+            each = [_read(source, name.replace("{head}", str(i)), (wide,)) for i in range(heads)]
+            return np.stack(each).astype(np.float64) + offset
         size = int(np.prod(source.info(name).shape))
         if size not in (wide, heads * wide):
             raise MissingTensor(
@@ -154,9 +160,10 @@ def _head_norm(source: TensorSource, spec: NormSpec | None, heads: int, wide: in
         stored = source.read(name).astype(np.float64) + offset
         return np.broadcast_to(stored.reshape(-1, wide), (heads, wide))
 
-    if spec.weight is not None and spec.weight not in source.names():
+    gain = spread(spec.weight, spec.offset)
+    if spec.weight is not None and gain is None:
         raise MissingTensor(f"{source.path} holds no tensor '{spec.weight}', the norm of the queries or keys.")
-    return Norm(spec.kind, spec.eps, spread(spec.weight, spec.offset), spread(spec.bias))
+    return Norm(spec.kind, spec.eps, gain, spread(spec.bias))
 
 
 def _latent(source: TensorSource, spec: LatentSpec | None, width: int, shared: int) -> Latent | None:

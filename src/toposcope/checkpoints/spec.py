@@ -21,6 +21,7 @@ class Linear:
     weight: str
     bias: str | None = None
     transposed: bool = False  # stored as (in, out), as in GPT-2's Conv1D
+    bias_part: tuple[int, int] | None = None  # (i, n): the i-th of n equal parts of a bias that maps share
 
     @classmethod
     def at(cls, prefix: str, *, transposed: bool = False) -> Linear:
@@ -32,7 +33,8 @@ class Linear:
 class NormSpec:
     """A normalisation and the names of its gain and bias (None: it has none).
 
-    `offset` is added to the stored gain (Gemma stores gain - 1). `scale` multiplies the normalised vector.
+    `offset` is added to the stored gain (Gemma stores gain - 1). In a norm of queries or keys the names may hold
+    '{head}', where each head has tensors of its own.
     """
 
     kind: Literal["rms", "layer"]
@@ -140,3 +142,4 @@ class ModelSpec:
     embedding: str | None = None  # the token embedding's tensor
     context: int | None = None  # the length the configuration claims
     skipped: tuple[Skipped, ...] = field(default=())
+    tables: tuple[str, ...] = ()  # position tables the adapter itself has read, where their names look like attention

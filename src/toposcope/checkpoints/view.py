@@ -190,7 +190,7 @@ class Layer:
 
 
 class Model:
-    """A checkpoint: its layers, its configuration, and what was skipped. Use it as a context manager or `close()` it."""
+    """A checkpoint: its layers, configuration, and what was skipped. A context manager; or `close()` it."""
 
     def __init__(
         self,

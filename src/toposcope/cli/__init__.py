@@ -1,2 +1,76 @@
-def main() -> None:
-    raise SystemExit(0)
+"""The command line: one file per command, imported only when that command is called."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Callable, Sequence
+
+COMMANDS = {
+    "check": "Is the positional encoding really there and in force?",
+    "inspect": "Show a checkpoint's architecture, encoding and heads.",
+    "ls": "List known models, families or encodings.",
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command named on the command line. Exit codes: 0 done, 1 what was asked did not hold, 2 wrong input."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    app = _application(next((word for word in given if not word.startswith("-")), None))
+    from toposcope.errors import ToposcopeError
+
+    try:
+        app(args=given, prog_name="toposcope", standalone_mode=True)
+    except ToposcopeError as error:
+        page = type(error).__name__
+        sys.stderr.write(f"toposcope: {error}\n  (about this error: docs/errors/{page}.md)\n")
+        raise SystemExit(2) from None
+    except BrokenPipeError:  # the reader of a pipe went away: not our failure
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(0) from None
+    except KeyboardInterrupt:
+        sys.stderr.write("toposcope: interrupted\n")
+        raise SystemExit(130) from None
+
+
+def _application(called: str | None) -> Callable[..., None]:
+    """The typer application with the called command in full and all others as one line of help each."""
+    import typer
+
+    app = typer.Typer(
+        help="Toposcope shows what positional encoding does to the tokens of a Transformer.",
+        epilog="MODEL is a directory, a .safetensors, .gguf or torch file, or a name from 'toposcope ls models'.\n",
+        add_completion=False,
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,  # plain help: the rich one costs half of the start-up
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+
+    def show_version(wanted: bool) -> None:
+        if wanted:
+            from toposcope._version import __version__
+
+            typer.echo(f"toposcope {__version__}")
+            raise typer.Exit
+
+    @app.callback()
+    def root(
+        version: bool = typer.Option(
+            False, "--version", help="Print the version and stop.", is_eager=True, callback=show_version
+        ),
+    ) -> None:
+        pass
+
+    for name, summary in COMMANDS.items():
+        if name == called:
+            run = importlib.import_module(f"toposcope.cli.{name}").run
+            app.command(name, short_help=summary)(run)
+        else:
+            app.command(name, help=summary)(_placeholder)
+    return app
+
+
+def _placeholder() -> None:
+    """Stands for a command that was not called."""

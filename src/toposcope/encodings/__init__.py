@@ -1,0 +1,57 @@
+"""Positional encodings: a name or a model's configuration becomes the tables p, w, g and b of one logit formula."""
+
+from __future__ import annotations
+
+from toposcope.encodings.absolute import learned, learned_init, random, sinusoidal
+from toposcope.encodings.bias import alibi, alibi_slopes, fire, fire_init, kerple, t5, t5_bucket, t5_init
+from toposcope.encodings.config import RopeSettings, Setting, rope_from_config, rope_settings
+from toposcope.encodings.content import cope, pope, pope_frequencies
+from toposcope.encodings.kinds import Kind, Sizes, kinds
+from toposcope.encodings.papers import PAPERS, Paper
+from toposcope.encodings.parameter import Parameter
+from toposcope.encodings.record import NONE, Encoding, InputTable, LogitBias, Pairing, Rotary, combine
+from toposcope.encodings.registry import EncodingSpec, make, parse, spec
+from toposcope.encodings.rotary import channel_pairs, mla, rope, xpos
+
+__all__ = [
+    "NONE",
+    "PAPERS",
+    "Encoding",
+    "EncodingSpec",
+    "InputTable",
+    "Kind",
+    "LogitBias",
+    "Pairing",
+    "Paper",
+    "Parameter",
+    "RopeSettings",
+    "Rotary",
+    "Setting",
+    "Sizes",
+    "alibi",
+    "alibi_slopes",
+    "channel_pairs",
+    "combine",
+    "cope",
+    "fire",
+    "fire_init",
+    "kerple",
+    "kinds",
+    "learned",
+    "learned_init",
+    "make",
+    "mla",
+    "parse",
+    "pope",
+    "pope_frequencies",
+    "random",
+    "rope",
+    "rope_from_config",
+    "rope_settings",
+    "sinusoidal",
+    "spec",
+    "t5",
+    "t5_bucket",
+    "t5_init",
+    "xpos",
+]

@@ -3,7 +3,7 @@
     l_ij = Re sum_f q_i^f conj(k_j^f) e^{(i w_f - g_f)(i-j)} + b(i, j),   q_i = Q(x_i + p_i),  k_j = K(x_j + p_j)
 
 * `InputTable` holds p, the vectors added to the input (sinusoidal, learned, random);
-* `Rotary` holds w and g, the angle and the decay of every channel pair (RoPE and its scalings, xPos, MLA's rotary part);
+* `Rotary` holds w and g, angle and decay of every channel pair (RoPE and its scalings, xPos, MLA's rotary part);
 * `LogitBias` holds b, what is added to the logits (T5 buckets, ALiBi, Kerple, FIRE).
 
 Positions are integers or floats of any size; the tables are functions of them, so no length is built in.
@@ -53,6 +53,7 @@ class Rotary:
     left alone. The pair (a, b) at position i becomes (a cos - b sin, a sin + b cos) * attention_factor, with
     angle w_f * i. `decay_F` (xPos) further multiplies queries by e^{-g i} and keys by e^{+g j}.
     `frequencies_at(context)` gives w_F; some scalings choose it by the length of the text.
+    `turning_heads` limits the rotation to the first so many heads of a layer (None: all heads turn).
     """
 
     head_dim: int
@@ -61,6 +62,7 @@ class Rotary:
     pairing: Pairing
     attention_factor: float = 1.0
     decay_F: Array | None = None
+    turning_heads: int | None = None
 
     @property
     def channels(self) -> int:
@@ -74,13 +76,23 @@ class Rotary:
     def rotate(
         self, vectors_NR: Array, positions: ArrayLike, *, side: Literal["query", "key"], context: int | None = None
     ) -> Array:
-        """Turn the rows of `vectors_NR` (…, N, R) to their positions; rows are never mixed with one another."""
+        """Turn the rows of `vectors_NR` (…, N, R) to their positions; rows are never mixed with one another.
+
+        Where only some heads turn, an array with a heads axis (…, H, N, R) keeps the others as they are; an array
+        without one is taken to belong to a head that turns.
+        """
+        vectors_NR = np.asarray(vectors_NR, dtype=np.float64)
         if vectors_NR.shape[-1] != self.head_dim:
             raise BadValue(f"vectors of width {vectors_NR.shape[-1]} given to a rotation of width {self.head_dim}.")
         at_N = np.atleast_1d(np.asarray(positions, dtype=np.float64))
         angle_NF = at_N[:, None] * self.frequencies(context)
         size_NF = np.full_like(angle_NF, self.attention_factor)
         if self.decay_F is not None:
+            if at_N.size and np.abs(at_N).max() * np.abs(self.decay_F).max() > 700:  # e^709 is the end of float64
+                raise BadValue(
+                    f"at position {int(np.abs(at_N).max())} the decay leaves the range of float64. "
+                    "Count positions from the middle of the text, or use fewer of them."
+                )
             size_NF = size_NF * np.exp((-at_N if side == "query" else at_N)[:, None] * self.decay_F)
         cos_NF, sin_NF = np.cos(angle_NF) * size_NF, np.sin(angle_NF) * size_NF
         first_F, second_F = self.pairs_F2[:, 0], self.pairs_F2[:, 1]
@@ -88,6 +100,8 @@ class Rotary:
         turned_NR = vectors_NR.copy()
         turned_NR[..., first_F] = a * cos_NF - b * sin_NF
         turned_NR[..., second_F] = a * sin_NF + b * cos_NF
+        if self.turning_heads is not None and vectors_NR.ndim >= 3:
+            turned_NR[..., self.turning_heads :, :, :] = vectors_NR[..., self.turning_heads :, :, :]
         return turned_NR
 
 
@@ -129,13 +143,14 @@ class Encoding:
     bias: LogitBias | None = None
     exact_tables: bool = True
     notes: tuple[str, ...] = ()
+    citations: tuple[str, ...] = ()  # keys of the papers behind it
 
     def tables(self) -> None:
         """Raise unless the encoding is given by tables."""
         if not self.exact_tables:
+            why = "".join(f" ({note.rstrip('.')})" for note in self.notes[:1])
             raise BadEncoding(
-                f"the position of '{self.name}' depends on content, so it has no tables; "
-                "only the commands that run a model can analyse it."
+                f"'{self.name}' is not given by tables{why}; only the commands that run a model can analyse it."
             )
 
     @property
@@ -166,4 +181,5 @@ def combine(first: Encoding, second: Encoding) -> Encoding:
         bias=first.bias or second.bias,
         exact_tables=first.exact_tables and second.exact_tables,
         notes=first.notes + second.notes,
+        citations=first.citations + second.citations,
     )

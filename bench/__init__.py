@@ -1,0 +1,1 @@
+"""Speed and memory, as ratios against a peer and against the limit, measured in one run: `python -m bench`."""

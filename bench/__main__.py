@@ -1,0 +1,33 @@
+"""Run every row, print the table, write it as JSON: `python -m bench [startup|streaming ...] [--json FILE]`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+from bench import startup, streaming
+from bench.row import Row, table
+
+ROWS = {"startup": startup.measure, "streaming": streaming.measure}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="bench", description=__doc__)
+    parser.add_argument("rows", nargs="*", metavar="ROW", help=f"any of {', '.join(ROWS)}; all by default")
+    parser.add_argument("--json", type=Path, default=Path("out/bench.json"))
+    chosen = parser.parse_args()
+    unknown = set(chosen.rows) - set(ROWS)
+    if unknown:
+        parser.error(f"unknown row {sorted(unknown)[0]!r}; known: {', '.join(ROWS)}")
+    rows: list[Row] = []
+    for name in chosen.rows or ROWS:
+        print(f"measuring {name} ...", flush=True)
+        rows += ROWS[name]()
+    print("\n" + table(rows))
+    chosen.json.parent.mkdir(parents=True, exist_ok=True)
+    chosen.json.write_text(json.dumps([asdict(row) for row in rows], indent=2) + "\n")
+
+
+main()

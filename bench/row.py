@@ -1,0 +1,37 @@
+"""One line of the benchmark table."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Row:
+    """What was measured, beside its peer and its goal. `met` is None where there is no goal."""
+
+    work: str
+    ours: str
+    peer: str
+    ratio: str
+    goal: str
+    met: bool | None
+
+
+def interleaved(rounds: int, *measures: Callable[[], float]) -> list[float]:
+    """The median of each measure, taken in turns so that a busy moment of the machine hits all alike."""
+    taken: list[list[float]] = [[] for _ in measures]
+    for _ in range(rounds):
+        for values, measure in zip(taken, measures, strict=True):
+            values.append(measure())
+    return [statistics.median(values) for values in taken]
+
+
+def table(rows: Sequence[Row]) -> str:
+    """The rows as Markdown."""
+    lines = ["| work | ours | peer | ratio | goal | met |", "|---|---|---|---|---|---|"]
+    for row in rows:
+        met = "-" if row.met is None else "yes" if row.met else "no"
+        lines.append(f"| {row.work} | {row.ours} | {row.peer} | {row.ratio} | {row.goal} | {met} |")
+    return "\n".join(lines)

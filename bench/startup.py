@@ -1,0 +1,39 @@
+"""How long a user waits for `toposcope --help`, in CPU time above a bare interpreter."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from bench.row import Row, interleaved
+
+GOAL = 0.1  # seconds of CPU above `python -c pass`
+
+
+def cpu_seconds(*arguments: str) -> float:
+    """User and system time of one run of this interpreter with the given arguments."""
+    before = os.times()
+    subprocess.run([sys.executable, *arguments], check=True, stdout=subprocess.DEVNULL)
+    after = os.times()
+    return after.children_user - before.children_user + after.children_system - before.children_system
+
+
+def measure() -> list[Row]:
+    bare, ours, numpy_alone = interleaved(
+        11,
+        lambda: cpu_seconds("-c", "pass"),
+        lambda: cpu_seconds("-m", "toposcope", "--help"),
+        lambda: cpu_seconds("-c", "import numpy"),
+    )
+    extra = ours - bare
+    return [
+        Row(
+            "start-up: `toposcope --help`, CPU above `python -c pass`",
+            f"{extra * 1e3:.0f} ms",
+            f"`import numpy` alone: {(numpy_alone - bare) * 1e3:.0f} ms",
+            f"{extra / max(numpy_alone - bare, 1e-9):.2f}x",
+            f"<= {GOAL * 1e3:.0f} ms",
+            extra <= GOAL,
+        )
+    ]

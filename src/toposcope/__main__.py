@@ -1,0 +1,3 @@
+from toposcope.cli import main
+
+main()

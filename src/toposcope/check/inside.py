@@ -1,0 +1,172 @@
+"""What queries, keys and logits say about the rotation that made them: arrays in, numbers out.
+
+All functions take the arrays of a run in which every position holds the same token, so that whatever differs between
+positions is the work of the encoding. Shapes: B samples, H heads, N positions, R head width, F pairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toposcope.encodings.record import Array, Pairing
+
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Split:
+    """How a table of logits varies: along offsets, along rows alone, along sums, and in no such way; rms over heads."""
+
+    total: float  # about the mean of the visible entries
+    by_offset: float  # what the diagonals' means carry
+    rest: float  # what they leave
+    within_rows: float  # what is left when each row's mean is taken away
+    off_sums: float  # what the antidiagonals' means leave
+
+
+def split(logits_HNN: Array, visible_NN: Mask) -> Split:
+    """Take the visible logits apart by offset i - j, by row, and by sum i + j."""
+    n = len(visible_NN)
+    row_N1, column_1N = np.indices((n, n))
+    total, rest, rows, sums = [], [], [], []
+    for table_NN in logits_HNN:
+        values = table_NN[visible_NN]
+        total.append(((values - values.mean()) ** 2).mean())
+        for labels, into in ((row_N1 - column_1N + n, rest), (row_N1, rows), (row_N1 + column_1N, sums)):
+            group = labels[visible_NN]
+            size = np.bincount(group)
+            mean = np.bincount(group, values) / np.maximum(size, 1)
+            into.append(((values - mean[group]) ** 2).mean())
+    t, r, w, s = (float(np.sqrt(np.mean(part))) for part in (total, rest, rows, sums))
+    return Split(t, float(np.sqrt(max(t * t - r * r, 0.0))), r, w, s)
+
+
+def product(q_BHNR: Array, k_BHNR: Array) -> Array:
+    """q k^T, (B, H, N, N)."""
+    return q_BHNR @ k_BHNR.swapaxes(2, 3)
+
+
+def size(vectors: Array) -> float:
+    """Root mean square of all entries."""
+    return float(np.sqrt(np.mean(vectors**2)))
+
+
+def turning(vectors_BHNR: Array) -> float:
+    """How much the direction of the vectors varies over positions, relative to their length."""
+    unit = directions(vectors_BHNR)
+    return float(np.sqrt(np.mean(np.sum((unit - unit.mean(axis=2, keepdims=True)) ** 2, axis=-1))))
+
+
+def directions(vectors_BHNR: Array) -> Array:
+    """The vectors at length 1 (a vector of length 0 stays)."""
+    length = np.linalg.norm(vectors_BHNR, axis=-1, keepdims=True)
+    return vectors_BHNR / np.where(length > 0, length, 1.0)
+
+
+def stretching(vectors_BHNR: Array) -> float:
+    """How much the length of the vectors varies over positions, relative to their mean length."""
+    length = np.linalg.norm(vectors_BHNR, axis=-1)
+    mean = length.mean(axis=2, keepdims=True)
+    return float(np.max(np.abs(length - mean) / np.where(mean > 0, mean, 1.0)))
+
+
+def batch_spread(vectors_BHNR: Array) -> float:
+    """How much the samples of a batch differ, though all hold the same tokens, relative to the vectors' size."""
+    scale = size(vectors_BHNR)
+    return 0.0 if scale == 0 else size(vectors_BHNR - vectors_BHNR[:1]) / scale
+
+
+def heads_first(vectors_BHNR: Array) -> Array:
+    """The same vectors read as (H, B, N, R): for modules that fold the batch behind the heads."""
+    batch, heads, n, wide = vectors_BHNR.shape
+    return vectors_BHNR.reshape(heads, batch, n, wide).swapaxes(0, 1)
+
+
+@dataclass(frozen=True, eq=False)
+class Turns:
+    """The pairs of channels that turn together, and the angle of each per position."""
+
+    pairs_F2: NDArray[np.intp]
+    angle_F: Array
+
+    @property
+    def pairing(self) -> Pairing | None:
+        """Neighbours, or apart by half the rotated width; None where a single pair leaves it open."""
+        gap = self.pairs_F2[:, 1] - self.pairs_F2[:, 0]
+        if len(gap) == 1 and gap[0] == 1:
+            return None
+        return "interleaved" if np.median(gap) == 1 else "half"
+
+
+def find_turns(vectors_BHNR: Array, varies: float = 0.02, closes: float = 1e-2) -> Turns | None:
+    """Find each channel's partner: the one with which its squared length stays the same at all positions.
+
+    A channel is considered where it varies by more than `varies` of its own size; a pair is accepted where the sum of
+    squares varies by less than `closes` of what its two parts do.
+    """
+    # one axis for all samples and heads: (S, N, R)
+    v_SNR = vectors_BHNR.reshape(-1, *vectors_BHNR.shape[2:])
+    energy_SNR = v_SNR**2
+    own_R = np.mean(energy_SNR.var(axis=1), axis=0)
+    centred = energy_SNR - energy_SNR.mean(axis=1, keepdims=True)
+    both_RR = np.einsum("snr,snt->rt", centred, centred, optimize=True) / (len(v_SNR) * v_SNR.shape[1])
+    moved_R = np.sqrt(np.mean(v_SNR.var(axis=1), axis=0)) / np.sqrt(np.maximum(np.mean(energy_SNR, axis=(0, 1)), 1e-30))
+    moving = np.flatnonzero(moved_R > varies)
+    sum_RR = own_R[:, None] + own_R[None, :]
+    open_RR = (sum_RR + 2 * both_RR) / np.where(sum_RR > 0, sum_RR, 1.0)
+    np.fill_diagonal(open_RR, np.inf)
+    partner = {int(a): int(moving[np.argmin(open_RR[a, moving])]) for a in moving} if len(moving) > 1 else {}
+    pairs = sorted((a, b) for a, b in partner.items() if a < b and partner.get(b) == a and open_RR[a, b] < closes)
+    if not pairs:
+        return None
+    pairs_F2 = np.array(pairs, dtype=np.intp)
+    z_SNF = v_SNR[:, :, pairs_F2[:, 0]] + 1j * v_SNR[:, :, pairs_F2[:, 1]]
+    angle_F = np.angle((z_SNF[:, 1:] * z_SNF[:, :-1].conj()).sum(axis=(0, 1)))
+    return Turns(pairs_F2, angle_F)
+
+
+def starting_position(
+    vectors_NR: Array, turns: Turns, maps: Sequence[Array], length: int, *, within: int = 3
+) -> int | None:
+    """At which position the rotation of these queries (or keys) starts: 0 where the first is not turned at all.
+
+    The first vector, turned back by s positions, is looked for in the outputs of the module's own maps before the
+    rotation (up to a positive factor); the s with which it is found is the answer, None where none is.
+    """
+    first, last = int(turns.pairs_F2.min()), int(turns.pairs_F2.max())
+    wide = last - first + 1
+    rows = [row for row in (_unmoved(part, length) for part in maps) if row is not None and len(row) >= wide]
+    if not rows or wide < 4:
+        return None
+    z_F = vectors_NR[0, turns.pairs_F2[:, 0]] + 1j * vectors_NR[0, turns.pairs_F2[:, 1]]
+    best = (0.0, None)
+    for s in sorted(range(-within, within + 1), key=abs):
+        back_R = vectors_NR[0].copy()
+        turned = z_F * np.exp(-1j * s * turns.angle_F)
+        back_R[turns.pairs_F2[:, 0]], back_R[turns.pairs_F2[:, 1]] = turned.real, turned.imag
+        target = back_R[first : last + 1] / np.linalg.norm(back_R[first : last + 1])
+        for row in rows:
+            windows = np.lib.stride_tricks.sliding_window_view(row, wide)
+            length_W = np.linalg.norm(windows, axis=1)
+            match = float(np.max(windows @ target / np.where(length_W > 0, length_W, 1.0)))
+            if match > best[0]:
+                best = (match, s)
+    return best[1] if best[0] > 1 - 1e-4 else None
+
+
+def _unmoved(part: Array, length: int) -> Array | None:
+    """The values of a map's output for one token, where they are the same at all positions; None where they are not."""
+    scale = np.abs(part).max(initial=0.0)
+    if scale == 0:
+        return None
+    if part.ndim == 2 and part.shape[0] % length == 0:
+        return part[0] if np.abs(part - part[:1]).max() <= 1e-4 * scale else None
+    for axis in (axis for axis, n in enumerate(part.shape[:-1]) if n == length):
+        first = np.take(part, [0], axis=axis)
+        if np.abs(part - first).max() <= 1e-4 * scale:
+            return first.reshape(-1)
+    return None

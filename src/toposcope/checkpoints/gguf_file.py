@@ -1,0 +1,171 @@
+"""Tensors of a `.gguf` file, dequantised a block of rows at a time."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from toposcope.checkpoints.decode import (
+    BLOCK,
+    SMALL_FLOATS,
+    Ledger,
+    allocate,
+    decode,
+    element_count,
+    refuse_nonfinite,
+)
+from toposcope.checkpoints.gguf_header import LongArray, TensorPlace, parse_header
+from toposcope.checkpoints.mapped import Bytes, MappedFile
+from toposcope.checkpoints.source import Stored, TensorInfo
+from toposcope.errors import BadFile
+
+DEFAULT_ALIGNMENT = 32
+LARGEST_ALIGNMENT = 1 << 20
+
+# Types that numpy holds as they are; all others go through the gguf package.
+_PLAIN: dict[str, np.dtype[Any]] = {
+    "F16": np.dtype("<f2"),
+    "F32": np.dtype("<f4"),
+    "F64": np.dtype("<f8"),
+    "BF16": SMALL_FLOATS["bfloat16"],
+    "I8": np.dtype("<i1"),
+    "I16": np.dtype("<i2"),
+    "I32": np.dtype("<i4"),
+    "I64": np.dtype("<i8"),
+}
+
+
+@dataclass(frozen=True)
+class _Entry:
+    info: TensorInfo
+    type_id: int
+    start: int  # from the beginning of the file
+    end: int
+
+
+class GgufFile:
+    """One `.gguf` file as a source of tensors; shapes are in PyTorch's order, the reverse of ggml's."""
+
+    format = "gguf"
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file = MappedFile(path)
+        self.ledger = Ledger()
+        header = parse_header(path, self._file.bytes.data)
+        self.metadata: Mapping[str, Any] = header.metadata
+        alignment = _alignment(path, header.metadata)
+        data_start = -(-header.end // alignment) * alignment
+        self._entries = {
+            place.name: _entry(path, place, data_start, alignment, self._file.size) for place in header.tensors
+        }
+        _refuse_overlap(path, self._entries)
+
+    def array(self, key: str) -> list[Any]:
+        """An array of the metadata, decoded in full however long it is (a vocabulary)."""
+        found = self.metadata[key]
+        return found.decode() if isinstance(found, LongArray) else list(found)
+
+    def names(self) -> Collection[str]:
+        return self._entries.keys()
+
+    def info(self, name: str) -> TensorInfo:
+        return self._entries[name].info
+
+    def read(self, name: str) -> Stored:
+        """The tensor as float32, dequantised; float64 where it is stored so, and for integers."""
+        entry = self._entries[name]
+        raw = self._file.bytes[entry.start : entry.end]
+        plain = _PLAIN.get(entry.info.dtype)
+        if plain is not None:
+            return decode(raw.view(plain).reshape(entry.info.shape), entry.info, self.path, self.ledger)
+        return _dequantise(raw, entry, self.path, self.ledger)
+
+    def digest(self) -> str:
+        return self.ledger.digest()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _dequantise(raw: Bytes, entry: _Entry, path: Path, ledger: Ledger) -> Stored:
+    import gguf
+    from gguf.quants import dequantize
+
+    kind = gguf.GGMLQuantizationType(entry.type_id)
+    block_size, block_bytes = gguf.GGML_QUANT_SIZES[kind]
+    out = allocate(entry.info.shape, np.float32, entry.info, path)
+    flat = out.reshape(-1)
+    content = None if entry.info.name in ledger else hashlib.sha256()
+    step = max(1, BLOCK // block_size)
+    with np.errstate(all="ignore"):  # a scale of infinity is reported below, as a sentence
+        for first in range(0, len(raw) // block_bytes, step):
+            # Quantisation blocks stand alone, so any run of them is a row; one row keeps gguf from looping over many.
+            part = raw[first * block_bytes : (first + step) * block_bytes]
+            if content is not None:
+                content.update(part.data)
+            place = flat[first * block_size : (first + step) * block_size]
+            try:
+                place[...] = dequantize(part.reshape(1, -1), kind).reshape(-1)
+            except NotImplementedError as error:
+                raise BadFile(
+                    f"tensor '{entry.info.name}' in {path} has the type {entry.info.dtype}, which the installed gguf "
+                    "package cannot decode. Convert the model to F16, Q8_0 or a K-quantisation, or upgrade gguf."
+                ) from error
+            refuse_nonfinite(place, first * block_size, entry.info, path)
+    if content is not None:
+        ledger.add(entry.info.name, entry.info.shape, content.hexdigest())
+    return out
+
+
+def _alignment(path: Path, metadata: Mapping[str, Any]) -> int:
+    alignment = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
+    power_of_two = type(alignment) is int and 0 < alignment <= LARGEST_ALIGNMENT and alignment & (alignment - 1) == 0
+    if not power_of_two:
+        raise _bad(path, f"general.alignment is {alignment!r:.60}; expected a power of two")
+    return int(alignment)
+
+
+def _entry(path: Path, place: TensorPlace, data_start: int, alignment: int, size: int) -> _Entry:
+    """One tensor of the header, checked on its own."""
+    import gguf
+
+    name = place.name
+    try:
+        kind = gguf.GGMLQuantizationType(place.type_id)
+        block_size, block_bytes = gguf.GGML_QUANT_SIZES[kind]
+    except (ValueError, KeyError) as error:
+        raise _bad(
+            path, f"tensor '{name}' has type number {place.type_id}, which the installed gguf package does not know"
+        ) from error
+    shape = tuple(reversed(place.sizes))
+    count = element_count(shape)
+    if count is None:
+        raise _bad(path, f"tensor '{name}' has the impossible shape {shape}")
+    row = shape[-1] if shape else 1
+    if row % block_size:
+        raise _bad(path, f"tensor '{name}' has rows of {row:,}, not a multiple of {kind.name}'s {block_size}")
+    nbytes = count // block_size * block_bytes
+    start = data_start + place.offset
+    if place.offset % alignment:
+        raise _bad(path, f"tensor '{name}' begins at byte {place.offset:,}, not a multiple of {alignment}")
+    if start + nbytes > size:
+        raise _bad(path, f"tensor '{name}' ends at byte {start + nbytes:,} and the file at {size:,}")
+    return _Entry(TensorInfo(name, shape, kind.name, nbytes), place.type_id, start, start + nbytes)
+
+
+def _refuse_overlap(path: Path, entries: Mapping[str, _Entry]) -> None:
+    end, previous = 0, ""
+    for entry in sorted(entries.values(), key=lambda entry: (entry.start, entry.end)):
+        if entry.start < end:
+            raise _bad(path, f"tensor '{entry.info.name}' overlaps tensor '{previous}'")
+        end, previous = entry.end, entry.info.name
+
+
+def _bad(path: Path, what: str) -> BadFile:
+    return BadFile(f"{path} is not a sound GGUF file: {what}. Download or save it again.")

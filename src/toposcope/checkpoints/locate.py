@@ -1,0 +1,180 @@
+"""From what the user typed to an open checkpoint: a directory, a file, or the short name of an installed model."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from toposcope.checkpoints import installed
+from toposcope.checkpoints.config import read_json
+from toposcope.checkpoints.gguf_file import GgufFile
+from toposcope.checkpoints.mapped import readable
+from toposcope.checkpoints.safetensors_file import SafetensorsFile
+from toposcope.checkpoints.scales import with_scales
+from toposcope.checkpoints.shards import FileSource, open_index, open_parts
+from toposcope.checkpoints.sniff import SUFFIXES, checkpoint_format
+from toposcope.checkpoints.source import TensorSource
+from toposcope.checkpoints.torch_file import TorchFile
+from toposcope.errors import BadConfig, NotFound, did_you_mean
+
+CONFIG = "config.json"
+INDEX = ".index.json"
+_PART = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<total>\d{5})(?P<suffix>\.\w+)$")
+# What training leaves beside the weights, in the same file types.
+_NOT_WEIGHTS = re.compile(r"(training_args|optimizer|scheduler|scaler|rng_state|random_states|trainer_state)", re.I)
+
+
+@dataclass(frozen=True)
+class Opened:
+    """An open checkpoint: its tensors, its configuration, and remarks on what was chosen and left aside."""
+
+    source: TensorSource
+    config: Mapping[str, Any] | None
+    config_path: Path | None
+    notes: tuple[str, ...] = ()
+
+
+def open_checkpoint(target: str | Path) -> Opened:
+    """Open a directory in Hugging Face layout, a single file, or an installed model by its short name."""
+    path = Path(target)
+    try:
+        exists = path.exists()
+    except (OSError, ValueError) as error:  # too long a name; a zero byte in it
+        raise NotFound(f"{str(target)[:80]!r} cannot be a path or a model's name: {error}.") from error
+    if exists:
+        return _open_directory(path) if path.is_dir() else _open_with_config(path)
+    name = str(target)
+    if installed.is_known(name):
+        item = installed.find(name)
+        opened = open_checkpoint(_present(item))
+        return opened if not item.facts else Opened(opened.source, dict(item.facts), None, opened.notes)
+    raise _not_found(path, name)
+
+
+def _present(item: installed.Item) -> Path:
+    path = item.path()
+    if path is None:
+        raise NotFound(f"the model '{item.name}' is not installed. Install it with: {item.install}")
+    return path
+
+
+def _not_found(path: Path, name: str) -> NotFound:
+    with readable(path.parent):
+        neighbours = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
+    if path.suffix or len(path.parts) > 1:
+        if not path.parent.is_dir():
+            return NotFound(f"{path} does not exist, nor does the directory {path.parent}. Check the path.")
+        hint = did_you_mean(path.name, neighbours) if neighbours else "The directory is empty."
+        if hint.startswith("Known"):  # a directory may hold thousands of files
+            hint = "Check the path."
+        return NotFound(f"{path} does not exist. {hint}")
+    known = [item.name for item in installed.MODELS]
+    return NotFound(
+        f"'{name}' is neither a path nor the name of an installed model. {did_you_mean(name, [*known, *neighbours])}"
+    )
+
+
+def _open_directory(directory: Path) -> Opened:
+    with readable(directory):
+        files = sorted(entry.name for entry in directory.iterdir() if entry.is_file())
+    chosen, left = _choose(directory, files)
+    notes = (f"{directory}: reading {chosen}; also there: {', '.join(left)}",) if left else ()
+    return _open_with_config(directory / chosen, notes)
+
+
+def _open_with_config(path: Path, notes: tuple[str, ...] = ()) -> Opened:
+    """Open the weights first: when both are damaged, they matter more."""
+    source = _open_source(path)
+    config, config_path = _config_in(path.parent)
+    return Opened(with_scales(source, config), config, config_path, notes)
+
+
+def _config_in(directory: Path) -> tuple[dict[str, Any] | None, Path | None]:
+    path = directory / CONFIG
+    return (read_json(path, BadConfig), path) if path.is_file() else (None, None)
+
+
+def _choose(directory: Path, files: Sequence[str]) -> tuple[str, list[str]]:
+    """The file to read in a directory, and the other checkpoints that lie beside it."""
+    weights = [name for name in files if name.lower().endswith(SUFFIXES) and not _NOT_WEIGHTS.match(name)]
+    indices = [name for name in files if name.endswith((f".safetensors{INDEX}", f".bin{INDEX}"))]
+    if "adapter_config.json" in files and not any(name.startswith(("model", "pytorch_model")) for name in weights):
+        raise NotFound(
+            f"{directory} holds an adapter (adapter_config.json), not a whole model. "
+            "Merge it into its base model and point at the merged one."
+        )
+    for preferred in (["model.safetensors"], [f"model.safetensors{INDEX}"]):
+        if preferred[0] in files:
+            return preferred[0], _others(preferred[0], weights, indices)
+    for suffix, usual in ((".safetensors", None), (".bin", "pytorch_model.bin"), (".pt", None), (".gguf", None)):
+        whole = _whole(weights, suffix)
+        index = [name for name in indices if name.endswith(suffix + INDEX)]
+        if usual in whole:
+            return usual, _others(usual, weights, indices)
+        candidates = index or whole
+        if len(candidates) > 1:
+            raise NotFound(
+                f"{directory} holds several checkpoints: {', '.join(candidates[:8])}. Point at the one to read."
+            )
+        if candidates:
+            return candidates[0], _others(candidates[0], weights, indices)
+    raise _no_weights(directory, files)
+
+
+def _whole(weights: Sequence[str], suffix: str) -> list[str]:
+    """The checkpoints of one type: files that stand alone, and the first of each set of parts."""
+    endings = (".pt", ".pth", ".ckpt") if suffix == ".pt" else (suffix,)
+    matching = [name for name in weights if name.lower().endswith(endings)]
+    parts = {name: _PART.fullmatch(name) for name in matching}
+    return [name for name, part in parts.items() if part is None or int(part["number"]) == 1]
+
+
+def _others(chosen: str, weights: Sequence[str], indices: Sequence[str]) -> list[str]:
+    """What else could have been read. The parts an index names are not something else."""
+    stem = chosen.split(".")[0]
+    part = _PART.fullmatch(chosen)
+    stem = part["stem"] if part else stem
+    return [
+        name
+        for name in (*weights, *indices)
+        if name != chosen and not ((found := _PART.fullmatch(name)) and found["stem"] == stem)
+    ]
+
+
+def _no_weights(directory: Path, files: Sequence[str]) -> NotFound:
+    seen = f"it holds {', '.join(files[:8])}{', ...' if len(files) > 8 else ''}" if files else "it holds no files"
+    return NotFound(
+        f"{directory} holds no weights: {seen}. "
+        "Expected model.safetensors or its index, pytorch_model.bin or its index, or a .gguf file."
+    )
+
+
+def _open_source(path: Path) -> TensorSource:
+    if path.name.endswith(INDEX):
+        form = "safetensors" if path.name.endswith(f".safetensors{INDEX}") else "torch"
+        return open_index(path, _open_one, form)
+    part = _PART.fullmatch(path.name)
+    return _open_one(path) if part is None else _open_split(path, part)
+
+
+def _open_split(path: Path, part: re.Match[str]) -> TensorSource:
+    """All parts of a model, given any one of them."""
+    total = int(part["total"])
+    names = [f"{part['stem']}-{number:05d}-of-{part['total']}{part['suffix']}" for number in range(1, total + 1)]
+    missing = [name for name in names if not (path.parent / name).is_file()]
+    if missing:
+        raise NotFound(
+            f"{path} is one of {total} parts, and {len(missing)} of them are not there: {', '.join(missing[:3])}"
+            f"{', ...' if len(missing) > 3 else ''}. Download the rest of the model."
+        )
+    return open_parts(path, [path.parent / name for name in names], _open_one)
+
+
+def _open_one(path: Path) -> FileSource:
+    form = checkpoint_format(path)
+    if form == "safetensors":
+        return SafetensorsFile(path)
+    return GgufFile(path) if form == "gguf" else TorchFile(path)

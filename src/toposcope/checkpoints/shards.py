@@ -1,0 +1,117 @@
+"""One model in several files, presented as one source; each file is opened when its first tensor is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from toposcope.checkpoints.config import read_json
+from toposcope.checkpoints.decode import Ledger
+from toposcope.checkpoints.source import Stored, TensorInfo, TensorSource
+from toposcope.errors import BadFile, NotFound
+
+INDEX_LIMIT = 100_000_000  # bytes
+
+
+class FileSource(TensorSource, Protocol):
+    """A source over one file, whose record of what was read can be joined with others'."""
+
+    ledger: Ledger
+
+
+class ShardedSource:
+    """Tensors spread over files, by an index from names to files."""
+
+    def __init__(
+        self,
+        path: Path,
+        where: Mapping[str, Path],
+        opener: Callable[[Path], FileSource],
+        *,
+        form: str,
+        metadata: Mapping[str, Any],
+        opened: Mapping[Path, FileSource] | None = None,
+    ) -> None:
+        self.path = path
+        self.format = form
+        self.metadata = metadata
+        self._where = dict(where)
+        self._opener = opener
+        self._opened: dict[Path, FileSource] = dict(opened or {})
+
+    def names(self) -> Collection[str]:
+        return self._where.keys()
+
+    def info(self, name: str) -> TensorInfo:
+        return self._holding(name).info(name)
+
+    def read(self, name: str) -> Stored:
+        return self._holding(name).read(name)
+
+    def digest(self) -> str:
+        return Ledger().digest(*(source.ledger for source in self._opened.values()))
+
+    def close(self) -> None:
+        for source in self._opened.values():
+            source.close()
+
+    def _holding(self, name: str) -> FileSource:
+        shard = self._where[name]
+        source = self._opened.get(shard)
+        if source is None:
+            source = self._opened[shard] = self._opener(shard)
+        if name not in source.names():
+            raise BadFile(
+                f"{self.path} says that tensor '{name}' is in {shard.name}, and {shard.name} does not hold it. "
+                "The files are of different versions: download them all again."
+            )
+        return source
+
+
+def open_index(index: Path, opener: Callable[[Path], FileSource], form: str) -> ShardedSource:
+    """The model that an index file (`model.safetensors.index.json`) describes."""
+    content = read_json(index, BadFile, limit=INDEX_LIMIT)
+    weight_map = content.get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise BadFile(
+            f"{index} has no 'weight_map' from tensors to files, which an index must have. Download or save it again."
+        )
+    shards: dict[str, Path] = {}
+    for name, shard in weight_map.items():
+        if not isinstance(shard, str) or not _is_plain_name(shard):
+            raise BadFile(
+                f"{index} puts tensor '{name}' into {shard!r:.80}, and the name of a file in the same directory was "
+                "expected. The index is damaged or hostile: download it again."
+            )
+        shards.setdefault(shard, index.parent / shard)
+    missing = sorted(name for name, path in shards.items() if not path.is_file())
+    if missing:
+        raise NotFound(
+            f"{index} asks for {len(shards)} files, and {len(missing)} of them are not there: "
+            f"{', '.join(missing[:3])}{', ...' if len(missing) > 3 else ''}. Download the rest of the model."
+        )
+    where = {name: shards[shard] for name, shard in weight_map.items()}
+    remarks = content.get("metadata")
+    return ShardedSource(index, where, opener, form=form, metadata=remarks if isinstance(remarks, dict) else {})
+
+
+def open_parts(path: Path, parts: Sequence[Path], opener: Callable[[Path], FileSource]) -> ShardedSource:
+    """A model cut into numbered files without an index: every header is read to learn what is where."""
+    opened = {part: opener(part) for part in parts}
+    where: dict[str, Path] = {}
+    for part, source in opened.items():
+        for name in source.names():
+            if name in where:
+                raise BadFile(
+                    f"{part} and {where[name].name} both hold tensor '{name}', and parts of one model were expected. "
+                    "Download the model again, into an empty directory."
+                )
+            where[name] = part
+    first = opened[parts[0]]
+    return ShardedSource(path, where, opener, form=first.format, metadata=first.metadata, opened=opened)
+
+
+def _is_plain_name(name: str) -> bool:
+    """Whether a name stays in its directory, on any system."""
+    return name not in ("", ".", "..") and not any(mark in name for mark in "/\\:\0")

@@ -1,0 +1,53 @@
+"""What commands share: options, the console, progress."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+ModelArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL", help="Directory, file, or a name from 'toposcope ls models'.", show_default=False
+    ),
+]
+FamilyOption = Annotated[
+    str | None, typer.Option("--family", metavar="NAME", help="Read it as this family ('toposcope ls families').")
+]
+HeadsOption = Annotated[
+    int | None, typer.Option("--heads", metavar="N", min=1, help="Number of heads, where the file does not say.")
+]
+LayersOption = Annotated[str | None, typer.Option("--layers", metavar="0-3,7", help="Only these layers.")]
+JsonOption = Annotated[
+    str | None, typer.Option("--json", metavar="FILE|-", help="Write the result as JSON ('-': standard output).")
+]
+CsvOption = Annotated[str | None, typer.Option("--csv", metavar="FILE|-", help="Write the table as CSV.")]
+HtmlOption = Annotated[str | None, typer.Option("--html", metavar="FILE", help="Write a self-contained HTML report.")]
+
+
+def console(*, to_stderr: bool = False) -> Console:
+    """A console for tables; plain where the output is not a terminal."""
+    from rich.console import Console
+
+    return Console(stderr=to_stderr, highlight=False, soft_wrap=False)
+
+
+@contextmanager
+def progress(title: str, steps: int) -> Iterator[Callable[[], None]]:
+    """A progress bar with the time left, on standard error, only where a person is watching."""
+    if not sys.stderr.isatty() or steps < 2:
+        yield lambda: None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console(to_stderr=True), transient=True) as bar:
+        task = bar.add_task(title, total=steps)
+        yield lambda: bar.advance(task)

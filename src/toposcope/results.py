@@ -1,0 +1,91 @@
+"""What every result carries, and how it reaches a file or standard output."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from toposcope._version import __version__
+from toposcope.checkpoints.view import Model
+from toposcope.files import write_text
+
+
+def subject(model: Model) -> dict[str, Any]:
+    """What was analysed: where it is, what was read of it, and how position is encoded there."""
+    return {
+        "path": str(model.path),
+        "format": model.source.format,
+        "family": model.family,
+        "sha256": model.source.digest(),
+        "encodings": sorted({layer.encoding.title for layer in model.layers}),
+    }
+
+
+def envelope(
+    command: str,
+    body: Mapping[str, Any],
+    *,
+    about: Mapping[str, Any] | None,
+    options: Mapping[str, Any],
+    seconds: float,
+    skipped: Iterable[Any] = (),
+) -> dict[str, Any]:
+    """A result as plain data: schema, version, what was analysed, options, timing, what was skipped, and the body."""
+    return {
+        "schema": f"toposcope/{command}/1",
+        "toposcope": __version__,
+        "subject": dict(about) if about is not None else None,
+        "options": dict(options),
+        "seconds": round(seconds, 3),
+        "skipped": [plain(entry) for entry in skipped],
+        **{key: plain(value) for key, value in body.items()},
+    }
+
+
+def plain(value: Any) -> Any:
+    """Data that JSON can hold: arrays become lists, paths strings, and numbers that are not finite become null."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return plain(asdict(value))
+    if isinstance(value, Mapping):
+        return {str(key): plain(entry) for key, entry in value.items()}
+    if isinstance(value, np.ndarray):
+        return plain(value.tolist())
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(entry) for entry in value]
+    if isinstance(value, np.generic):
+        return plain(value.item())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if value is None or isinstance(value, str | int | float | bool):
+        return value
+    return str(value)
+
+
+def emit_json(result: Mapping[str, Any], where: str) -> None:
+    """Write the result to a file, or to standard output when `where` is '-'."""
+    text = json.dumps(result, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    if where == "-":
+        sys.stdout.write(text)
+    else:
+        write_text(Path(where), text)
+
+
+def emit_csv(rows: Sequence[Mapping[str, Any]], where: str) -> None:
+    """Write rows as comma-separated values to a file, or to standard output when `where` is '-'."""
+    out = io.StringIO()
+    writer = csv.DictWriter(out, list(rows[0]) if rows else [], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    if where == "-":
+        sys.stdout.write(out.getvalue())
+    else:
+        write_text(Path(where), out.getvalue())
