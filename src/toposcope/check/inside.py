@@ -19,7 +19,7 @@ Mask = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Split:
-    """How a table of logits varies: along offsets, along rows alone, along sums, and in no such way; rms over heads."""
+    """How a table of logits varies: with offsets, with rows alone, with sums, or otherwise; rms over heads."""
 
     total: float  # about the mean of the visible entries
     by_offset: float  # what the diagonals' means carry
@@ -32,7 +32,10 @@ def split(logits_HNN: Array, visible_NN: Mask) -> Split:
     """Take the visible logits apart by offset i - j, by row, and by sum i + j."""
     n = len(visible_NN)
     row_N1, column_1N = np.indices((n, n))
-    total, rest, rows, sums = [], [], [], []
+    total: list[float] = []
+    rest: list[float] = []
+    rows: list[float] = []
+    sums: list[float] = []
     for table_NN in logits_HNN:
         values = table_NN[visible_NN]
         total.append(((values - values.mean()) ** 2).mean())
@@ -43,6 +46,23 @@ def split(logits_HNN: Array, visible_NN: Mask) -> Split:
             into.append(((values - mean[group]) ** 2).mean())
     t, r, w, s = (float(np.sqrt(np.mean(part))) for part in (total, rest, rows, sums))
     return Split(t, float(np.sqrt(max(t * t - r * r, 0.0))), r, w, s)
+
+
+def split_but_rows(logits_HNN: Array, visible_NN: Mask) -> Split:
+    """The same with what is constant along each row taken out, which a softmax does not see.
+
+    BLOOM adds m j, which is -m (i - j) up to the constant m i of its row: by offset, for all that matters.
+    """
+    n = len(visible_NN)
+    i, j = np.nonzero(visible_NN)
+    design = np.zeros((len(i), 3 * n))
+    design[np.arange(len(i)), i] = 1
+    design[np.arange(len(i)), 2 * n + i - j - 1] += 1  # offsets -(n-1) .. n-1 stand behind the n rows
+    values_PH = logits_HNN[:, visible_NN].T
+    fit_PH = design @ np.linalg.lstsq(design, values_PH, rcond=None)[0]
+    rest = size(values_PH - fit_PH)
+    total = split(logits_HNN, visible_NN).within_rows
+    return Split(total, float(np.sqrt(max(total**2 - rest**2, 0.0))), rest, total, total)
 
 
 def product(q_BHNR: Array, k_BHNR: Array) -> Array:
@@ -114,7 +134,9 @@ def find_turns(vectors_BHNR: Array, varies: float = 0.02, closes: float = 1e-2) 
     own_R = np.mean(energy_SNR.var(axis=1), axis=0)
     centred = energy_SNR - energy_SNR.mean(axis=1, keepdims=True)
     both_RR = np.einsum("snr,snt->rt", centred, centred, optimize=True) / (len(v_SNR) * v_SNR.shape[1])
-    moved_R = np.sqrt(np.mean(v_SNR.var(axis=1), axis=0)) / np.sqrt(np.maximum(np.mean(energy_SNR, axis=(0, 1)), 1e-30))
+    moved_R = np.sqrt(np.mean(v_SNR.var(axis=1), axis=0)) / np.sqrt(
+        np.maximum(np.mean(energy_SNR, axis=(0, 1)), 1e-30)
+    )
     moving = np.flatnonzero(moved_R > varies)
     sum_RR = own_R[:, None] + own_R[None, :]
     open_RR = (sum_RR + 2 * both_RR) / np.where(sum_RR > 0, sum_RR, 1.0)
@@ -143,7 +165,7 @@ def starting_position(
     if not rows or wide < 4:
         return None
     z_F = vectors_NR[0, turns.pairs_F2[:, 0]] + 1j * vectors_NR[0, turns.pairs_F2[:, 1]]
-    best = (0.0, None)
+    best: tuple[float, int | None] = (0.0, None)
     for s in sorted(range(-within, within + 1), key=abs):
         back_R = vectors_NR[0].copy()
         turned = z_F * np.exp(-1j * s * turns.angle_F)
@@ -159,7 +181,7 @@ def starting_position(
 
 
 def _unmoved(part: Array, length: int) -> Array | None:
-    """The values of a map's output for one token, where they are the same at all positions; None where they are not."""
+    """A map's output for one token, where it is the same at all positions; None where it is not."""
     scale = np.abs(part).max(initial=0.0)
     if scale == 0:
         return None

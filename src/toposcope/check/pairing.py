@@ -5,9 +5,9 @@ The logit of a rotary pair (a, b) at offset t is
     (q_a k_a + q_b k_b) cos w t + (q_a k_b - q_b k_a) sin w t     (up to the sign of t)
 
 so a trained head that looks back or ahead has q_a k_b - q_b k_a far from zero in its true pairs, and has no reason to
-in any other. With c_rs the cosine between query row r and key row s, averaged over heads, the statistic of a pairing is
+in any other. With c_rs the cosine between query row r and key row s of a head, the statistic of a pairing is
 
-    A = mean over its pairs of (c_ab - c_ba)^2
+    A = mean over heads and its pairs of (c_ab - c_ba)^2
 
 and its z-score is taken against random pairings of the same channels. Row norms, the obvious alternative, do not
 serve: neighbouring frequencies have similar norms, so half-split weights look interleaved by them.

@@ -92,7 +92,7 @@ def _shifted(
 ) -> tuple[float | None, str]:
     n = x_BND.shape[1]
     if run.takes_positions:
-        at = np.arange(n)
+        at = np.arange(n, dtype=np.float64)
         return max(float(np.abs(run(x_BND, at + s) - y_BND).max()) for s in SHIFTS), "positions given to the module"
     ahead = 0 if causal else reach
     steps = 2

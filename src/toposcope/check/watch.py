@@ -1,9 +1,9 @@
 """Look over a torch module's shoulder: the queries, keys and logits it forms while it runs.
 
 Every attention ends in a product of queries with keys and a softmax over the keys. While the module runs, each of its
-tensor operations passes through here, and the first softmax over an N x N table, with the product before it, are kept.
-The module is not changed and need not expose anything. A fused kernel that hides the softmax cannot be watched; PyTorch's
-own fused attention is switched to its written-out form for the time of the call.
+tensor operations passes through here, and the first softmax over an N x N table is kept, with the product before it.
+The module is not changed and need not expose anything. A fused kernel that hides the softmax cannot be watched;
+PyTorch's own fused attention is switched to its written-out form for the time of the call.
 """
 
 from __future__ import annotations
@@ -102,6 +102,6 @@ def _array(tensor: Any) -> Array:
 
 
 def visible(logits_BHNN: Array) -> NDArray[np.bool_]:
-    """Which keys each query sees (N, N), from a run on ordinary inputs: masks come as -inf or a huge negative number."""
-    seen: NDArray[np.bool_] = (logits_BHNN > -5e3).all(axis=(0, 1))
+    """Which keys each query sees (N, N), on ordinary inputs: masks come as -inf or a huge negative number."""
+    seen: NDArray[np.bool_] = np.all(logits_BHNN > -5e3, axis=(0, 1))
     return seen

@@ -53,8 +53,8 @@ class GgufFile:
 
     format = "gguf"
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, *, shown: Path | None = None) -> None:
+        self.path = shown or path  # what the user pointed at, which may be the directory
         self._file = MappedFile(path)
         self.ledger = Ledger()
         header = parse_header(path, self._file.bytes.data)
@@ -83,8 +83,8 @@ class GgufFile:
         raw = self._file.bytes[entry.start : entry.end]
         plain = _PLAIN.get(entry.info.dtype)
         if plain is not None:
-            return decode(raw.view(plain).reshape(entry.info.shape), entry.info, self.path, self.ledger)
-        return _dequantise(raw, entry, self.path, self.ledger)
+            return decode(raw.view(plain).reshape(entry.info.shape), entry.info, self._file.path, self.ledger)
+        return _dequantise(raw, entry, self._file.path, self.ledger)
 
     def digest(self) -> str:
         return self.ledger.digest()

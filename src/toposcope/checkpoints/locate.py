@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +29,15 @@ _NOT_WEIGHTS = re.compile(r"(training_args|optimizer|scheduler|scaler|rng_state|
 
 @dataclass(frozen=True)
 class Opened:
-    """An open checkpoint: its tensors, its configuration, and remarks on what was chosen and left aside."""
+    """An open checkpoint: its tensors, its configuration, and remarks on what was chosen and left aside.
+
+    `source.path` is what the user pointed at, `weights` the file (or the index of files) that is read.
+    """
 
     source: TensorSource
     config: Mapping[str, Any] | None
     config_path: Path | None
+    weights: Path
     notes: tuple[str, ...] = ()
 
 
@@ -45,12 +49,12 @@ def open_checkpoint(target: str | Path) -> Opened:
     except (OSError, ValueError) as error:  # too long a name; a zero byte in it
         raise NotFound(f"{str(target)[:80]!r} cannot be a path or a model's name: {error}.") from error
     if exists:
-        return _open_directory(path) if path.is_dir() else _open_with_config(path)
+        return _open_directory(path) if path.is_dir() else _open_with_config(path, path)
     name = str(target)
     if installed.is_known(name):
         item = installed.find(name)
         opened = open_checkpoint(_present(item))
-        return opened if not item.facts else Opened(opened.source, dict(item.facts), None, opened.notes)
+        return replace(opened, config=dict(item.facts), config_path=None) if item.facts else opened
     raise _not_found(path, name)
 
 
@@ -82,14 +86,14 @@ def _open_directory(directory: Path) -> Opened:
         files = sorted(entry.name for entry in directory.iterdir() if entry.is_file())
     chosen, left = _choose(directory, files)
     notes = (f"{directory}: reading {chosen}; also there: {', '.join(left)}",) if left else ()
-    return _open_with_config(directory / chosen, notes)
+    return _open_with_config(directory / chosen, directory, notes)
 
 
-def _open_with_config(path: Path, notes: tuple[str, ...] = ()) -> Opened:
+def _open_with_config(path: Path, shown: Path, notes: tuple[str, ...] = ()) -> Opened:
     """Open the weights first: when both are damaged, they matter more."""
-    source = _open_source(path)
+    source = _open_source(path, shown)
     config, config_path = _config_in(path.parent)
-    return Opened(with_scales(source, config), config, config_path, notes)
+    return Opened(with_scales(source, config), config, config_path, path, notes)
 
 
 def _config_in(directory: Path) -> tuple[dict[str, Any] | None, Path | None]:
@@ -127,20 +131,23 @@ def _choose(directory: Path, files: Sequence[str]) -> tuple[str, list[str]]:
 def _whole(weights: Sequence[str], suffix: str) -> list[str]:
     """The checkpoints of one type: files that stand alone, and the first of each set of parts."""
     endings = (".pt", ".pth", ".ckpt") if suffix == ".pt" else (suffix,)
-    matching = [name for name in weights if name.lower().endswith(endings)]
-    parts = {name: _PART.fullmatch(name) for name in matching}
-    return [name for name, part in parts.items() if part is None or int(part["number"]) == 1]
+    found: dict[object, str] = {}
+    for name in weights:
+        if name.lower().endswith(endings):
+            part = _part(name)
+            found.setdefault(name if part is None else (part["stem"], part["total"]), name)
+    return list(found.values())
 
 
 def _others(chosen: str, weights: Sequence[str], indices: Sequence[str]) -> list[str]:
     """What else could have been read. The parts an index names are not something else."""
     stem = chosen.split(".")[0]
-    part = _PART.fullmatch(chosen)
+    part = _part(chosen)
     stem = part["stem"] if part else stem
     return [
         name
         for name in (*weights, *indices)
-        if name != chosen and not ((found := _PART.fullmatch(name)) and found["stem"] == stem)
+        if name != chosen and not ((found := _part(name)) and found["stem"] == stem)
     ]
 
 
@@ -152,15 +159,21 @@ def _no_weights(directory: Path, files: Sequence[str]) -> NotFound:
     )
 
 
-def _open_source(path: Path) -> TensorSource:
+def _part(name: str) -> re.Match[str] | None:
+    """The numbers in a name like 'model-00002-of-00005.safetensors', where they make sense."""
+    found = _PART.fullmatch(name)
+    return found if found and 1 <= int(found["number"]) <= int(found["total"]) else None
+
+
+def _open_source(path: Path, shown: Path) -> TensorSource:
     if path.name.endswith(INDEX):
         form = "safetensors" if path.name.endswith(f".safetensors{INDEX}") else "torch"
-        return open_index(path, _open_one, form)
-    part = _PART.fullmatch(path.name)
-    return _open_one(path) if part is None else _open_split(path, part)
+        return open_index(path, _open_one, form=form, shown=shown)
+    part = _part(path.name)
+    return _open_one(path, shown) if part is None else _open_split(path, shown, part)
 
 
-def _open_split(path: Path, part: re.Match[str]) -> TensorSource:
+def _open_split(path: Path, shown: Path, part: re.Match[str]) -> TensorSource:
     """All parts of a model, given any one of them."""
     total = int(part["total"])
     names = [f"{part['stem']}-{number:05d}-of-{part['total']}{part['suffix']}" for number in range(1, total + 1)]
@@ -170,11 +183,11 @@ def _open_split(path: Path, part: re.Match[str]) -> TensorSource:
             f"{path} is one of {total} parts, and {len(missing)} of them are not there: {', '.join(missing[:3])}"
             f"{', ...' if len(missing) > 3 else ''}. Download the rest of the model."
         )
-    return open_parts(path, [path.parent / name for name in names], _open_one)
+    return open_parts(shown, [path.parent / name for name in names], _open_one)
 
 
-def _open_one(path: Path) -> FileSource:
+def _open_one(path: Path, shown: Path | None = None) -> FileSource:
     form = checkpoint_format(path)
     if form == "safetensors":
-        return SafetensorsFile(path)
-    return GgufFile(path) if form == "gguf" else TorchFile(path)
+        return SafetensorsFile(path, shown=shown)
+    return GgufFile(path, shown=shown) if form == "gguf" else TorchFile(path, shown=shown)

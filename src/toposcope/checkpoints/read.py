@@ -51,10 +51,8 @@ def _projections(source: TensorSource, spec: LayerSpec) -> tuple[_Pair, _Pair, _
         raise MissingTensor("the adapter names neither separate nor fused projections: a bug in the adapter.")
     q_in = spec.width if spec.q_latent is None else spec.q_latent.rank
     q = _linear(source, spec.q, (heads * wide, q_in))
-    if spec.kv_latent is not None and spec.kv_up is not None:
-        own_key = wide - spec.shared_key
-        up = _linear(source, spec.kv_up, (groups * (own_key + value), spec.kv_latent.rank))
-        k, v = _split_rows(up, groups, own_key, value)
+    if spec.kv_latent is not None and (spec.kv_up is not None or spec.k_up is not None):
+        k, v = _unfolded(source, spec, spec.kv_latent.rank)
         down = _linear(source, spec.kv_latent.down, (spec.kv_latent.rank + spec.shared_key, spec.width))
         shared = (down[0][spec.kv_latent.rank :], None if down[1] is None else down[1][spec.kv_latent.rank :])
         return q, k, v, shared
@@ -63,6 +61,18 @@ def _projections(source: TensorSource, spec: LayerSpec) -> tuple[_Pair, _Pair, _
     k = _linear(source, spec.k, (groups * wide, spec.key_source_width))
     v = _linear(source, spec.v, (groups * value, spec.key_source_width))
     return q, k, v, None
+
+
+def _unfolded(source: TensorSource, spec: LayerSpec, rank: int) -> tuple[_Pair, _Pair]:
+    """The keys' and values' maps from the latent, from one tensor or from one stack of matrices each."""
+    groups, own_key, value = spec.kv_heads, spec.head_dim - spec.shared_key, spec.value_width
+    if spec.kv_up is not None:
+        return _split_rows(_linear(source, spec.kv_up, (groups * (own_key + value), rank)), groups, own_key, value)
+    if spec.k_up is None or spec.v_up is None:
+        raise MissingTensor("the adapter names a latent but not what unfolds it: a bug in the adapter.")
+    k = _read(source, spec.k_up, (groups, rank, own_key)).swapaxes(1, 2)
+    v = _read(source, spec.v_up, (groups, value, rank))
+    return (k.reshape(-1, rank), None), (v.reshape(-1, rank), None)
 
 
 def _split_fused(fused: _Pair, spec: LayerSpec) -> tuple[_Pair, _Pair, _Pair]:

@@ -8,6 +8,7 @@ format allows no overlap, no hole and no trailing bytes.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,8 +85,8 @@ class SafetensorsFile:
 
     format = "safetensors"
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, *, shown: Path | None = None) -> None:
+        self.path = shown or path  # what the user pointed at, which may be the directory
         self._file = MappedFile(path)
         self.ledger = Ledger()
         self._entries, self.metadata = _read_header(self._file)
@@ -102,11 +103,11 @@ class SafetensorsFile:
         dtype = _NUMPY.get(entry.info.dtype)
         if dtype is None:
             raise BadFile(
-                f"tensor '{name}' in {self.path} has the type {entry.info.dtype}, which is not read; expected one of "
-                f"{', '.join(_NUMPY)}. Convert the checkpoint to BF16 or F32 first."
+                f"tensor '{name}' in {self._file.path} has the type {entry.info.dtype}, which is not read; "
+                f"expected one of {', '.join(_NUMPY)}. Convert the checkpoint to BF16 or F32 first."
             )
         raw = self._file.bytes[entry.start : entry.end].view(dtype).reshape(entry.info.shape)
-        return decode(raw, entry.info, self.path, self.ledger)
+        return decode(raw, entry.info, self._file.path, self.ledger)
 
     def digest(self) -> str:
         return self.ledger.digest()
@@ -152,9 +153,8 @@ def _parse_json(path: Path, header: bytes) -> dict[str, Any]:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the key {twice!r} stands there twice")
+        (twice, _), *_ = Counter(name for name, _ in pairs).most_common(1)
+        raise ValueError(f"the key {twice!r:.60} stands there twice")
     return found
 
 

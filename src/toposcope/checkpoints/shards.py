@@ -21,11 +21,12 @@ class FileSource(TensorSource, Protocol):
 
 
 class ShardedSource:
-    """Tensors spread over files, by an index from names to files."""
+    """Tensors spread over files; `listing` is what says which file holds which."""
 
     def __init__(
         self,
         path: Path,
+        listing: str,
         where: Mapping[str, Path],
         opener: Callable[[Path], FileSource],
         *,
@@ -34,6 +35,7 @@ class ShardedSource:
         opened: Mapping[Path, FileSource] | None = None,
     ) -> None:
         self.path = path
+        self._listing = listing
         self.format = form
         self.metadata = metadata
         self._where = dict(where)
@@ -63,13 +65,15 @@ class ShardedSource:
             source = self._opened[shard] = self._opener(shard)
         if name not in source.names():
             raise BadFile(
-                f"{self.path} says that tensor '{name}' is in {shard.name}, and {shard.name} does not hold it. "
+                f"{self._listing} says that tensor '{name}' is in {shard.name}, and {shard.name} does not hold it. "
                 "The files are of different versions: download them all again."
             )
         return source
 
 
-def open_index(index: Path, opener: Callable[[Path], FileSource], form: str) -> ShardedSource:
+def open_index(
+    index: Path, opener: Callable[[Path], FileSource], *, form: str, shown: Path | None = None
+) -> ShardedSource:
     """The model that an index file (`model.safetensors.index.json`) describes."""
     content = read_json(index, BadFile, limit=INDEX_LIMIT)
     weight_map = content.get("weight_map")
@@ -93,7 +97,8 @@ def open_index(index: Path, opener: Callable[[Path], FileSource], form: str) -> 
         )
     where = {name: shards[shard] for name, shard in weight_map.items()}
     remarks = content.get("metadata")
-    return ShardedSource(index, where, opener, form=form, metadata=remarks if isinstance(remarks, dict) else {})
+    metadata = remarks if isinstance(remarks, dict) else {}
+    return ShardedSource(shown or index, str(index), where, opener, form=form, metadata=metadata)
 
 
 def open_parts(path: Path, parts: Sequence[Path], opener: Callable[[Path], FileSource]) -> ShardedSource:
@@ -109,7 +114,9 @@ def open_parts(path: Path, parts: Sequence[Path], opener: Callable[[Path], FileS
                 )
             where[name] = part
     first = opened[parts[0]]
-    return ShardedSource(path, where, opener, form=first.format, metadata=first.metadata, opened=opened)
+    return ShardedSource(
+        path, "the model's header", where, opener, form=first.format, metadata=first.metadata, opened=opened
+    )
 
 
 def _is_plain_name(name: str) -> bool:

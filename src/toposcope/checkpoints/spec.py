@@ -68,7 +68,8 @@ class LayerSpec:
     * `grouped`: for each key-value group its heads' query rows, then one key and one value.
     With latents (MLA) `q` acts on `q_latent` and `kv_up` on `kv_latent`, giving per head `head_dim - shared_key`
     key rows and `value_dim` value rows; the remaining `shared_key` key rows are the last rows of `kv_latent.down`,
-    shared by all heads and read straight from x.
+    shared by all heads and read straight from x. GGUF may hold in place of `kv_up` one matrix per head and kind:
+    `k_up` (heads, latent, key rows) and `v_up` (heads, value rows, latent).
     """
 
     stack: str  # "decoder", "encoder", "text", "vision"
@@ -101,6 +102,8 @@ class LayerSpec:
     q_latent: LatentSpec | None = None
     kv_latent: LatentSpec | None = None
     kv_up: Linear | None = None
+    k_up: str | None = None
+    v_up: str | None = None
     shared_key: int = 0  # rotary key rows shared by all heads (MLA)
     ggml_permuted: bool = False  # llama.cpp stores Q and K rows so that rotary pairs are adjacent
     shared_with: int | None = None  # an earlier layer of the stack with the very same tensors

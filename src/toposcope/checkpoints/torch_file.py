@@ -59,8 +59,9 @@ class TorchFile:
 
     format = "torch"
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, *, shown: Path | None = None) -> None:
+        self.path = shown or path  # what the user pointed at, which may be the directory
+        self._file = path
         self.ledger = Ledger()
         size = regular_size(path)
         loaded = _load(path, size)
@@ -81,7 +82,8 @@ class TorchFile:
 
     def read(self, name: str) -> Stored:
         """The tensor as float32, or as float64 where float32 does not hold it (float64 and integers)."""
-        return decode(_as_numpy(self.path, name, self._tensors[name]), self._infos[name], self.path, self.ledger)
+        raw = _as_numpy(self._file, name, self._tensors[name])
+        return decode(raw, self._infos[name], self._file, self.ledger)
 
     def digest(self) -> str:
         return self.ledger.digest()

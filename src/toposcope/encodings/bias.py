@@ -28,8 +28,9 @@ def t5_bucket(
     e + floor((n - e) ln(t/e) / ln(max_distance/e)), at most n - 1. Bidirectional tables use half of the buckets
     for each direction; the others see only the past, and the future falls into bucket 0.
 
-    The logarithm is rounded to float32 at each step, as the models that were trained with it do: where a distance
-    lies exactly on a border between two buckets, that rounding decides, and float64 would decide otherwise.
+    Every step is rounded to float32, as in the models that were trained with it: near a border between two buckets
+    that rounding decides, and float64 would decide otherwise. The logarithm is rounded correctly; libraries miss
+    that by one bit now and then, so a distance within one such bit of a border may be theirs or ours to decide.
     """
     per_side = buckets // 2 if bidirectional else buckets
     exact = per_side // 2
@@ -127,8 +128,8 @@ def alibi(
 
     `symmetric=False` gives -m_h (i - j), which is the same for the past and rewards the future; models that add
     m_h j and mask the future compute that one, up to a constant per row. Falcon rounds its slopes to bfloat16
-    (`slope_dtype`), m_h j as well (`table_dtype`, after which the bias is no longer Toeplitz), and divides the
-    bias by the root of the head width (`scale`).
+    (`slope_dtype`), j and m_h j as well (`table_dtype`, after which the bias is no longer Toeplitz), and divides
+    the bias by the root of the head width (`scale`).
     """
     slopes_H = alibi_slopes(heads, max_bias) if slopes is None else np.asarray(slopes, dtype=np.float64).copy()
     if slopes_H.shape != (heads,):
@@ -140,8 +141,8 @@ def alibi(
         return -scale * slopes_H[:, None, None] * (np.abs(offset_NM) if symmetric else offset_NM)
 
     def rounded_at(query_N: Array, key_M: Array) -> Array:
-        query_HN = _rounded(slopes_H[:, None] * query_N, table_dtype)
-        key_HM = _rounded(slopes_H[:, None] * key_M, table_dtype)
+        query_HN = _rounded(slopes_H[:, None] * _rounded(query_N, table_dtype), table_dtype)
+        key_HM = _rounded(slopes_H[:, None] * _rounded(key_M, table_dtype), table_dtype)
         bias_HNM = key_HM[:, None, :] - query_HN[:, :, None]
         return scale * (-np.abs(bias_HNM) if symmetric else bias_HNM)
 

@@ -71,7 +71,7 @@ def _choice(name: str, default: str, doc: str, *choices: str) -> Parameter:
 
 
 _SEED = _int("seed", 0, "seed of the draw", least=0)
-_BASE = _float("base", 10000.0, "the slowest pair turns about once in 2 pi times so many tokens", above=1)
+_BASE = _float("base", 10000.0, "w_f = base^(-2f/d): a larger base turns slow pairs slower", above=1)
 _PAIRS = "half: channel f with f + d/2; interleaved: 2f with 2f + 1"
 _PRECISION = ("float64", "float32", "bfloat16")
 _SCALING = (
@@ -166,7 +166,13 @@ _KINDS = (
         "input",
         lambda sizes, given: absolute.sinusoidal(sizes.width, **given),
         (
-            _choice("layout", "interleaved", "sin and cos alternate, or [sin | cos]", "interleaved", "half"),
+            _choice(
+                "layout",
+                "interleaved",
+                "sine and cosine alternate, or all sines before all cosines",
+                "interleaved",
+                "half",
+            ),
             _float("base", 10000.0, "ratio of the fastest to the slowest frequency", above=1),
             _float("denominator", None, "of the exponents; default d/2, for layout=half d/2 - 1", above=0),
             _int("offset", 0, "added to every position", least=0),
@@ -205,7 +211,7 @@ _KINDS = (
         "bias",
         lambda sizes, given: bias.t5_init(sizes.heads, **{"bidirectional": not sizes.causal, **given}),
         (
-            _int("buckets", 32, "how many", least=2),
+            _int("buckets", 32, "rows of the table", least=2),
             _int("max_distance", 128, "beyond it all distances share a bucket", least=2),
             Parameter("bidirectional", "bool", None, "past and future apart; default: unless causal"),
             _float("std", 0.05, "standard deviation before training", least=0),
@@ -220,7 +226,7 @@ _KINDS = (
         "bias",
         lambda sizes, given: bias.alibi(sizes.heads, **given),
         (
-            Parameter("symmetric", "bool", True, "-m|i-j|; false: -m(i-j)"),
+            Parameter("symmetric", "bool", True, "minus slope times distance; false: times i - j, signed"),
             Parameter("slopes", "floats", None, "one per head; default: the published ones"),
             _float("max_bias", 8.0, "the flattest published slope is 2^-max_bias", above=0),
             _float("scale", 1.0, "multiplies the bias", above=0),
@@ -251,7 +257,7 @@ _KINDS = (
         (
             _int("hidden", 32, "units of the network"),
             _float("c", 0.1, "psi(x) = ln(c x + 1)", above=0),
-            _float("threshold", 512.0, "positions up to it are not normalised by", above=0),
+            _float("threshold", 512.0, "L: queries before this position do not rescale distances", above=0),
             Parameter("causal", "bool", None, "normalise by the query's position only; default: as the model"),
             _SEED,
         ),
@@ -313,7 +319,7 @@ _KINDS = (
             *_SCALING,
         ),
         MappingProxyType({"decoupled-rope": {}}),
-        ("deepseek2024v2",),
+        ("deepseek2024v2", "su2021roformer"),
     ),
     Kind(
         "cope",
@@ -328,7 +334,7 @@ _KINDS = (
         "content sets lengths, position sets angles; no tables",
         "content",
         lambda sizes, given: content.pope(sizes.head_dim, **given),
-        (_BASE,),
+        (_float("base", 10000.0, "w_c = base^(-c/d), one frequency per channel", above=1),),
         MappingProxyType({"polar": {}}),
         ("gopalakrishnan2025pope",),
     ),

@@ -7,13 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
 import toposcope
 
-from .harness import array, check_output, check_self_attention, watch_inputs
+from .harness import array, check_output, check_self_attention, watch_inputs, watch_outputs
 
 TINY: dict[str, Any] = {
     "vocab_size": 64,
@@ -32,6 +31,11 @@ TINY: dict[str, Any] = {
 def tiny(**options: Any) -> dict[str, Any]:
     """The settings of a tiny model; a window of 4 is far shorter than the 12 tokens of the texts."""
     return {**TINY, **options}
+
+
+def file(**options: Any) -> dict[str, Any]:
+    """The same as they stand in a config.json."""
+    return {key: value for key, value in tiny(**options).items() if key != "attn_implementation"}
 
 
 def blocks_of(model: nn.Module) -> nn.ModuleList:
@@ -58,7 +62,10 @@ def check_decoder(
     """
     blocks = list(blocks_of(model))
     entering = watch_inputs(blocks)
-    left = watch_inputs([getattr(block, after) for block in blocks]) if after else watch_outputs(blocks)
+    if after:
+        left = watch_inputs([getattr(block, after) for block in blocks])
+    else:
+        left = watch_outputs([block.self_attn for block in blocks])
     check_self_attention(saved, family, setting, model, blocks_of, **options)
     with options.get("load", toposcope.load)(saved) as ours:
         for layer, before, behind in zip(ours.layers, entering, left, strict=True):
@@ -66,25 +73,19 @@ def check_decoder(
             check_output(layer, x, y - x if after else y)
 
 
-def watch_outputs(blocks: list[nn.Module]) -> list[list[torch.Tensor]]:
-    """Record what the attention module of each block gives back."""
-    seen: list[list[torch.Tensor]] = [[] for _ in blocks]
-    for block, calls in zip(blocks, seen, strict=True):
-        block.self_attn.register_forward_hook(
-            lambda module, args, out, calls=calls: calls.append(out[0].detach())
-        )
-    return seen
+def written(
+    where: Path, settings: dict[str, Any], ours: dict[str, Any] | None = None
+) -> tuple[nn.Module, Callable[[Path], toposcope.Model]]:
+    """A model as transformers builds it from a hand-written config.json, and a reader that is given the same file.
 
-
-def written(where: Path, settings: dict[str, Any]) -> tuple[nn.Module, Callable[[Path], toposcope.Model]]:
-    """A model as transformers builds it from a hand-written config.json, and a reader that is given the same file."""
-    text = json.dumps(settings)
+    `ours` is what the reader is given instead, where transformers can no longer read it.
+    """
     where.mkdir()
-    (where / "config.json").write_text(text)
+    (where / "config.json").write_text(json.dumps(settings))
     model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(where), attn_implementation="eager")
 
     def load(path: Path) -> toposcope.Model:
-        (path / "config.json").write_text(text)
+        (path / "config.json").write_text(json.dumps(settings if ours is None else ours))
         return toposcope.load(path)
 
     return model, load

@@ -8,10 +8,11 @@ from transformers import DeepseekV2Config, DeepseekV2ForCausalLM, DeepseekV3Conf
 
 import toposcope
 
-from .decoders import check_decoder, tiny, written
+from .decoders import check_decoder, file, tiny, written
 
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16, "rope_theta": 100.0}
 TINY_MLA = {
+    "num_key_value_heads": 4,
     "q_lora_rank": 12,
     "kv_lora_rank": 10,
     "qk_nope_head_dim": 8,
@@ -55,14 +56,12 @@ def test_deepseek_v3(saved: Path, setting: str, options: dict[str, Any]) -> None
 def test_an_old_configuration(saved: Path, tmp_path: Path, kind: str) -> None:
     """As published: the scaling under its old key, a number of key-value heads that means nothing."""
     scaling = {"type": "yarn", "factor": 4, "original_max_position_embeddings": 16, "beta_fast": 32, "beta_slow": 1}
-    old = tiny(
+    old = file(
         **TINY_MLA,
         model_type=kind,
-        num_key_value_heads=4,
         rope_theta=100,
         rope_scaling={**scaling, "mscale": 1.0, "mscale_all_dim": 1.0},
     )
-    del old["attn_implementation"]
     model, load = written(tmp_path / "old", old)
     check_decoder(saved, kind, "old: yarn", model, load=load)
 

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import (
     Gemma2Config,
     Gemma2ForCausalLM,
@@ -15,12 +18,13 @@ from transformers import (
     Gemma3TextModel,
     GemmaConfig,
     GemmaForCausalLM,
-    SiglipVisionConfig,
 )
 
 import toposcope
+from toposcope.errors import BadConfig
 
-from .decoders import check_decoder, tiny, written
+from .decoders import blocks_of, check_decoder, file, tiny, written
+from .harness import check_self_attention
 
 SANDWICH = "pre_feedforward_layernorm"
 LINEAR = {"rope_type": "linear", "factor": 8.0}
@@ -28,7 +32,11 @@ LINEAR = {"rope_type": "linear", "factor": 8.0}
 
 @pytest.mark.parametrize(
     ("setting", "options"),
-    [("plain", {}), ("multi-query, head_dim 16", {"num_key_value_heads": 1, "head_dim": 16}), ("biases", {"attention_bias": True})],
+    [
+        ("plain", {}),
+        ("multi-query, head_dim 16", {"num_key_value_heads": 1, "head_dim": 16}),
+        ("biases", {"attention_bias": True}),
+    ],
 )
 def test_gemma(saved: Path, setting: str, options: dict[str, Any]) -> None:
     config = GemmaConfig(**tiny(num_key_value_heads=4, head_dim=8) | options)
@@ -55,8 +63,7 @@ def test_gemma2(saved: Path, setting: str, options: dict[str, Any]) -> None:
 
 def test_gemma2_with_an_old_configuration(saved: Path, tmp_path: Path) -> None:
     """As published: no list of layers, the soft cap left out."""
-    old = tiny(model_type="gemma2", num_key_value_heads=2, head_dim=8, sliding_window=4, rope_theta=300.0)
-    del old["attn_implementation"]
+    old = file(model_type="gemma2", num_key_value_heads=2, head_dim=8, sliding_window=4, rope_theta=300.0)
     model, load = written(tmp_path / "old", old)
     check_decoder(saved, "gemma2", "old: soft cap left out", model, after=SANDWICH, load=load, size=3.0)
 
@@ -112,29 +119,88 @@ def test_gemma3_that_looks_both_ways(saved: Path, window: int) -> None:
         ("old: linear, bases left out", {"rope_scaling": LINEAR, "sliding_window_pattern": 2}),
     ],
 )
-def test_gemma3_with_an_old_configuration(
-    saved: Path, tmp_path: Path, setting: str, options: dict[str, Any]
-) -> None:
-    old = tiny(**{**TINY_GEMMA3, "num_hidden_layers": 7}, model_type="gemma3_text", **options)
-    del old["attn_implementation"], old["layer_types"]
+def test_gemma3_with_an_old_configuration(saved: Path, tmp_path: Path, setting: str, options: dict[str, Any]) -> None:
+    old = file(**{**TINY_GEMMA3, "num_hidden_layers": 7}, model_type="gemma3_text", **options)
+    del old["layer_types"]
     model, load = written(tmp_path / "old", old)
     check_decoder(saved, "gemma3", setting, model, after=SANDWICH, load=load)
 
 
-def test_gemma3_with_vision(saved: Path) -> None:
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("query_pre_attn_scalar", 0),
+        ("attn_logit_softcapping", 0.0),
+        ("layer_types", ["full_attention", "chunked_attention"]),
+        ("layer_types", ["full_attention"]),
+    ],
+)
+def test_gemma2_with_a_damaged_configuration(saved: Path, key: str, value: Any) -> None:
+    settings = file(num_key_value_heads=2, head_dim=8, sliding_window=4)
+    Gemma2ForCausalLM(Gemma2Config(**settings)).save_pretrained(saved)
+    (saved / "config.json").write_text(json.dumps({**settings, "model_type": "gemma2", key: value}))
+    with pytest.raises(BadConfig, match=key):
+        toposcope.load(saved)
+
+
+VISION = {
+    "model_type": "siglip_vision_model",
+    "hidden_size": 16,
+    "intermediate_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "image_size": 28,
+    "patch_size": 14,
+}
+
+
+def with_new_names(path: Path) -> toposcope.Model:
+    """Read the checkpoint with its tensors named as in memory; transformers itself still writes older names."""
+    tensors = load_file(path / "model.safetensors")
+    renamed = {name.replace("language_model.model.", "model.language_model."): t for name, t in tensors.items()}
+    renamed = {name.replace("vision_tower.", "model.vision_tower."): t for name, t in renamed.items()}
+    assert "model.language_model.embed_tokens.weight" in renamed
+    assert "model.language_model.embed_tokens.weight" not in tensors
+    save_file(renamed, path / "model.safetensors", metadata={"format": "pt"})
+    return toposcope.load(path)
+
+
+@pytest.mark.parametrize(("setting", "load"), [("old names", toposcope.load), ("new names", with_new_names)])
+def test_gemma3_with_vision(saved: Path, setting: str, load: Callable[[Path], toposcope.Model]) -> None:
     """Of a multimodal checkpoint the text part is read, and the vision tower is named as skipped."""
-    vision = SiglipVisionConfig(
-        hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, image_size=28, patch_size=14
+    text = Gemma3TextConfig(**tiny(**TINY_GEMMA3)).to_dict()
+    config = Gemma3Config(text_config=text, vision_config=VISION, mm_tokens_per_image=4, attn_implementation="eager")
+    check_self_attention(
+        saved,
+        "gemma3",
+        f"with vision, {setting}",
+        Gemma3ForConditionalGeneration(config),
+        blocks_of,
+        inputs={"input_ids": torch.arange(3, 15)[None]},
+        load=load,
     )
-    text = Gemma3TextConfig(**tiny(**TINY_GEMMA3))
-    config = Gemma3Config(
-        text_config=text.to_dict(), vision_config=vision.to_dict(), mm_tokens_per_image=4, attn_implementation="eager"
-    )
-    model = Gemma3ForConditionalGeneration(config)
-    ids = torch.arange(3, 15)[None]
-    check_decoder(saved, "gemma3", "with vision", model, after=SANDWICH, inputs={"input_ids": ids})
     with toposcope.load(saved) as ours:
         assert ours.spec.embedding in ours.source.names()
         (skipped,) = ours.skipped
         assert "vision" in skipped.what
         assert any(name.endswith("self_attn.q_proj.weight") for name in skipped.tensors)
+
+
+def test_gemma3_with_vision_and_an_old_configuration(saved: Path, tmp_path: Path) -> None:
+    """As published: the text part says only what differs from the smallest model, not even its number of heads."""
+    text = {
+        "model_type": "gemma3_text",
+        "vocab_size": 64,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 7,
+        "rope_scaling": LINEAR,
+        "sliding_window": 4,
+    }
+    old = {"model_type": "gemma3", "text_config": text, "vision_config": VISION, "mm_tokens_per_image": 4}
+    model, load = written(tmp_path / "old", old)
+    ids = torch.arange(3, 15)[None]
+    setting = "old: with vision, heads left out"
+    check_decoder(saved, "gemma3", setting, model, after=SANDWICH, inputs={"input_ids": ids}, load=load, size=2.0)
+    with load(saved) as ours:
+        assert (ours.layers[0].spec.heads, ours.layers[0].spec.kv_heads, ours.layers[0].spec.head_dim) == (8, 4, 256)

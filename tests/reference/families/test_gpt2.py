@@ -53,7 +53,7 @@ def test_gpt2(saved: Path, setting: str, options: dict[str, Any]) -> None:
         lambda m: m.transformer.h,
         position_module=lambda m: m.transformer.wpe,
         outputs=lambda m: [block.attn for block in m.transformer.h],
-        size=2.0 if "depth" in setting else 1.0,
+        size=2.0 if options.get("scale_attn_weights", True) else 1.0,
     )
 
 
@@ -84,6 +84,7 @@ def test_original_file(saved: Path) -> None:
         lambda m: m.h,
         position_module=lambda m: m.wpe,
         load=load,
+        size=2.0,
     )
 
 

@@ -15,7 +15,10 @@ from .decoders import check_decoder, tiny
         ("factors left at 1", {}),
         ("scale", {"attention_multiplier": 0.7}),
         ("factor on what is added", {"attention_multiplier": 0.3, "residual_multiplier": 0.22}),
-        ("embedding factor, GQA, biases", {"embedding_multiplier": 12.0, "num_key_value_heads": 2, "attention_bias": True}),
+        (
+            "embedding factor, GQA, biases",
+            {"embedding_multiplier": 12.0, "num_key_value_heads": 2, "attention_bias": True},
+        ),
     ],
 )
 def test_granite(saved: Path, setting: str, options: dict[str, Any]) -> None:

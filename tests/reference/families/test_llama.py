@@ -83,14 +83,12 @@ OLD_LLAMA = {
         ),
     ],
 )
-def test_llama_with_an_old_configuration(
-    saved: Path, tmp_path: Path, setting: str, options: dict[str, Any]
-) -> None:
+def test_llama_with_an_old_configuration(saved: Path, tmp_path: Path, setting: str, options: dict[str, Any]) -> None:
     model, load = written(tmp_path / "old", {**OLD_LLAMA, **options})
     check_decoder(saved, "llama", setting, model, load=load)
 
 
-@pytest.mark.parametrize(("setting", "window"), [("plain", None), ("window 4", 4), ("window 2", 2)])
+@pytest.mark.parametrize(("setting", "window"), [("plain", None), ("window 4", 4), ("window 3", 3)])
 def test_mistral(saved: Path, setting: str, window: int | None) -> None:
     config = MistralConfig(**tiny(num_key_value_heads=2, sliding_window=window))
     check_decoder(saved, "mistral", setting, MistralModel(config))
@@ -120,5 +118,5 @@ def test_mixtral(saved: Path, setting: str, options: dict[str, Any]) -> None:
     ],
 )
 def test_ministral(saved: Path, setting: str, options: dict[str, Any]) -> None:
-    config = MinistralConfig(**tiny(num_key_value_heads=2, **options))
+    config = MinistralConfig(**tiny(num_key_value_heads=2, head_dim=8, **options))
     check_decoder(saved, "ministral", setting, MinistralModel(config))

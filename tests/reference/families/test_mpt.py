@@ -67,7 +67,7 @@ class _Nothing:
 
 @pytest.mark.parametrize("table", [True, False])
 def test_without_alibi(saved: Path, table: bool) -> None:
-    """Without ALiBi a model has a learned table, or no encoding; transformers reads neither, so theirs gets no bias."""
+    """Without ALiBi a model has a learned table or no encoding; transformers knows neither, so it gets no bias."""
     drawn = torch.randn(32, 48, generator=torch.Generator().manual_seed(3))
 
     def load(directory: Path) -> toposcope.Model:

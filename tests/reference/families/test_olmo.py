@@ -15,7 +15,7 @@ from transformers import (
 
 import toposcope
 
-from .decoders import check_decoder, tiny, written
+from .decoders import check_decoder, file, tiny, written
 
 
 @pytest.mark.parametrize(
@@ -73,9 +73,6 @@ def test_olmo3(saved: Path, setting: str, options: dict[str, Any]) -> None:
 
 
 def test_olmo3_with_an_old_configuration(saved: Path, tmp_path: Path) -> None:
-    old = tiny(
-        model_type="olmo3", num_hidden_layers=4, sliding_window=4, rope_theta=500000.0, rope_scaling=YARN
-    )
-    del old["attn_implementation"]
+    old = file(model_type="olmo3", num_hidden_layers=4, sliding_window=4, rope_theta=500000.0, rope_scaling=YARN)
     model, load = written(tmp_path / "old", old)
     check_decoder(saved, "olmo3", "old: yarn", model, after="mlp", load=load)

@@ -3,12 +3,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from transformers import OPTConfig, OPTForCausalLM, OPTModel
 
 import toposcope
 
-from .harness import check_self_attention
+from .harness import array, check_self_attention, randomise, watch_inputs, watch_outputs
 
 TINY = {
     "vocab_size": 64,
@@ -61,11 +63,6 @@ def test_without_the_prefix(saved: Path) -> None:
 
 def test_the_norm_after_the_addition(saved: Path) -> None:
     """In the 350M the norm acts on the sum; ours must be the norm that theirs applies there."""
-    import numpy as np
-    import torch
-
-    from .harness import array, randomise, watch_inputs, watch_outputs
-
     model = OPTModel(OPTConfig(**TINY, do_layer_norm_before=False)).eval()
     randomise(model)
     model.save_pretrained(saved)

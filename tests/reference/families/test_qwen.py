@@ -15,7 +15,7 @@ from transformers import (
     Qwen3MoeModel,
 )
 
-from .decoders import check_decoder, tiny, written
+from .decoders import check_decoder, file, tiny, written
 
 WINDOW = {"use_sliding_window": True, "sliding_window": 4}
 LISTED = ["sliding_attention", "full_attention", "sliding_attention"]
@@ -46,14 +46,20 @@ def test_qwen3(saved: Path, setting: str, options: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("kind", ["qwen2", "qwen3"])
-def test_an_old_configuration(saved: Path, tmp_path: Path, kind: str) -> None:
-    """As published: base at the top, windows by number of layers, no list of layers."""
-    old = tiny(
-        model_type=kind, num_key_value_heads=2, head_dim=8, rope_theta=1e6, max_window_layers=1, **WINDOW
+@pytest.mark.parametrize(("setting", "switch"), [("window by number", True), ("window switched off", False)])
+def test_an_old_configuration(saved: Path, tmp_path: Path, kind: str, setting: str, switch: bool) -> None:
+    """As published: base at the top, windows by number of layers, no list of layers, a window even if unused."""
+    old = file(
+        model_type=kind,
+        num_key_value_heads=2,
+        head_dim=8,
+        rope_theta=1e6,
+        max_window_layers=1,
+        use_sliding_window=switch,
+        sliding_window=4,
     )
-    del old["attn_implementation"]
     model, load = written(tmp_path / "old", old)
-    check_decoder(saved, kind, "old: window by number", model, load=load)
+    check_decoder(saved, kind, f"old: {setting}", model, load=load)
 
 
 @pytest.mark.parametrize(
@@ -66,14 +72,12 @@ def test_an_old_configuration(saved: Path, tmp_path: Path, kind: str) -> None:
     ],
 )
 def test_qwen2_moe(saved: Path, setting: str, options: dict[str, Any]) -> None:
-    config = Qwen2MoeConfig(
-        **tiny(num_key_value_heads=2, shared_expert_intermediate_size=16, **EXPERTS) | options
-    )
+    config = Qwen2MoeConfig(**tiny(num_key_value_heads=2, shared_expert_intermediate_size=16, **EXPERTS) | options)
     check_decoder(saved, "qwen2_moe", setting, Qwen2MoeModel(config))
 
 
 def test_qwen2_moe_with_an_old_configuration(saved: Path, tmp_path: Path) -> None:
-    old = tiny(
+    old = file(
         model_type="qwen2_moe",
         num_key_value_heads=2,
         num_hidden_layers=3,
@@ -82,12 +86,13 @@ def test_qwen2_moe_with_an_old_configuration(saved: Path, tmp_path: Path) -> Non
         **WINDOW,
         **EXPERTS,
     )
-    del old["attn_implementation"]
     model, load = written(tmp_path / "old", old)
     check_decoder(saved, "qwen2_moe", "old: window by number", model, load=load)
 
 
-@pytest.mark.parametrize(("setting", "options"), [("plain", {}), ("all slide", WINDOW), ("head_dim 16", {"head_dim": 16})])
+@pytest.mark.parametrize(
+    ("setting", "options"), [("plain", {}), ("all slide", WINDOW), ("head_dim 16", {"head_dim": 16})]
+)
 def test_qwen3_moe(saved: Path, setting: str, options: dict[str, Any]) -> None:
     config = Qwen3MoeConfig(**tiny(num_key_value_heads=2, **EXPERTS, **options))
     check_decoder(saved, "qwen3_moe", setting, Qwen3MoeModel(config))

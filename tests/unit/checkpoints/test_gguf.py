@@ -1,4 +1,4 @@
-"""Reading `.gguf`: the same numbers as the gguf package, in every quantisation it knows, and no trust in the header."""
+"""Reading `.gguf`: the numbers of the gguf package in every quantisation it knows, and no trust in the header."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 from gguf import quants
 
 from tests.unit.checkpoints.making import gguf_bytes, gguf_pair, gguf_string, gguf_tensor, written
+from toposcope.checkpoints.decode import BLOCK
 from toposcope.checkpoints.gguf_file import GgufFile
 from toposcope.checkpoints.gguf_header import LongArray
 from toposcope.errors import BadFile, BadWeights
@@ -75,15 +76,14 @@ def test_reads_what_the_package_quantised(tmp_path: Path, kind: KINDS) -> None:
 def test_decodes_any_bytes_as_the_package_does(tmp_path: Path, kind: KINDS) -> None:
     block_size, block_bytes = gguf.GGML_QUANT_SIZES[kind]
     # More numbers than are decoded at a time, and not a multiple of it.
-    rows, columns = 1100, 256
+    rows, columns = 3001, 256
     rng = np.random.default_rng(kind.value)
     raw = rng.integers(0, 256, size=(rows, columns // block_size * block_bytes), dtype=np.uint8)
     with np.errstate(all="ignore"):
         theirs = quants.dequantize(raw, kind).reshape(rows, columns)
     finite = np.isfinite(theirs).all(axis=1)
     raw, theirs = raw[finite], theirs[finite]
-    if not len(raw):  # scales of random bytes are often infinite: zero the bytes that hold them
-        pytest.skip("no finite row")
+    assert len(raw) * columns > BLOCK
     content = gguf_bytes((), [gguf_tensor("w", [columns, len(raw)], kind.value)], raw.tobytes())
     ours = opened(tmp_path, content).read("w")
     np.testing.assert_array_equal(ours, theirs)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from toposcope.checkpoints.families.common import Config, Sizes, find_root
+from toposcope.checkpoints.families.common import Config, Sizes, claimed_context, find_root
 from toposcope.checkpoints.source import TensorSource
 from toposcope.checkpoints.spec import LayerSpec, Linear, ModelSpec, NormSpec
 from toposcope.encodings import Encoding, rope_from_config
@@ -62,7 +62,7 @@ def decoder(
         family=family,
         layers=tuple(layer(i) for i in range(sizes.layers)),
         embedding=f"{root}embed_tokens.weight",
-        context=config.get("max_position_embeddings"),
+        context=claimed_context(config, "max_position_embeddings"),
     )
 
 

@@ -63,7 +63,7 @@ def _heads(config: Config) -> tuple[Sizes, Layout]:
 
 
 def _encoding(config: Config, sizes: Sizes) -> Encoding:
-    """RoPE, or ALiBi as Falcon rounds it: slope and slope times position in bfloat16, then scaled like the logit."""
+    """RoPE, or ALiBi as Falcon rounds it: slope, position and product in bfloat16, then scaled like the logit."""
     if not config.flag("alibi", default=False):
         return rope_from_config(config, sizes.head_dim)
     return alibi(

@@ -10,6 +10,7 @@ from toposcope.checkpoints.families.decoder import FULL, SLIDING, decoder, every
 from toposcope.checkpoints.source import TensorSource
 from toposcope.checkpoints.spec import LayerSpec, ModelSpec, NormSpec, Skipped
 from toposcope.encodings import rope_from_config
+from toposcope.errors import BadConfig
 
 
 def describe_gemma(config: Config, source: TensorSource) -> ModelSpec:
@@ -32,7 +33,7 @@ def describe_gemma2(config: Config, source: TensorSource) -> ModelSpec:
         sliding_window=4096,
         attn_logit_softcapping=50.0,
     )
-    softcap = None if config["attn_logit_softcapping"] is None else config.number("attn_logit_softcapping")
+    softcap = None if config["attn_logit_softcapping"] is None else _positive(config, "attn_logit_softcapping")
     reach, kinds = window_reach(config), layer_kinds(config, every(2))
 
     def vary(layer: LayerSpec, at: str) -> LayerSpec:
@@ -84,7 +85,9 @@ def describe_gemma3(config: Config, source: TensorSource) -> ModelSpec:
             causal=causal,
         )
 
-    spec = decoder("gemma3", inner, source, vary, encoding=encodings[kinds[0]])
+    # the vision tower has layers with a q_proj too, but no norm of queries
+    marker = "self_attn.q_norm.weight"
+    spec = decoder("gemma3", inner, source, vary, encoding=encodings[kinds[0]], marker=marker)
     vision = tuple(sorted(name for name in source.names() if "vision_tower." in name))
     if vision:
         spec = replace(spec, skipped=(Skipped("the vision tower", "only the text part is read", vision),))
@@ -96,10 +99,17 @@ def _sandwich(config: Config, layer: LayerSpec, at: str) -> LayerSpec:
     eps = config.number("rms_norm_eps", default=1e-6)
     return replace(
         layer,
-        scale=config.number("query_pre_attn_scalar") ** -0.5,
+        scale=_positive(config, "query_pre_attn_scalar") ** -0.5,
         input_norm=_norm(f"{at}input_layernorm", eps),
         output_norm=_norm(f"{at}post_attention_layernorm", eps),
     )
+
+
+def _positive(config: Config, key: str) -> float:
+    value = config.number(key)
+    if value <= 0:
+        raise BadConfig(f"'{key}' in {config.where} is {value:g}; expected a number above 0.")
+    return value
 
 
 def _norm(prefix: str, eps: float) -> NormSpec:

@@ -2,8 +2,8 @@
 
 The converter changes what it stores: Llama's query and key rows are re-ordered so that rotary pairs are adjacent,
 Gemma's norm gains have their 1 added, fused projections are stacked as queries, keys, values whatever their original
-order, and GPT-2's are transposed. A file is read as the model it was converted from; where it cannot say something the
-model has, or llama.cpp runs it differently, the layers carry a warning.
+order, and GPT-2's are transposed. A file is read as the model it was converted from; where it cannot say something
+that the model has, or llama.cpp runs it differently, the layers carry a warning.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ class Architecture:
 def describe(name: str, config: Config, source: TensorSource) -> ModelSpec:
     """Describe a file by its row of the table. All settings stand in the file itself; `config` is not used."""
     row, facts = ARCHITECTURES[name], Facts(source)
-    encoding = row.positions(facts, facts.sizes(0))
+    with facts.blamed():
+        encoding = row.positions(facts, facts.sizes(0))
     if row.permuted and encoding.rotary is not None and encoding.rotary.channels != encoding.rotary.head_dim:
         raise BadConfig(
             f"'{facts.key('rope.dimension_count')}' in {source.path} is {encoding.rotary.channels}; "
@@ -186,7 +187,8 @@ def _gemma3(facts: Facts, layer: LayerSpec, at: str) -> LayerSpec:
 def _local_rotary(facts: Facts, layer: LayerSpec) -> Encoding:
     base = facts.number("rope.freq_base_swa", default=10_000.0)
     turning = facts.integer("rope.dimension_count", default=layer.head_dim)
-    return rope(layer.head_dim, rotary_dim=turning, **rotation(facts, base=base, stretched=False))
+    with facts.blamed():
+        return rope(layer.head_dim, rotary_dim=turning, **rotation(facts, base=base, stretched=False))
 
 
 def _sandwich(facts: Facts, layer: LayerSpec, at: str, *, largest: int) -> LayerSpec:

@@ -10,7 +10,7 @@ from toposcope.checkpoints.families.gguf_facts import Facts, rotation, yarn_size
 from toposcope.checkpoints.source import TensorSource
 from toposcope.checkpoints.spec import LatentSpec, LayerSpec, Linear, ModelSpec, NormSpec
 from toposcope.encodings import Encoding, mla
-from toposcope.errors import BadConfig, UnknownFamily
+from toposcope.errors import BadConfig
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,7 @@ def describe(config: Config, source: TensorSource) -> ModelSpec:
     def layer(i: int) -> LayerSpec:
         at, sizes, eps = f"blk.{i}.", facts.sizes(i), facts.eps("rms")
         direct = facts.has(f"{at}attn_q.weight")
+        apart = facts.has(f"{at}attn_k_b.weight")  # since 2025 keys and values have tensors of their own
         return LayerSpec(
             stack="decoder",
             index=i,
@@ -45,7 +46,9 @@ def describe(config: Config, source: TensorSource) -> ModelSpec:
             q=Linear.at(f"{at}attn_q" if direct else f"{at}attn_q_b"),
             q_latent=None if direct else _latent(f"{at}attn_q_a", f"{at}attn_q_a_norm", eps, _query_rank(facts)),
             kv_latent=_latent(f"{at}attn_kv_a_mqa", f"{at}attn_kv_a_norm", eps, widths.latent),
-            kv_up=_unfold(facts, at),
+            kv_up=None if apart else Linear.at(f"{at}attn_kv_b"),
+            k_up=f"{at}attn_k_b.weight" if apart else None,
+            v_up=f"{at}attn_v_b.weight" if apart else None,
             o=Linear.at(f"{at}attn_output"),
             input_norm=NormSpec.at("rms", f"{at}attn_norm", eps),
             warnings=warnings,
@@ -80,15 +83,6 @@ def _latent(down: str, norm: str, eps: float, rank: int) -> LatentSpec:
     return LatentSpec(Linear.at(down), NormSpec.at("rms", norm, eps), rank)
 
 
-def _unfold(facts: Facts, at: str) -> Linear:
-    if not facts.has(f"{at}attn_kv_b.weight") and facts.has(f"{at}attn_k_b.weight"):
-        raise UnknownFamily(
-            f"{facts.source.path} holds keys and values in separate tensors ('{at}attn_k_b.weight', "
-            f"'{at}attn_v_b.weight'), which cannot be read yet. Use the original weights (safetensors) instead."
-        )
-    return Linear.at(f"{at}attn_kv_b")
-
-
 def _positions(facts: Facts, widths: _Widths) -> tuple[Encoding, float, tuple[str, ...]]:
     """The rotation and the scale of the logits, which together hold YaRN's growth.
 
@@ -106,7 +100,8 @@ def _positions(facts: Facts, widths: _Widths) -> tuple[Encoding, float, tuple[st
             warnings = (
                 "the file has no yarn_log_multiplier: llama.cpp and the original may scale logits differently",
             )
-    encoding = mla(widths.key - widths.turning, widths.turning, pairing="interleaved", **settings)
+    with facts.blamed():
+        encoding = mla(widths.key - widths.turning, widths.turning, pairing="interleaved", **settings)
     return encoding, scale, warnings
 
 

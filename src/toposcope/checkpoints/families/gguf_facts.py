@@ -7,14 +7,15 @@ one number for all layers or a list with one for each.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
 from toposcope.checkpoints.families.common import Config, Sizes
 from toposcope.checkpoints.source import TensorSource
-from toposcope.errors import BadConfig, MissingTensor
+from toposcope.errors import BadConfig, BadEncoding, MissingTensor
 
 LONG, SHORT, DIVISORS = "rope_factors_long.weight", "rope_factors_short.weight", "rope_freqs.weight"
 NORM_EPS = {"rms": "attention.layer_norm_rms_epsilon", "layer": "attention.layer_norm_epsilon"}
@@ -95,6 +96,16 @@ class Facts:
         period = self.integer("attention.sliding_window_pattern", default=period, least=0)
         return period == 0 or layer % period < period - 1
 
+    @contextmanager
+    def blamed(self) -> Iterator[None]:
+        """Name the file where its settings make no encoding."""
+        try:
+            yield
+        except BadEncoding as error:
+            raise BadConfig(
+                f"the settings '{self.key('rope.*')}' in {self.config.where} make no sense: {error}"
+            ) from error
+
     def _in_layer(self, key: str, layer: int) -> Any:
         value = self.config[key]
         if not isinstance(value, list):
@@ -128,7 +139,7 @@ def rotation(facts: Facts, *, base: float | None = None, stretched: bool = True)
     return settings | _scaling(facts)
 
 
-def _scaling(facts: Facts) -> Mapping[str, Any]:
+def _scaling(facts: Facts) -> dict[str, Any]:
     kind = facts.text("rope.scaling.type", default="linear")
     factor = facts.number("rope.scaling.factor", "rope.scale_linear", default=0.0)
     if kind not in ("none", "linear", "yarn", "longrope"):

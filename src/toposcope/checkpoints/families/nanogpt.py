@@ -23,9 +23,7 @@ def describe(config: Config, source: TensorSource) -> ModelSpec:
     root = find_root(source, _FUSED)
     shape = source.info(f"{root}{_FUSED}").shape
     if len(shape) != 2 or 3 * min(shape) != max(shape):
-        raise MissingTensor(
-            f"tensor '{root}{_FUSED}' in {source.path} has shape {shape}; expected (3n, n)."
-        )
+        raise MissingTensor(f"tensor '{root}{_FUSED}' in {source.path} has shape {shape}; expected (3n, n).")
     width, transposed = min(shape), shape[0] < shape[1]
     args = source.metadata.get("model_args")
     said: dict[str, Any] = {**args} if isinstance(args, Mapping) else {}
@@ -50,6 +48,4 @@ def _count_layers(source: TensorSource, root: str) -> int:
     return sum(1 for name in source.names() if pattern.fullmatch(name))
 
 
-FAMILIES = (
-    Family("nanogpt", (), describe, "nanoGPT checkpoints (torch.save)", signature=_FUSED, container="torch"),
-)
+FAMILIES = (Family("nanogpt", (), describe, "nanoGPT checkpoints (torch.save)", signature=_FUSED, container="torch"),)

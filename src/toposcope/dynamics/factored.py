@@ -1,0 +1,86 @@
+"""A matrix known by its two thin factors, with the algebra that analyses ask of it, never formed in full.
+
+For M = L R with L (d, r) and R (r, d): the non-zero eigenvalues of M are those of R L, and
+sym(M) = (M + M^T)/2 = 1/2 B J B^T with B = [L, R^T] and J the swap of its two halves, so its non-zero eigenvalues are
+those of a matrix of size 2r. If B has rank 2r, exactly r of them are positive and r negative: the symmetric part of a
+head's matrix is never definite (theory: inertia fact).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import scipy.linalg
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Factored:
+    """The matrix left @ right, of shape (d, d) and rank at most r."""
+
+    left: Array  # (d, r)
+    right: Array  # (r, d)
+
+    def core(self) -> Array:
+        """right @ left, the r x r matrix with the same non-zero eigenvalues."""
+        return self.right @ self.left
+
+    def frobenius(self) -> float:
+        """The Frobenius norm, from two small Gram matrices."""
+        return float(np.sqrt(max(0.0, np.sum((self.left.T @ self.left) * (self.right @ self.right.T)))))
+
+    def norm(self) -> float:
+        """The spectral norm, from the triangular factors of both sides."""
+        lower = np.linalg.qr(self.left, mode="r")
+        upper = np.linalg.qr(self.right.T, mode="r")
+        return float(np.linalg.norm(lower @ upper.T, 2))
+
+    def sym_eigenvalues(self, route: Literal["qr", "gram"] = "qr") -> Array:
+        """The min(d, 2r) eigenvalues of the symmetric part that can differ from zero, ascending; see `sym_eigs`."""
+        return sym_eigs(self.left, self.right, route)
+
+
+def sym_eigs(left: Array, right: Array, route: Literal["qr", "gram"] = "qr") -> Array:
+    """Eigenvalues of sym(left @ right), ascending: min(d, 2r) of them, all others being zero.
+
+    The QR route is accurate for every eigenvalue relative to the largest. The Gram route squares the condition of
+    B = [left, right^T]: a few times faster, right to rounding for the large eigenvalues, wrong for those below about
+    1e-8 of the largest; use it where only the top matters.
+    """
+    d, r = left.shape
+    if 2 * r >= d:  # nothing to gain from the factors
+        full = left @ right
+        return scipy.linalg.eigvalsh((full + full.T) / 2)
+    if route == "gram":
+        values = _gram_route(left, right)
+        if values is not None:
+            return values
+    both = np.concatenate([left, right.T], axis=1)
+    triangle = scipy.linalg.qr(both, mode="r", check_finite=False)[0][: 2 * r]
+    swapped = np.concatenate([triangle[:, r:], triangle[:, :r]], axis=1)
+    return scipy.linalg.eigvalsh(_symmetric(swapped @ triangle.T) / 2)
+
+
+def _gram_route(left: Array, right: Array) -> Array | None:
+    """Eigenvalues of 1/2 C^T J C where C C^T is the Gram matrix of B; None where that is not positive definite."""
+    r = left.shape[1]
+    cross = right @ left
+    gram = np.empty((2 * r, 2 * r))
+    gram[:r, :r] = left.T @ left
+    gram[r:, r:] = right @ right.T
+    gram[r:, :r] = cross
+    gram[:r, r:] = cross.T
+    try:
+        lower = scipy.linalg.cholesky(gram, lower=True, check_finite=False)
+    except scipy.linalg.LinAlgError:
+        return None
+    swapped = np.concatenate([lower[r:], lower[:r]])
+    return scipy.linalg.eigvalsh(_symmetric(lower.T @ swapped) / 2)
+
+
+def _symmetric(matrix: Array) -> Array:
+    return (matrix + matrix.T) / 2

@@ -1,0 +1,176 @@
+"""The dynamics of one head of a model, from its weights alone: the row of `toposcope scan`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toposcope.checkpoints.fold import fold
+from toposcope.checkpoints.view import Head, Layer
+from toposcope.dynamics.factored import Factored
+from toposcope.dynamics.reduction import EPS, Reduced, reduce_head
+from toposcope.dynamics.regime import Regime, Setting, decide, positive_share
+from toposcope.dynamics.rotation import offsets_to_sample, rotary_facts, turned
+
+Array = NDArray[np.float64]
+DISPLAY_CONTEXT = 4096  # offsets are sampled up to the model's context, or this
+
+
+@dataclass(frozen=True, eq=False)
+class HeadDynamics:
+    """All that the weights say about one head; the fields are those of the theory notes, section 5."""
+
+    layer: int
+    head: int
+    kv_group: int
+    causal: bool
+    pe: str
+    regime: Regime
+    robust: bool
+    pair_index: float | None
+    symU: dict[str, Any]
+    symW: dict[str, Any]
+    cond_VO: float | None
+    self_logit_min: float | None
+    metastable: bool | None
+    rope: dict[str, Any] | None
+
+    def as_dict(self) -> dict[str, Any]:
+        """One flat record, in the order of the theory notes."""
+        g = self.regime
+        return {
+            "layer": self.layer,
+            "head": self.head,
+            "kv_group": self.kv_group,
+            "causal": self.causal,
+            "pe": self.pe,
+            "verdict": g.verdict.value,
+            "rule": g.rule,
+            "scope": g.scope,
+            "exact": g.exact,
+            "margin": g.margin,
+            "robust": self.robust,
+            "alpha": g.alpha,
+            "omega": g.omega,
+            "n_pos": g.n_pos,
+            "n_neg": g.n_neg,
+            "n_zero": g.n_zero,
+            "growth_index": g.growth_index,
+            "ov_positivity": self.symU["pos_mass"],
+            "w_min": g.w_min,
+            "w_max": g.w_max,
+            "a_min": g.a_min,
+            "a_max": g.a_max,
+            "spread_index": g.spread_index,
+            "asym_A": g.asym_A,
+            "asym_W": g.asym_W,
+            "pair_index": self.pair_index,
+            "symU": self.symU,
+            "symW": self.symW,
+            "cond_VO": self.cond_VO,
+            "self_logit_min": self.self_logit_min,
+            "metastable": self.metastable,
+            "rope": self.rope,
+            "certificate": None if g.certificate is None else g.certificate.as_dict(),
+            "warnings": list(g.warnings),
+        }
+
+
+def head_dynamics(layer: Layer, index: int, *, storage_error: float, context: int | None = None) -> HeadDynamics:
+    """Fold, reduce and decide one self-attention head."""
+    raw = layer.heads[index]
+    head = fold(layer, raw)
+    rotary = layer.encoding.rotary if layer.encoding.exact_tables else None
+    seen = head if rotary is None else replace(head, q=turned(rotary, head.q, 0, "query"))
+    if rotary is not None:
+        seen = replace(seen, k=turned(rotary, head.k, 0, "key"))  # offset 0: only the attention factor is left
+    system = reduce_head(seen)
+    found = decide(system, head_setting(layer, head, system))
+    rope = None
+    if rotary is not None:
+        facts = rotary_facts(head, rotary, offsets_to_sample(context or DISPLAY_CONTEXT, causal=layer.spec.causal))
+        rope = {"rho": facts.rho, "tau_uniform": facts.tau_uniform, "lmin_by_offset": facts.lmin_by_offset}
+    return HeadDynamics(
+        layer=layer.number,
+        head=index,
+        kv_group=head.kv_group,
+        causal=layer.spec.causal,
+        pe=layer.encoding.name,
+        regime=found,
+        robust=found.rule in ("T5", "T6") and found.margin is not None and found.margin > storage_error,
+        pair_index=pair_index(seen),
+        symU=_spectrum(Factored(head.o, head.v)),
+        symW=_spectrum(Factored(head.scale * seen.q.T, seen.k)),
+        cond_VO=float(np.linalg.cond(system.v)) if system.rank else None,
+        self_logit_min=found.w_min,
+        metastable=None if found.w_min is None else found.w_min < 0,
+        rope=rope,
+    )
+
+
+def head_setting(layer: Layer, head: Head, system: Reduced) -> Setting:
+    """Which theorems may be used for this head: see `Setting`."""
+    spec, encoding = layer.spec, layer.encoding
+    outside = []
+    if spec.residual_norm is not None:
+        outside.append("post_norm")
+    if spec.output_norm is not None:
+        outside.append("output_norm")
+    bilinear = (
+        spec.q_norm is None
+        and spec.softcap is None
+        and spec.kv_latent is None
+        and spec.q_latent is None
+        and encoding.exact_tables
+    )
+    rotary = encoding.rotary if encoding.exact_tables else None
+    excess = 0.0
+    if rotary is not None:
+        # |W_k - W_0| <= 2 scale |Q O||K O| at every offset, in the head's own coordinates
+        gain = rotary.attention_factor**2
+        excess = (
+            2 * gain * head.scale * float(np.linalg.norm(head.q @ head.o, 2) * np.linalg.norm(head.k @ head.o, 2))
+        )
+    return Setting(
+        causal=spec.causal,
+        rotary_excess=excess,
+        query_bias=_present(head.q_bias),
+        linear_terms=rotary is not None and _present(head.k_bias),
+        relative_bias=encoding.bias is not None,
+        bilinear=bilinear,
+        norm=spec.input_norm is not None,
+        value_bias=_present(head.v_bias),
+        outside=tuple(outside),
+    )
+
+
+def pair_index(head: Head) -> float | None:
+    """tr(U W^T) over its nuclear norm, in [-1, 1]: do small differences between tokens grow or shrink (index only)?
+
+    U W^T = scale O (V K^T) Q; its trace is scale tr[(Q O)(V K^T)].
+    """
+    middle = head.v @ head.k.T
+    trace = float(np.trace((head.q @ head.o) @ middle))
+    lower, upper = np.linalg.qr(head.o, mode="r"), np.linalg.qr(head.q.T, mode="r")
+    nuclear = float(np.linalg.svd(lower @ middle @ upper.T, compute_uv=False).sum())
+    return trace / nuclear if nuclear > 0 else None
+
+
+def _present(bias: Array | None) -> bool:
+    return bias is not None and bool(np.any(bias != 0))
+
+
+def _spectrum(matrix: Factored) -> dict[str, Any]:
+    values = matrix.sym_eigenvalues()
+    d = len(matrix.left)
+    doubt = 8 * d * EPS * float(np.linalg.norm(matrix.left) * np.linalg.norm(matrix.right))
+    positive, negative = int(np.sum(values > doubt)), int(np.sum(values < -doubt))
+    return {
+        "min": float(min(values[0], 0.0)) if len(values) < d else float(values[0]),
+        "max": float(max(values[-1], 0.0)) if len(values) < d else float(values[-1]),
+        "pos_mass": positive_share(values),
+        "inertia": [positive, negative, d - positive - negative],
+    }

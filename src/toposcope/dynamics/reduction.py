@@ -1,0 +1,76 @@
+"""The exact reduction of one head's flow to its own r dimensions (T9).
+
+A head acts by U = O V and sees by scale Q^T K. If V~ = V O (r x r) is invertible, R^d splits into range(O) and
+null(V): x = O z + nu, nu never moves, and z follows the same kind of flow with
+
+    V~ = V O,    W~ = scale (Q O)^T (K O),
+
+plus terms from nu in the logits. Where O V has rank below r the factors are first compressed to that rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.linalg
+from numpy.typing import NDArray
+
+from toposcope.checkpoints.view import Head
+
+Array = NDArray[np.float64]
+EPS = float(np.finfo(np.float64).eps)
+
+
+@dataclass(frozen=True, eq=False)
+class Reduced:
+    """A flow in its own coordinates.
+
+    `v` and `w` are V~ and W~. `v_norm` and `o_norm` are the 2-norms of the factors, by which a relative error of the
+    weights is measured; `rounding` is what float64 arithmetic may have put into V~. `frozen` tells whether tokens have
+    a part outside range(O); `compressed` whether O V had to be reduced below the stored rank.
+    """
+
+    v: Array
+    w: Array
+    v_norm: float
+    o_norm: float
+    rounding: float
+    frozen: bool
+    compressed: bool
+
+    @property
+    def rank(self) -> int:
+        return len(self.v)
+
+
+def reduce_system(w: Array, v: Array) -> Reduced:
+    """A full system given by W and V in d dimensions: O is the identity."""
+    return _reduce(v, np.eye(len(v)), lambda o: o.T @ w @ o)
+
+
+def reduce_head(head: Head) -> Reduced:
+    """One head with its norms folded in."""
+    return _reduce(head.v, head.o, lambda o: head.scale * (head.q @ o).T @ (head.k @ o))
+
+
+def reduce_values(v: Array, o: Array) -> Reduced:
+    """A layer's O' V', whose heads share no single W: only V~ is formed, W~ is zero."""
+    return _reduce(v, o, lambda thin: np.zeros((thin.shape[1], thin.shape[1])))
+
+
+def _reduce(v: Array, o: Array, logits_in: Callable[[Array], Array]) -> Reduced:
+    d, r = o.shape
+    v_norm, o_norm = float(np.linalg.norm(v, 2)), float(np.linalg.norm(o, 2))
+    rounding = 8 * d * EPS * float(np.linalg.norm(v)) * float(np.linalg.norm(o))
+    # U = O V = (Q_o R_o)(R_v^T Q_v^T): its singular values are those of the small middle.
+    q_o, r_o = scipy.linalg.qr(o, mode="economic", check_finite=False)
+    q_v, r_v = scipy.linalg.qr(v.T, mode="economic", check_finite=False)
+    left, sizes, right = np.linalg.svd(r_o @ r_v.T)
+    rank = int(np.sum(sizes > max(rounding, d * EPS * v_norm * o_norm)))
+    if rank == r:
+        return Reduced(v @ o, logits_in(o), v_norm, o_norm, rounding, frozen=r < d, compressed=False)
+    thin_o = q_o @ (left[:, :rank] * sizes[:rank])
+    thin_v = right[:rank] @ q_v.T
+    return Reduced(thin_v @ thin_o, logits_in(thin_o), v_norm, o_norm, rounding, frozen=True, compressed=True)

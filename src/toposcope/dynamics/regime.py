@@ -1,0 +1,393 @@
+"""Where a system of tokens is driven, decided by a theorem or not at all.
+
+The flow is dx_i/dt = V sum_j P_ij x_j with P = softmax of x_i^T W x_j. Names T1..T9 are those of the theory notes:
+
+* T6: with a causal mask all tokens go to 0 from every start exactly when every eigenvalue of V has negative real
+  part, whatever W and whatever position does to the logits.
+* T5: the first token of a causal system, and any consensus of an unmasked one, follows dx/dt = V x.
+* T3, T4: unmasked, sym(W) > 0 and W V^{-1} definite; W or W V^{-1} must be symmetric, exactly.
+* T8: unmasked, a robust form with a margin w'; it gives an absorbing ball or growth beyond a threshold.
+
+A verdict carries its rule, its scope, whether it speaks of the model exactly, and a margin. All else is an index.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+import scipy.linalg
+import scipy.optimize
+from numpy.typing import ArrayLike, NDArray
+
+from toposcope.dynamics.reduction import EPS, Reduced, reduce_system
+from toposcope.dynamics.stability import LineDistance, best_line, distance_to_line
+from toposcope.errors import BadValue
+
+Array = NDArray[np.float64]
+
+
+class Verdict(StrEnum):
+    """What a theorem says about the tokens; the value is the word printed, `meaning` the sentence."""
+
+    CONVERGES = "converges"
+    DIVERGES = "diverges"
+    NOT_CONVERGENT = "not_convergent"
+    BOUNDED = "bounded"
+    DIVERGES_ABOVE = "diverges_above"
+    INDETERMINATE = "indeterminate"
+    INACTIVE = "inactive"
+
+    @property
+    def meaning(self) -> str:
+        return _MEANINGS[self]
+
+
+_MEANINGS = {
+    Verdict.CONVERGES: "what the head can move of every token goes to 0, from every start",
+    Verdict.DIVERGES: "tokens go to infinity",
+    Verdict.NOT_CONVERGENT: "almost every token that follows V alone goes to infinity",
+    Verdict.BOUNDED: "all tokens end in a ball of known size",
+    Verdict.DIVERGES_ABOVE: "once the largest token is beyond a known size it grows for ever",
+    Verdict.INDETERMINATE: "no theorem decides",
+    Verdict.INACTIVE: "the head writes nothing",
+}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What surrounds W and V and decides which theorems may be used.
+
+    `rotary_excess` bounds sup_k |W_k - W_0| over visible offsets (0: no rotation). `query_bias` is a key-side weight
+    in the softmax (from b_q); `linear_terms` are logits linear in a token's own coordinates (b_k under rotation);
+    `relative_bias` any b_ij. `bilinear` is False where logits are not x^T W x (q/k norm, soft-capping, MLA's latent
+    norms). `norm` tells whether tokens are normalised on the way in, `value_bias` whether values have a bias, and
+    `outside` lists reasons why no theorem speaks of this layer exactly (post-norm, a norm on the output).
+    """
+
+    causal: bool = True
+    rotary_excess: float = 0.0
+    query_bias: bool = False
+    linear_terms: bool = False
+    relative_bias: bool = False
+    bilinear: bool = True
+    norm: bool = False
+    value_bias: bool = False
+    outside: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Certificate:
+    """The data of a T8 verdict: S and N = s S V with w' > 0; sizes scale with beta = log n (or the biases' own)."""
+
+    S: Array
+    N: Array
+    w_prime: float
+    bound: float  # |x|^2 of the ball, or the threshold of |x|_S^2, per unit of beta
+
+    def as_dict(self) -> dict[str, object]:
+        return {"S": self.S.tolist(), "N": self.N.tolist(), "w_prime": self.w_prime, "bound": self.bound}
+
+
+@dataclass(frozen=True, eq=False)
+class Regime:
+    """A verdict with its rule, scope, margin and the numbers it rests on."""
+
+    verdict: Verdict
+    rule: str | None
+    scope: str | None  # first_token | all_tokens | consensus | nu_zero
+    exact: bool
+    margin: float | None
+    statement: str
+    alpha: float | None  # largest and smallest real part of V's spectrum
+    omega: float | None
+    n_pos: int
+    n_neg: int
+    n_zero: int
+    growth_index: float | None
+    w_min: float | None  # spectrum of sym(W)
+    w_max: float | None
+    a_min: float | None  # spectrum of sym(V^T W), which has the signs of sym(W V^-1)
+    a_max: float | None
+    spread_index: float | None
+    asym_A: float | None
+    asym_W: float | None
+    distance: LineDistance | None
+    certificate: Certificate | None
+    warnings: tuple[str, ...]
+    eigenvalues: NDArray[np.complex128]
+
+
+def regime(W: ArrayLike, V: ArrayLike, *, causal: bool = True, **setting: object) -> Regime:
+    """The regime of the full system dx_i/dt = V sum_j softmax(x_i^T W x_j) x_j in d dimensions."""
+    w, v = _square(W, "W"), _square(V, "V")
+    if w.shape != v.shape:
+        raise BadValue(f"W has shape {w.shape} and V {v.shape}; expected the same square shape for both.")
+    return decide(reduce_system(w, v), Setting(causal=causal, **setting))  # type: ignore[arg-type]
+
+
+def decide(system: Reduced, setting: Setting) -> Regime:
+    """The strongest verdict that a theorem certifies for the reduced system."""
+    if system.rank == 0:
+        return _inactive()
+    facts = _Facts(system)
+    warnings = list(setting.outside)
+    if setting.norm and setting.value_bias:
+        warnings.append("bias_with_norm")
+    if system.compressed:
+        warnings.append("rank_compressed")
+    if facts.singular:
+        warnings.append("rank_deficient")
+        return facts.result(Verdict.INDETERMINATE, None, None, False, None, "V O is singular", warnings)
+    # With norms, T5 and T6 survive as a change of each token's clock; a value bias breaks that (theory, section 2).
+    spectral_exact = not setting.outside and not (setting.norm and setting.value_bias)
+    found = _causal(facts, setting) if setting.causal else _unmasked(facts, setting)
+    verdict, rule, scope, margin, statement, certificate, distance = found
+    exact = verdict is not Verdict.INDETERMINATE and (
+        spectral_exact if rule in ("T5", "T6") else spectral_exact and not setting.norm
+    )
+    if system.compressed and margin is not None:
+        margin = 0.0  # another eigenvalue of either sign can appear with the smallest change of V or O
+    return facts.result(verdict, rule, scope, exact, margin, statement, warnings, certificate, distance)
+
+
+_Found = tuple[Verdict, str | None, str | None, float | None, str, Certificate | None, LineDistance | None]
+
+
+def _causal(facts: _Facts, setting: Setting) -> _Found:
+    """T6 and T5: the spectrum of V decides alone."""
+    if facts.alpha < 0 or facts.omega > 0:
+        distance = distance_to_line(facts.v, 0.0)
+        if distance.lower > facts.rounding:
+            margin = facts.weight_margin(distance.lower)
+            if facts.alpha < 0:
+                words = "every eigenvalue of V O has negative real part: all tokens go to 0 (in range(O))"
+                return Verdict.CONVERGES, "T6", "all_tokens", margin, words, None, distance
+            words = "every eigenvalue of V O has positive real part: the first token goes to infinity"
+            return Verdict.DIVERGES, "T5", "first_token", margin, words, None, distance
+        return _undecided("the spectrum of V O is too near the imaginary axis", distance)
+    return _first_token_grows(facts, "first_token")
+
+
+def _first_token_grows(facts: _Facts, scope: str) -> _Found:
+    if facts.alpha > 0:
+        distance = best_line(facts.v, 0.0, facts.alpha)
+        if distance.lower > facts.rounding:
+            who = "the first token" if scope == "first_token" else "consensus"
+            words = f"V O has an eigenvalue with positive real part: {who} goes to infinity from almost every start"
+            margin = facts.weight_margin(distance.lower)
+            return Verdict.NOT_CONVERGENT, "T5", scope, margin, words, None, distance
+        return _undecided("the spectrum of V O is too near the imaginary axis", distance)
+    return _undecided("no theorem applies")
+
+
+def _unmasked(facts: _Facts, setting: Setting) -> _Found:
+    scope = "nu_zero" if facts.frozen else "all_tokens"
+    plain = setting.bilinear and not setting.rotary_excess and not setting.relative_bias and not setting.linear_terms
+    if plain:
+        found = _definite(facts, setting, scope)
+        if found is not None:
+            return found
+    if setting.bilinear and not setting.query_bias and not setting.linear_terms:
+        found = _robust(facts, setting.rotary_excess, scope)
+        if found is not None:
+            return found
+    return _first_token_grows(facts, "consensus")
+
+
+def _definite(facts: _Facts, setting: Setting, scope: str) -> _Found | None:
+    """T3 and T4: W positive, W V^-1 definite, and one of the two symmetric beyond doubt."""
+    margin = min(facts.w_min / facts.w_norm, facts.a_least / (2 * facts.w_norm * facts.v_norm))
+    if facts.w_min <= 0 or not facts.a_one_sign or margin <= 1e3 * facts.size * EPS:
+        return None
+    limit = min(1e3 * facts.size * EPS, 1e-3 * margin)
+    a_symmetric, w_symmetric = facts.asym_A <= limit, facts.asym_W <= limit
+    if setting.query_bias:  # a key-side weight is allowed in T3a only
+        w_symmetric = False
+        if facts.a_max > 0:
+            return None
+    if not (a_symmetric or w_symmetric):
+        return None
+    letter = "a" if a_symmetric else "b"
+    if facts.a_max < 0 and facts.alpha < 0:
+        words = "W is positive and W V^-1 negative: all tokens go to 0"
+        return Verdict.CONVERGES, f"T3{letter}", scope, margin, words, None, None
+    if facts.a_min > 0 and facts.omega > 0:
+        words = (
+            "W and W V^-1 are positive: all tokens go to infinity, except at most one cluster of coinciding tokens"
+            if a_symmetric
+            else "W and W V^-1 are positive: the largest token goes to infinity from every start but 0"
+        )
+        return Verdict.DIVERGES, f"T4{letter}", scope, margin, words, None, None
+    return None
+
+
+def _robust(facts: _Facts, excess: float, scope: str) -> _Found | None:
+    """T8: look for S > 0 and a sign with w' = lambda_min(sym W) - sqrt(cond S) sup |M_ij - s S V| > 0."""
+    if facts.w_min <= 0:
+        return None
+    best: tuple[float, int, Array, float] | None = None
+    for sign in (-1, 1):
+        for S in facts.scalings(sign):
+            kappa = float(np.linalg.cond(S))
+            N = sign * S @ facts.v
+            c, gap = _nearest_multiple(facts.w, N)
+            w_prime = facts.w_min - np.sqrt(kappa) * (gap + excess)
+            if c > 0 and w_prime > 1e3 * facts.size * EPS * facts.w_norm and (best is None or w_prime > best[0]):
+                best = (float(w_prime), sign, c * S, kappa)
+    if best is None:
+        return None
+    w_prime, sign, S, kappa = best
+    root = np.sqrt(kappa)
+    margin = w_prime / ((1 + root) * (facts.w_norm + excess) + root * float(np.linalg.norm(S @ facts.v, 2)))
+    if sign < 0:
+        certificate = Certificate(S, -S @ facts.v, w_prime, kappa / w_prime)
+        words = f"all tokens end within |x|^2 <= {certificate.bound:.3g} log n"
+        return Verdict.BOUNDED, "T8", scope, float(margin), words, certificate, None
+    certificate = Certificate(S, S @ facts.v, w_prime, float(np.linalg.norm(S, 2)) / w_prime)
+    words = f"once max |x|_S^2 exceeds {certificate.bound:.3g} log n the largest token grows exponentially"
+    return Verdict.DIVERGES_ABOVE, "T8", scope, float(margin), words, certificate, None
+
+
+def _nearest_multiple(target: Array, direction: Array) -> tuple[float, float]:
+    """The c > 0 for which |target - c direction|_2 is least, and that distance (convex in c)."""
+    size = float(np.linalg.norm(direction, 2))
+    if size == 0:
+        return 0.0, float(np.linalg.norm(target, 2))
+    end = 2 * float(np.linalg.norm(target, 2)) / size
+    found = scipy.optimize.minimize_scalar(
+        lambda c: float(np.linalg.norm(target - c * direction, 2)), bounds=(0.0, end), method="bounded"
+    )
+    return float(found.x), float(found.fun)
+
+
+def _undecided(why: str, distance: LineDistance | None = None) -> _Found:
+    return Verdict.INDETERMINATE, None, None, None, why, None, distance
+
+
+class _Facts:
+    """The numbers every rule looks at, computed once."""
+
+    def __init__(self, system: Reduced) -> None:
+        self.v, self.w, self.rounding, self.frozen = system.v, system.w, system.rounding, system.frozen
+        self._factors = system.v_norm * system.o_norm
+        self.size = len(system.v)
+        self.eigenvalues = np.linalg.eigvals(system.v).astype(np.complex128)
+        real = self.eigenvalues.real
+        self.alpha, self.omega = float(real.max()), float(real.min())
+        sizes = np.linalg.svd(system.v, compute_uv=False)
+        self.v_norm, self.singular = float(sizes[0]), bool(sizes[-1] <= system.rounding)
+        self.w_norm = float(np.linalg.norm(system.w, 2)) or 1.0
+        w = scipy.linalg.eigvalsh((system.w + system.w.T) / 2)
+        self.w_min, self.w_max = float(w[0]), float(w[-1])
+        mixed = system.v.T @ system.w
+        self._a = scipy.linalg.eigvalsh((mixed + mixed.T) / 2)
+        self.a_min, self.a_max = float(self._a[0]), float(self._a[-1])
+        doubt = 1e3 * self.size * EPS * self.v_norm * self.w_norm
+        self.a_one_sign = self.a_min > doubt or self.a_max < -doubt
+        self.a_least = float(np.abs(self._a).min())
+        self.asym_A, self.asym_W = _asymmetry(mixed), _asymmetry(system.w)
+
+    def weight_margin(self, beta: float) -> float:
+        """The relative error in both V and O below which the verdict cannot change."""
+        return float(np.sqrt(1 + beta / self._factors) - 1) if self._factors else 0.0
+
+    def scalings(self, sign: int) -> list[Array]:
+        """Candidates for S in T8: the identity, and sign * sym(W V^-1) where that is positive."""
+        found = [np.eye(self.size)]
+        if np.linalg.cond(self.v) < 1e8:
+            A = np.linalg.solve(self.v.T, self.w.T).T
+            S = sign * (A + A.T) / 2
+            if scipy.linalg.eigvalsh(S)[0] > 1e-8 * np.linalg.norm(S, 2):
+                found.append(S)
+        return found
+
+    def result(
+        self,
+        verdict: Verdict,
+        rule: str | None,
+        scope: str | None,
+        exact: bool,
+        margin: float | None,
+        statement: str,
+        warnings: list[str],
+        certificate: Certificate | None = None,
+        distance: LineDistance | None = None,
+    ) -> Regime:
+        real = self.eigenvalues.real
+        return Regime(
+            verdict=verdict,
+            rule=rule,
+            scope=scope,
+            exact=exact,
+            margin=margin,
+            statement=statement,
+            alpha=self.alpha,
+            omega=self.omega,
+            n_pos=int(np.sum(real > self.rounding)),
+            n_neg=int(np.sum(real < -self.rounding)),
+            n_zero=int(np.sum(np.abs(real) <= self.rounding)),
+            growth_index=positive_share(real),
+            w_min=self.w_min,
+            w_max=self.w_max,
+            a_min=self.a_min,
+            a_max=self.a_max,
+            spread_index=positive_share(self._a),
+            asym_A=self.asym_A,
+            asym_W=self.asym_W,
+            distance=distance,
+            certificate=certificate,
+            warnings=tuple(warnings),
+            eigenvalues=self.eigenvalues,
+        )
+
+
+def positive_share(values: Array) -> float | None:
+    """The positive part of a sum over its total size: an index in [0, 1], None where all are zero."""
+    total = float(np.abs(values).sum())
+    return float(values[values > 0].sum()) / total if total > 0 else None
+
+
+def _asymmetry(matrix: Array) -> float:
+    """0 for symmetric, 1 for antisymmetric matrices."""
+    odd, even = float(np.linalg.norm(matrix - matrix.T)), float(np.linalg.norm(matrix + matrix.T))
+    total = float(np.hypot(odd, even))
+    return odd / total if total > 0 else 0.0
+
+
+def _inactive() -> Regime:
+    return Regime(
+        verdict=Verdict.INACTIVE,
+        rule=None,
+        scope=None,
+        exact=True,
+        margin=None,
+        statement="O V is zero",
+        alpha=None,
+        omega=None,
+        n_pos=0,
+        n_neg=0,
+        n_zero=0,
+        growth_index=None,
+        w_min=None,
+        w_max=None,
+        a_min=None,
+        a_max=None,
+        spread_index=None,
+        asym_A=None,
+        asym_W=None,
+        distance=None,
+        certificate=None,
+        warnings=(),
+        eigenvalues=np.zeros(0, dtype=np.complex128),
+    )
+
+
+def _square(matrix: ArrayLike, name: str) -> Array:
+    array = np.asarray(matrix, dtype=np.float64)
+    if array.ndim != 2 or array.shape[0] != array.shape[1] or array.size == 0:
+        raise BadValue(f"{name} has shape {array.shape}; expected a square matrix.")
+    if not np.isfinite(array).all():
+        raise BadValue(f"{name} holds NaN or infinity; every verdict on it would be meaningless.")
+    return array

@@ -1,0 +1,79 @@
+"""What rotation does to a head's logit matrix: W_k = scale Q^T R_k K at offset k = j - i.
+
+The thin factor of [Q^T, K^T] is computed once; every offset then costs one eigenvalue problem of size 2r.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.linalg
+from numpy.typing import NDArray
+
+from toposcope.checkpoints.view import Head
+from toposcope.encodings import Rotary
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class RotaryFacts:
+    """`rho` = max_k |W_k - W_0| over the sampled offsets; `tau_uniform`: D = tau I with tau above it makes
+    sym(W_k) + D positive at every real offset; `lmin_by_offset`: lambda_min(sym W_k) at the sampled offsets."""
+
+    rho: float
+    tau_uniform: float
+    lmin_by_offset: dict[int, float]
+
+
+def turned(rotary: Rotary, matrix_RD: Array, position: float, side: str, context: int | None = None) -> Array:
+    """R_position M: the rows of a projection, turned as the channels of a vector at that position."""
+    at = np.full(len(matrix_RD), float(position))
+    turn = rotary.rotate(np.eye(rotary.head_dim), at, side="query" if side == "query" else "key", context=context)
+    return turn.T @ matrix_RD
+
+
+def offsets_to_sample(context: int, *, causal: bool) -> list[int]:
+    """0 and the powers of four below the context; backwards only where the mask is causal."""
+    steps = [4**n for n in range(int(np.log(max(context - 1, 1)) / np.log(4)) + 1) if 4**n < context]
+    return [0, *(-step for step in steps), *([] if causal else steps)]
+
+
+def rotary_facts(head: Head, rotary: Rotary, offsets: list[int], context: int | None = None) -> RotaryFacts:
+    """rho, tau_uniform and lambda_min(sym W_k) of one head with its norms folded in (theory, section 3)."""
+    r = len(head.q)
+    q = turned(rotary, head.q, 0, "query", context)
+    both = np.concatenate([q.T, head.k.T], axis=1)
+    triangle = scipy.linalg.qr(both, mode="r", check_finite=False)[0][: 2 * r]
+    t_q, t_k = head.scale * triangle[:, :r], triangle[:, r:]
+    eye = np.eye(r)
+    start = t_q @ turned(rotary, eye, 0, "key", context) @ t_k.T
+    rho, least = 0.0, {}
+    for offset in offsets:
+        shifted = t_q @ turned(rotary, eye, offset, "key", context) @ t_k.T
+        rho = max(rho, float(np.linalg.norm(shifted - start, 2)))
+        lowest = scipy.linalg.eigvalsh((shifted + shifted.T) / 2, subset_by_index=[0, 0])
+        least[offset] = float(lowest[0])
+    k = turned(rotary, head.k, 0, "key", context)
+    return RotaryFacts(rho, tau_uniform(q, k, rotary, head.scale), least)
+
+
+def tau_uniform(q_RD: Array, k_RD: Array, rotary: Rotary, scale: float) -> float:
+    """The smallest tau this bound gives: scale/2 lambda_max(Q^T L Q + K^T L^-1 K), L = |K_m|/|Q_m| per channel pair.
+
+    For every real offset -x^T W_k x <= scale sum_m |Q_m x||K_m x|, whence sym(W_k) + tau I > 0 for tau above this.
+    Channels that do not rotate are pairs of their own.
+    """
+    groups = [list(pair) for pair in rotary.pairs_F2]
+    paired = {channel for group in groups for channel in group}
+    groups += [[channel] for channel in range(len(q_RD)) if channel not in paired]
+    weight = np.zeros(len(q_RD))
+    for group in groups:
+        size_q, size_k = np.linalg.norm(q_RD[group], 2), np.linalg.norm(k_RD[group], 2)
+        weight[group] = size_k / size_q if size_q > 0 and size_k > 0 else 0.0  # such a pair adds nothing to W_k
+    used = weight > 0
+    if not used.any():
+        return 0.0
+    root = np.sqrt(weight[used])[:, None]
+    return float(scale / 2 * np.linalg.norm(np.concatenate([root * q_RD[used], k_RD[used] / root]), 2) ** 2)

@@ -1,0 +1,200 @@
+"""Rotary settings of a configuration: where they were found, and what is remarked about them."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+from toposcope.encodings import NONE, rope_from_config, rope_settings
+from toposcope.errors import BadConfig
+
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024}
+
+
+def test_every_value_says_where_it_stood() -> None:
+    found = rope_settings({"rope_theta": 5e5, "max_position_embeddings": 4096, "rope_scaling": YARN})
+    assert {name: (s.value, s.source) for name, s in found.settings.items()} == {
+        "scaling": ("yarn", "rope_scaling.rope_type"),
+        "base": (5e5, "rope_theta"),
+        "partial": (1.0, "default"),
+        "context": (4096, "max_position_embeddings"),
+        "factor": (4.0, "rope_scaling.factor"),
+        "original_context": (1024, "rope_scaling.original_max_position_embeddings"),
+    }
+    assert found.remarks == ()
+    assert found.get("base") == 5e5
+    assert found.get("mscale") is None
+
+
+REMARKS: dict[str, tuple[dict[str, Any], str]] = {
+    "both generations, differing": (
+        {"rope_scaling": {"type": "linear", "factor": 2.0}, "rope_parameters": {"rope_theta": 1e4}},
+        "both present and differ",
+    ),
+    "base lost": (
+        {"rope_scaling": {"type": "linear", "factor": 2.0}, "rope_parameters": {"rope_theta": 5e5}},
+        "the base 500000 in rope_parameters is lost",
+    ),
+    "base assumed": ({"rope_parameters": {"rope_type": "default"}}, "10000 is assumed"),
+    "two bases": (
+        {"rope_theta": 5e5, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}},
+        "rope_parameters.rope_theta is 10000 but rope_theta is 500000",
+    ),
+    "two fractions": (
+        {"partial_rotary_factor": 0.5, "rotary_pct": 0.25, "rope_theta": 1e4},
+        "partial_rotary_factor is 0.5 but rotary_pct is 0.25",
+    ),
+    "original context missing": (
+        {"max_position_embeddings": 4096, "rope_theta": 1e4, "rope_scaling": {"type": "yarn", "factor": 4.0}},
+        "max_position_embeddings (4096) stands in for it",
+    ),
+    "two original contexts": (
+        {"original_max_position_embeddings": 512, "rope_theta": 1e4, "rope_scaling": YARN},
+        "original_max_position_embeddings is 512 but rope_scaling.original_max_position_embeddings is 1024",
+    ),
+    "factor 1": ({"rope_theta": 1e4, "rope_scaling": {"type": "linear", "factor": 1.0}}, "changes nothing"),
+    "factor below 1": ({"rope_theta": 1e4, "rope_scaling": {"type": "linear", "factor": 0.5}}, "shortens"),
+    "no factor to be had": (
+        {"rope_theta": 1e4, "max_position_embeddings": 64, "rope_scaling": {"type": "yarn"}},
+        "without a factor, and the lengths imply none",
+    ),
+    "factor and lengths disagree": (
+        {"rope_theta": 1e4, "max_position_embeddings": 8192, "rope_scaling": YARN},
+        "max_position_embeddings (8192) is 8 times the original context (1024)",
+    ),
+    "factor without a type": ({"rope_theta": 1e4, "rope_scaling": {"factor": 8.0}}, "no scaling is in force"),
+    "two types": (
+        {"rope_theta": 1e4, "rope_scaling": {"rope_type": "linear", "type": "dynamic", "factor": 2.0}},
+        "says rope_type 'linear' and type 'dynamic'",
+    ),
+    "unread parameters": (
+        {"rope_theta": 1e4, "rope_scaling": {"rope_type": "linear", "factor": 2.0, "beta_fast": 3.0}},
+        "holds beta_fast, which linear RoPE does not read",
+    ),
+    "dynamic with an original context": (
+        {
+            "rope_theta": 1e4,
+            "max_position_embeddings": 64,
+            "rope_scaling": {"rope_type": "dynamic", "factor": 2.0, "original_max_position_embeddings": 32},
+        },
+        "has no effect: dynamic RoPE does not read it",
+    ),
+    "several axes": (
+        {"rope_theta": 1e4, "rope_scaling": {"type": "mrope", "mrope_section": [2, 1, 1]}},
+        "mrope_section share one position",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REMARKS)
+def test_remarks(case: str) -> None:
+    config, sentence = REMARKS[case]
+    found = rope_settings(config)
+    assert any(sentence in remark for remark in found.remarks), found.remarks
+    assert rope_from_config(config, 8).notes == found.remarks
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"rope_theta": 5e5},
+        {"rope_theta": 1e4, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}},
+        {"rope_theta": 1e4, "rope_scaling": None, "rope_parameters": None},
+        {"rope_theta": 1e6, "max_position_embeddings": 4096, "rope_scaling": {**YARN, "type": "yarn"}},
+        {
+            "rope_theta": 1e6,
+            "rope_local_base_freq": 1e4,
+            "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+        },
+    ],
+)
+def test_sound_settings_draw_no_remark(config: dict[str, Any]) -> None:
+    assert rope_settings(config).remarks == ()
+
+
+def test_layer_types() -> None:
+    config = {
+        "rope_parameters": {
+            "full_attention": {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e6},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+            "chunked_attention": None,
+        }
+    }
+    full, sliding = (rope_from_config(config, 8, layer_type=f"{kind}_attention") for kind in ("full", "sliding"))
+    assert full.rotary is not None
+    assert sliding.rotary is not None
+    np.testing.assert_allclose(full.rotary.frequencies()[:2], [0.5, 0.5 * 10**-1.5])
+    np.testing.assert_allclose(sliding.rotary.frequencies()[:2], [1.0, 0.1])
+    assert rope_from_config(config, 8, layer_type="chunked_attention") is NONE
+    assert not rope_settings(config, "chunked_attention").rotates
+    with pytest.raises(BadConfig, match="say which layer type is meant"):
+        rope_settings(config)
+    with pytest.raises(BadConfig, match="Did you mean 'full_attention'"):
+        rope_settings(config, "ful_attention")
+
+
+def test_no_layer_rotates() -> None:
+    config = {"rope_parameters": {"full_attention": None, "sliding_attention": None}}
+    assert rope_from_config(config, 8, layer_type="full_attention") is NONE
+
+
+def test_a_truncate_that_transformers_does_not_read_is_remarked() -> None:
+    config = {"rope_parameters": {"full_attention": {**YARN, "rope_theta": 1e4, "truncate": False}}}
+    found = rope_settings(config, "full_attention")
+    assert any("truncate has no effect" in remark for remark in found.remarks)
+    assert found.get("truncate") is None
+
+
+def test_gptj_and_the_callers_word_count_the_channels() -> None:
+    config = {"rotary_dim": 4, "partial_rotary_factor": 0.75}
+    by_file = rope_from_config(config, 16)
+    by_caller = rope_from_config(config, 16, rotary_dim=6, channel_offset=10, pairing="interleaved")
+    assert by_file.rotary is not None
+    assert by_caller.rotary is not None
+    assert by_file.rotary.channels == 4
+    assert any("rotary_dim counts" in note for note in by_file.notes)
+    np.testing.assert_array_equal(by_caller.rotary.pairs_F2, [[10, 11], [12, 13], [14, 15]])
+
+
+def test_callers_defaults_yield_to_the_file() -> None:
+    silent = rope_from_config({}, 16, default_base=500.0, default_partial=0.25).rotary
+    spoken = rope_from_config(
+        {"rope_theta": 100.0, "rotary_pct": 0.5}, 16, default_base=500.0, default_partial=0.25
+    ).rotary
+    assert silent is not None
+    assert spoken is not None
+    np.testing.assert_allclose(silent.frequencies(), [1.0, 500**-0.5])
+    np.testing.assert_allclose(spoken.frequencies(), 100.0 ** -(np.arange(4) / 4))
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"rope_theta": "10000"}, "rope_theta must be a number, got '10000'"),
+        ({"rope_theta": True}, "rope_theta must be a number"),
+        ({"rope_theta": 0.5}, "must be greater than 1, got 0.5"),
+        ({"rope_scaling": "yarn"}, "rope_scaling must be a mapping"),
+        ({"rope_scaling": {"type": 3}}, "rope_scaling.type must be a name"),
+        ({"rope_scaling": {"rope_type": "yarm", "factor": 2.0}}, "Did you mean 'yarn'"),
+        ({"rope_scaling": {"type": "linear", "factor": "2"}}, "rope_scaling.factor must be a number"),
+        ({"rope_scaling": {"type": "linear"}}, "linear scaling without a factor"),
+        ({"rope_scaling": {"type": "linear", "factor": 0.0}}, "positive factor"),
+        ({"rope_scaling": {"type": "longrope", "short_factor": 1.0}}, "short_factor must be a list of numbers"),
+        (
+            {"rope_scaling": {"type": "longrope", "short_factor": [1.0], "long_factor": [1.0, "x"]}},
+            "long_factor must be a list of numbers",
+        ),
+        ({"rope_scaling": {**YARN, "truncate": 1}}, "rope_scaling.truncate must be true or false"),
+        ({"rope_scaling": {"type": "yarn", "factor": 2.0}}, "original_context"),
+        ({"max_position_embeddings": 0}, "max_position_embeddings must be a whole number above 0"),
+        ({"max_position_embeddings": 10.5}, "max_position_embeddings must be a whole number"),
+        ({"partial_rotary_factor": 1.5}, "partial_rotary_factor must be above 0 and at most 1"),
+        ({"rotary_dim": 32}, "do not fit a head of 16 channels"),
+    ],
+)
+def test_values_that_make_no_sense_are_named(config: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadConfig, match=re.escape(message)):
+        rope_from_config(config, 16)

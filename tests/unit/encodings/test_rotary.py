@@ -1,0 +1,230 @@
+"""Rotations: orthogonal, relative, and on the channels they claim."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from toposcope.encodings import Encoding, channel_pairs, mla, rope, xpos
+from toposcope.encodings.record import Rotary
+from toposcope.errors import BadEncoding, BadValue
+
+SCALINGS: dict[str, dict[str, Any]] = {
+    "default": {},
+    "linear": {"factor": 4.0},
+    "ntk": {"factor": 4.0},
+    "dynamic": {"factor": 2.0, "original_context": 64},
+    "yarn": {"factor": 8.0, "original_context": 256, "attention_factor": 1.0},
+    "llama3": {"factor": 8.0, "original_context": 256},
+    "longrope": {"original_context": 64, "context": 64},
+}
+
+
+def turning(encoding: Encoding) -> Rotary:
+    assert encoding.rotary is not None
+    return encoding.rotary
+
+
+@st.composite
+def rotations(draw: st.DrawFn) -> Rotary:
+    """Any RoPE: pairing, part of the head, place in the head, base, scaling."""
+    pairs = draw(st.integers(1, 12))
+    before, after = draw(st.integers(0, 5)), draw(st.integers(0, 5))
+    kind = draw(st.sampled_from(list(SCALINGS)))
+    more = dict(SCALINGS[kind])
+    if kind == "longrope":
+        more |= {"short_factor": [1.0 + f for f in range(pairs)], "long_factor": [2.0 + f for f in range(pairs)]}
+    if kind != "longrope" and draw(st.booleans()):
+        more["divisors"] = np.linspace(1, 9, pairs)
+    return turning(
+        rope(
+            before + 2 * pairs + after,
+            base=draw(st.floats(2.0, 1e7)),
+            pairing=draw(st.sampled_from(["half", "interleaved"])),
+            rotary_dim=2 * pairs,
+            channel_offset=before,
+            scaling=kind,
+            **more,
+        )
+    )
+
+
+SEEDS = st.integers(0, 2**32 - 1)
+
+
+@given(rotary=rotations(), seed=SEEDS, context=st.none() | st.integers(1, 500))
+@settings(deadline=None)
+def test_a_rotation_is_orthogonal(rotary: Rotary, seed: int, context: int | None) -> None:
+    draw = np.random.default_rng(seed)
+    x, y = draw.standard_normal((2, 1, rotary.head_dim))
+    at = draw.integers(0, 5000, 1)
+    tx, ty = (rotary.rotate(v, at, side="query", context=context) for v in (x, y))
+    assert (tx @ ty.T).item() == pytest.approx((x @ y.T).item(), abs=1e-9)
+    identity = rotary.rotate(np.eye(rotary.head_dim), np.full(rotary.head_dim, at), side="key", context=context)
+    np.testing.assert_allclose(identity @ identity.T, np.eye(rotary.head_dim), atol=1e-12)
+
+
+@given(rotary=rotations(), seed=SEEDS, shift=st.integers(1, 3000))
+@settings(deadline=None)
+def test_logits_depend_on_the_distance_only(rotary: Rotary, seed: int, shift: int) -> None:
+    draw = np.random.default_rng(seed)
+    q, k = draw.standard_normal((2, 6, rotary.head_dim))
+    at = np.arange(6) * 3
+
+    def logits(shifted: int) -> np.ndarray:
+        turned_q = rotary.rotate(q, at + shifted, side="query", context=40)
+        return turned_q @ rotary.rotate(k, at + shifted, side="key", context=40).T
+
+    np.testing.assert_allclose(logits(shift), logits(0), atol=1e-9)
+    moved_keys_only = (
+        rotary.rotate(q, at, side="query", context=40) @ rotary.rotate(k, at + 1, side="key", context=40).T
+    )
+    assert np.abs(moved_keys_only - logits(0)).max() > 1e-6  # or it would not turn at all
+
+
+@given(rotary=rotations(), seed=SEEDS)
+@settings(deadline=None)
+def test_the_one_logit_formula(rotary: Rotary, seed: int) -> None:
+    """l = Re sum_f q^f conj(k^f) e^{i w_f (i-j)} over the pairs, plus the channels that do not turn."""
+    draw = np.random.default_rng(seed)
+    q, k = draw.standard_normal((2, rotary.head_dim))
+    i, j = draw.integers(0, 300, 2)
+    first, second = rotary.pairs_F2.T
+    still = np.setdiff1d(np.arange(rotary.head_dim), rotary.pairs_F2)
+    zq, zk = q[first] + 1j * q[second], k[first] + 1j * k[second]
+    formula = (zq * zk.conj() * np.exp(1j * rotary.frequencies() * (i - j))).sum().real + q[still] @ k[still]
+    turned = rotary.rotate(q[None], i, side="query") @ rotary.rotate(k[None], j, side="key").T
+    assert turned.item() == pytest.approx(formula, abs=1e-10)
+
+
+@given(rotary=rotations(), seed=SEEDS)
+@settings(deadline=None)
+def test_any_positions_are_read_from_the_same_table(rotary: Rotary, seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    x = draw.standard_normal((30, rotary.head_dim))
+    pick = draw.permutation(30)[:7]
+    whole = rotary.rotate(x, np.arange(30), side="query", context=30)
+    np.testing.assert_array_equal(rotary.rotate(x[pick], pick, side="query", context=30), whole[pick])
+
+
+@given(
+    pairs=st.integers(1, 8),
+    gamma=st.floats(0.05, 2.0),
+    scale_base=st.floats(8.0, 2048.0),
+    pairing=st.sampled_from(["half", "interleaved"]),
+    seed=SEEDS,
+)
+@settings(deadline=None)
+def test_xpos_decays_by_distance(pairs: int, gamma: float, scale_base: float, pairing: Any, seed: int) -> None:
+    rotary = turning(xpos(2 * pairs, gamma=gamma, scale_base=scale_base, pairing=pairing))
+    draw = np.random.default_rng(seed)
+    q, k = draw.standard_normal((2, 2 * pairs))
+    i, j = draw.integers(0, 200, 2)
+    f = np.arange(pairs)
+    decay = -np.log((f / pairs + gamma) / (1 + gamma)) / scale_base
+    first, second = channel_pairs(2 * pairs, pairing).T
+    zq, zk = q[first] + 1j * q[second], k[first] + 1j * k[second]
+    frequency = 10000.0 ** -(f / pairs)
+    expected = (zq * zk.conj() * np.exp((1j * frequency - decay) * (i - j))).sum().real
+    turned = rotary.rotate(q[None], i, side="query") @ rotary.rotate(k[None], j, side="key").T
+    assert turned.item() == pytest.approx(expected, rel=1e-9, abs=1e-9)
+    assert (decay > 0).all()
+
+
+def test_xpos_says_when_positions_leave_float64() -> None:
+    rotary = turning(xpos(8))
+    with pytest.raises(BadValue, match="float64"):
+        rotary.rotate(np.ones((1, 8)), [1_000_000], side="key")
+
+
+def test_pairs() -> None:
+    np.testing.assert_array_equal(channel_pairs(6, "half"), [[0, 3], [1, 4], [2, 5]])
+    np.testing.assert_array_equal(channel_pairs(6, "interleaved", 4), [[4, 5], [6, 7], [8, 9]])
+    with pytest.raises(BadEncoding, match="Did you mean 'interleaved'"):
+        channel_pairs(6, "interleave")  # type: ignore[arg-type]
+
+
+def test_mla_turns_the_last_channels_by_a_block_of_their_own() -> None:
+    rotary = turning(mla(12, 4, base=100.0))
+    np.testing.assert_array_equal(rotary.pairs_F2, [[12, 13], [14, 15]])
+    np.testing.assert_allclose(rotary.frequencies(), [1.0, 0.1])
+    turned = rotary.rotate(np.ones((1, 16)), [5], side="query")
+    np.testing.assert_array_equal(turned[0, :12], 1.0)
+    assert (turned[0, 12:] != 1.0).all()
+
+
+def test_divisors_divide_pair_by_pair() -> None:
+    plain, divided = turning(rope(8)), turning(rope(8, divisors=[1, 2, 4, 8]))
+    np.testing.assert_allclose(divided.frequencies() * [1, 2, 4, 8], plain.frequencies(), rtol=1e-15)
+
+
+def test_only_the_first_heads_turn() -> None:
+    rotary = turning(rope(4, turning_heads=2))
+    x_HNR = np.random.default_rng(0).standard_normal((5, 3, 4))
+    turned = rotary.rotate(x_HNR, [1, 2, 3], side="query")
+    everywhere = turning(rope(4)).rotate(x_HNR, [1, 2, 3], side="query")
+    np.testing.assert_array_equal(turned[:2], everywhere[:2])
+    np.testing.assert_array_equal(turned[2:], x_HNR[2:])
+
+
+def test_a_caller_cannot_change_the_frequencies() -> None:
+    rotary = turning(rope(8))
+    rotary.frequencies()[:] = 7.0
+    np.testing.assert_allclose(rotary.frequencies()[1], 0.1)
+
+
+def test_titles() -> None:
+    assert rope(64, base=100000.0).title == "RoPE, base 100000, half-split, 64 of 64 channels"
+    title = rope(64, scaling="yarn", factor=8, original_context=4096, partial=0.5, pairing="interleaved").title
+    assert title == "RoPE (yarn x8 from 4096), base 10000, interleaved, 32 of 64 channels"
+    assert mla(128, 64).title == "MLA, decoupled RoPE, base 10000, interleaved, 64 of 192 channels"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"head_dim": 7}, "even"),
+        ({"head_dim": 8, "rotary_dim": 3}, "even"),
+        ({"head_dim": 8, "rotary_dim": 6, "channel_offset": 4}, "do not fit"),
+        ({"head_dim": 8, "rotary_dim": 4, "partial": 0.5}, "not both"),
+        ({"head_dim": 8, "partial": 1.5}, "fraction"),
+        ({"head_dim": 8, "base": 1.0}, "greater than 1"),
+        ({"head_dim": 8, "base": float("nan")}, "greater than 1"),
+        ({"head_dim": 8, "scaling": "yarm"}, "Did you mean 'yarn'"),
+        ({"head_dim": 8, "scaling": "linear"}, "needs a factor"),
+        ({"head_dim": 8, "scaling": "linear", "factor": -2.0}, "positive factor"),
+        ({"head_dim": 8, "scaling": "yarn", "factor": 2.0}, "original_context"),
+        ({"head_dim": 8, "scaling": "yarn", "original_context": 64}, "factor"),
+        ({"head_dim": 8, "scaling": "llama3", "factor": 2.0}, "original_context"),
+        (
+            {"head_dim": 8, "scaling": "llama3", "factor": 2.0, "original_context": 8, "low_freq_factor": 4.0},
+            "low_freq_factor",
+        ),
+        ({"head_dim": 8, "scaling": "longrope", "original_context": 8, "factor": 2.0}, "short_factor"),
+        (
+            {
+                "head_dim": 8,
+                "scaling": "longrope",
+                "original_context": 8,
+                "factor": 2.0,
+                "short_factor": [1.0] * 3,
+                "long_factor": [1.0] * 4,
+            },
+            "3 numbers, but 4 channel pairs",
+        ),
+        ({"head_dim": 8, "divisors": [1.0]}, "1 frequency divisors given for 4"),
+        ({"head_dim": 8, "divisors": [1.0, 0.0, 1.0, 1.0]}, "positive"),
+    ],
+)
+def test_nonsense_is_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadEncoding, match=message):
+        rope(**arguments)
+
+
+def test_a_vector_of_the_wrong_width_is_refused() -> None:
+    with pytest.raises(BadValue, match="width 6"):
+        turning(rope(8)).rotate(np.ones((1, 6)), [0], side="query")
