@@ -30,7 +30,7 @@ def pairing(run: Runner, sight: Sight, stated: Pairing | None) -> list[Finding]:
     found = turns.pairing
     if stated is not None:
         return [_pairing_finding(found, stated, f"The weights were said to be made for {stated} pairs.", {})]
-    evidence = _trained(run, turns.pairs_F2, found)
+    evidence = _trained(run, turns.all_pairs(), found)
     if evidence is None or evidence.verdict == "open":
         return []
     other: Pairing = "half" if found == "interleaved" else "interleaved"
@@ -173,7 +173,6 @@ def _trained(run: Runner, pairs_F2: Any, found: Pairing) -> PairingEvidence | No
         rows_q.append(seen.q_BHNR[:, :, 0] - zero.q_BHNR[:1, :, 0])
         rows_k.append(seen.k_BHNR[:, :, 0] - zero.k_BHNR[:1, :, 0])
     q_HRD, k_HRD = (np.concatenate(rows).transpose(1, 2, 0) for rows in (rows_q, rows_k))
-    channels = np.arange(pairs_F2.min(), pairs_F2.max() + 1)
-    whole = channels[: len(channels) // 2 * 2]
-    pairs = whole.reshape(2, -1).T if found == "half" else whole.reshape(-1, 2)
-    return weigh(cross_terms(q_HRD, k_HRD), pairs, found)
+    if pairs_F2.max() >= q_HRD.shape[1]:
+        return None
+    return weigh(cross_terms(q_HRD, k_HRD), pairs_F2, found)

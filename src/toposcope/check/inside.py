@@ -108,10 +108,14 @@ def heads_first(vectors_BHNR: Array) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Turns:
-    """The pairs of channels that turn together, and the angle of each per position."""
+    """The pairs of channels that turn together, and the angle of each per position.
+
+    Pairs too slow to be told apart are left out; `channels` are all that move at all, slow ones included.
+    """
 
     pairs_F2: NDArray[np.intp]
     angle_F: Array
+    channels: NDArray[np.intp]
 
     @property
     def pairing(self) -> Pairing | None:
@@ -120,6 +124,15 @@ class Turns:
         if len(gap) == 1 and gap[0] == 1:
             return None
         return "interleaved" if np.median(gap) == 1 else "half"
+
+    def all_pairs(self) -> NDArray[np.intp]:
+        """The pairs with the slow ones filled in, as the pairing has them."""
+        first = int(self.channels.min())
+        if self.pairing == "half":
+            half = int(np.median(self.pairs_F2[:, 1] - self.pairs_F2[:, 0]))
+            return first + np.arange(2 * half, dtype=np.intp).reshape(2, half).T
+        count = (int(self.channels.max()) - first + 2) // 2
+        return first + np.arange(2 * count, dtype=np.intp).reshape(count, 2)
 
 
 def find_turns(vectors_BHNR: Array, varies: float = 0.02, closes: float = 1e-2) -> Turns | None:
@@ -148,7 +161,7 @@ def find_turns(vectors_BHNR: Array, varies: float = 0.02, closes: float = 1e-2) 
     pairs_F2 = np.array(pairs, dtype=np.intp)
     z_SNF = v_SNR[:, :, pairs_F2[:, 0]] + 1j * v_SNR[:, :, pairs_F2[:, 1]]
     angle_F = np.angle((z_SNF[:, 1:] * z_SNF[:, :-1].conj()).sum(axis=(0, 1)))
-    return Turns(pairs_F2, angle_F)
+    return Turns(pairs_F2, angle_F, np.flatnonzero(moved_R > 3e-6))
 
 
 def starting_position(

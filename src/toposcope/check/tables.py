@@ -43,15 +43,18 @@ def order_of(rows_ND: Array) -> Order:
     """Measure the order of a table's rows."""
     n, width = rows_ND.shape
     centred = rows_ND - rows_ND.mean(axis=0)
-    length = np.linalg.norm(centred, axis=1, keepdims=True)
-    unit = centred / np.where(length > 0, length, 1.0)
+    unit = _unit(centred)
     # taking out the mean row alone makes any two of n rows lean apart by 1/(n-1)
     lean = 1.0 / max(n - 1, 1)
+    singular = np.linalg.svd(centred, compute_uv=False) ** 2
+    # the cosine of two unrelated rows spreads by 1/sqrt(d), d being the number of directions the rows really use
+    used = float(singular.sum() ** 2 / max(float((singular**2).sum()), 1e-300))
+    used = used if used < 0.5 * min(n, width) else float(width)  # few rows fill few directions, by chance alone
     means = {lag: float((unit[lag:] * unit[:-lag]).sum(axis=1).mean()) for lag in (1, 2, 4, 8) if lag < n}
-    z = max(abs(mean + lean) * np.sqrt((n - lag) * width) for lag, mean in means.items())
+    z = max(abs(mean + lean) * np.sqrt((n - lag) * used) for lag, mean in means.items())
     spread = float(centred.std()) or 1.0
-    top = float(np.linalg.norm(centred, 2))
-    return Order(means[1], float(z), float(top / (spread * (np.sqrt(n) + np.sqrt(width)))))
+    edge = np.sqrt(singular[0]) / (spread * (np.sqrt(n) + np.sqrt(width)))
+    return Order(means[1], float(z), float(edge))
 
 
 def untrained_from(rows_ND: Array) -> int | None:
@@ -60,20 +63,23 @@ def untrained_from(rows_ND: Array) -> int | None:
     if n < 2 * FEWEST_ROWS:
         return None
     step = max(n // 32, 1)
-    starts = [m for m in range(step, n - FEWEST_ROWS + 1, step) if _neighbour_z(rows_ND[m:]) < RANDOM_Z]
-    if not starts:
+    starts = (m for m in range(step, n - FEWEST_ROWS + 1, step) if order_of(rows_ND[m:]).random)
+    first = next(starts, None)
+    if first is None:
         return None
-    first = starts[0]
-    fine = [m for m in range(max(first - step + 1, 1), first + 1) if _neighbour_z(rows_ND[m:]) < RANDOM_Z]
-    return fine[0]
+    # that suffix may still hold a few trained rows: put the border where the neighbours' cosines fall
+    unit = _unit(rows_ND - rows_ND[first:].mean(axis=0))
+    cosine = (unit[1:] * unit[:-1]).sum(axis=1)
+    before, count = np.cumsum(cosine), np.arange(1, len(cosine) + 1)
+    between = before[:-1] ** 2 / count[:-1] + (before[-1] - before[:-1]) ** 2 / (len(cosine) - count[:-1])
+    start = int(np.argmax(between)) + 2  # pair k joins rows k and k + 1
+    ordered = float(cosine[: start - 1].mean()) - float(cosine[start - 1 :].mean())
+    return start if ordered > 0.05 and start <= n - FEWEST_ROWS // 2 else None
 
 
-def _neighbour_z(rows_ND: Array) -> float:
-    n, width = rows_ND.shape
-    centred = rows_ND - rows_ND.mean(axis=0)
-    length = np.linalg.norm(centred, axis=1, keepdims=True)
-    unit = centred / np.where(length > 0, length, 1.0)
-    return abs(float((unit[1:] * unit[:-1]).sum(axis=1).mean()) + 1.0 / (n - 1)) * float(np.sqrt((n - 1) * width))
+def _unit(rows_ND: Array) -> Array:
+    length = np.linalg.norm(rows_ND, axis=1, keepdims=True)
+    return rows_ND / np.where(length > 0, length, 1.0)
 
 
 def one_tone(rows_ND: Array) -> Array:
@@ -190,7 +196,7 @@ def _trained_or_not(rows_ND: Array, layers: tuple[int, ...]) -> Finding:
             evidence=numbers,
         )
     start = untrained_from(rows_ND)
-    if start is not None and order.z >= RANDOM_Z:
+    if start is not None:
         return Finding(
             "position-table",
             "warning",

@@ -752,7 +752,7 @@ def misread(layer: Layer, x: np.ndarray, **changed: Any) -> np.ndarray:
         ),
         (find("deepseek2", "V3, yarn"), lambda spec: {"scale": spec.head_dim**-0.5}),
     ],
-    ids=str,
+    ids=lambda value: str(value) if isinstance(value, Case) else "wrong",
 )
 def test_each_convention_matters(case: Case, mistake: Callable[[Any], dict[str, Any]], tmp_path: Path) -> None:
     """The comparisons above can fail: reading a file without one of its conventions gives another attention."""

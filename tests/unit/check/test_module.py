@@ -177,7 +177,7 @@ def test_the_pairing_can_be_stated() -> None:
 
 
 def trained_like(rotate: Any, order: str) -> Attention:
-    """Weights with the sine part that training gives true pairs: the key's second channel follows the query's first."""
+    """Weights with the sine part that training gives true pairs: a key's second channel follows a query's first."""
     module = Attention(width=128, heads=2, rotate=rotate, linear_bias=False)
     q = module.q_proj.weight.data.view(2, 64, 128)
     k = module.k_proj.weight.data.view(2, 64, 128)

@@ -1,0 +1,327 @@
+"""Runs a problem: integrates it, keeps states at even times, watches for events, and measures what was kept."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from toposcope.dynamics.fields import AttentionField
+from toposcope.dynamics.integrate import MAX_EVALUATIONS, Ended, Event, Happened, Step, integrate
+from toposcope.dynamics.observables import measure, norms, rms, thinned
+from toposcope.dynamics.record import FlowEvent, FlowResult, Status
+from toposcope.dynamics.regime import Regime
+from toposcope.errors import BadValue
+
+Array = NDArray[np.float64]
+
+SAMPLES = 121
+GROWTH_CAP = 1e4
+CONVERGED = 1e-6  # of the start's largest distance from the limit
+REST_CHANGE = 1e-2  # tokens that move by less, relative to their size, over REST_SHARE of the run are at rest
+REST_SHARE = 0.2
+MOST_KEPT = 2.5e7  # numbers kept of the states while running (200 MB)
+MOST_SAVED = 4e6  # numbers kept of the trajectories in a result
+
+
+@dataclass(frozen=True, eq=False)
+class Piece:
+    """A stretch of time under one field; `after` is applied to the state at its end (a post-norm, say)."""
+
+    make: Callable[[], AttentionField]
+    duration: float = math.inf
+    after: Callable[[Array], Array] | None = None
+    name: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """A flow to be run: where it starts, what drives it, where a theorem says it tends to, and for how long.
+
+    `pieces` follow each other in time and start again after the last. `limit` is the state that T6 and T9 name (zero
+    where None). `decide` gives the verdict of `regime` on these weights, `pair_matrix` the A of the pair forms.
+    """
+
+    title: str
+    start: Array
+    pieces: Sequence[Piece]
+    horizon: float
+    limit: Array | None = None
+    decide: Callable[[], Regime | None] = lambda: None
+    pair_matrix: Array | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+def run(
+    problem: Problem,
+    *,
+    horizon: float | None = None,
+    times: ArrayLike | None = None,
+    samples: int = SAMPLES,
+    rtol: float = 1e-6,
+    atol: float | None = None,
+    growth_cap: float = GROWTH_CAP,
+    max_evaluations: int = MAX_EVALUATIONS,
+    tick: Callable[[float], None] = lambda share: None,
+) -> FlowResult:
+    """Integrate a problem and measure it; `tick` is told the share of the horizon that is done.
+
+    The run stops when every token is within a millionth of the limit, when the largest has grown `growth_cap`-fold,
+    when the equations turn stiff, or when `max_evaluations` calls of the field are used up. `atol` is 1e-9 of the
+    start's size unless given. States are kept at `times`, or at up to `samples` even times of the part that was run.
+    """
+    end = problem.horizon if horizon is None else float(horizon)
+    _check(end, samples, growth_cap, max_evaluations)
+    start = np.asarray(problem.start, dtype=np.float64)
+    limit = np.zeros_like(start) if problem.limit is None else problem.limit
+    size = float(norms(start - limit).max())
+    absolute = atol if atol is not None else 1e-9 * (size or 1.0)
+    samples = int(min(samples, max(16, MOST_KEPT / start.size)))
+    pieced = len(problem.pieces) > 1
+    if pieced and times is None:
+        per_piece = max(1, round((samples - 1) / max(end, 1)))
+        times = np.unique(np.concatenate([np.arange(0, end, 1 / per_piece), [end]]))
+    keeper = _Keeper(start, end, samples, times)
+    events = _events(limit, size, growth_cap, start)
+    measured: list[dict[str, float]] = []
+    first_size = rms(start)
+    state, time, evaluations, accepted, rejected = start, 0.0, 0, 0, 0
+    happened: list[Happened] = []
+    ended, number, step, the_field = Ended.END, 0, None, None
+    while size > 0 and time < end and ended is Ended.END:
+        piece = problem.pieces[number % len(problem.pieces)]
+        the_field = piece.make()
+        stop = min(end, time + piece.duration)
+
+        def watch(done: Step) -> None:
+            keeper.take(done)
+            tick(done.end / end)
+
+        solved = integrate(
+            the_field,
+            state,
+            stop,
+            begin=time,
+            rtol=rtol,
+            atol=absolute,
+            first_step=None if step is None else min(step, stop - time),
+            events=events,
+            on_step=watch,
+            max_evaluations=max_evaluations - evaluations,
+        )
+        time, state, ended, step = solved.time, solved.state, solved.ended, solved.next_step
+        evaluations += solved.evaluations
+        accepted, rejected = accepted + solved.accepted, rejected + solved.rejected
+        happened += solved.events
+        if piece.after is not None and ended is Ended.END:
+            state = piece.after(state)
+        if ended is Ended.END and evaluations + 8 > max_evaluations and time < end:
+            ended = Ended.EXHAUSTED
+        keeper.close(time, state, final=ended is not Ended.END or time >= end)
+        if pieced:
+            for kept in keeper.states[len(measured) :]:
+                measured.append(_measured(problem, the_field, kept, first_size))
+        number += 1
+    if the_field is None:  # every token starts at its limit
+        the_field = problem.pieces[0].make()
+        happened.append(Happened("converged", 0.0))
+        ended = Ended.EVENT
+    all_times, states = keeper.result()
+    for kept in states[len(measured) :]:
+        measured.append(_measured(problem, the_field, kept, first_size))
+    names = list(measured[0])
+    observables = {name: np.array([row[name] for row in measured]) for name in names}
+    sizes = np.array([float(norms(kept - limit).max()) for kept in states])
+    status, words = _status(ended, happened, all_times, states, limit, growth_cap)
+    ratios = _log_ratio(norms(state - limit), norms(start - limit))
+    kept_tokens = thinned(len(start), max(8, int(MOST_SAVED / (len(states) * start.shape[1]))))
+    speed = float(norms(the_field(state)).max())
+    now = float(norms(state - limit).max())
+    return FlowResult(
+        title=problem.title,
+        status=status,
+        times=all_times,
+        tokens=np.stack([kept[kept_tokens] for kept in states]),
+        token_numbers=kept_tokens,
+        observables=observables,
+        events=tuple(words),
+        final=state,
+        log_growth=0.0 if size == 0 else float(_log_ratio(np.array([now]), np.array([size]))[0]),
+        growth_rate=_slope(all_times, sizes),
+        token_log_growth=ratios,
+        evaluations=evaluations,
+        accepted=accepted,
+        rejected=rejected,
+        speed=speed / now if now > 0 else 0.0,
+        settings={
+            **problem.settings,
+            "horizon": end,
+            "rtol": rtol,
+            "atol": absolute,
+            "growth_cap": growth_cap,
+            "max_evaluations": max_evaluations,
+        },
+        notes=problem.notes,
+    )
+
+
+def _check(end: float, samples: int, growth_cap: float, max_evaluations: int) -> None:
+    if not (math.isfinite(end) and end > 0):
+        raise BadValue(f"the horizon must be a positive number, got {end:g}.")
+    if samples < 2:
+        raise BadValue(f"at least 2 samples are needed, got {samples}.")
+    if not 1 < growth_cap <= 1e300:
+        raise BadValue(f"the growth cap must lie between 1 and 1e300, got {growth_cap:g}.")
+    if max_evaluations < 8:
+        raise BadValue(f"a single step takes 8 evaluations; {max_evaluations} allow none. Give at least 8.")
+
+
+def _measured(problem: Problem, the_field: AttentionField, state: Array, first_size: float) -> dict[str, float]:
+    return measure(
+        state, size_at_start=first_size, field=the_field, state=state, pair_matrix=problem.pair_matrix
+    )
+
+
+def _events(limit: Array, size: float, growth_cap: float, start: Array) -> list[Event]:
+    if size == 0:
+        return []
+
+    def log_size(state: Array) -> float:
+        return float(np.log(max(norms(state - limit).max() / size, 1e-320)))
+
+    spread = rms(start - start.mean(axis=0))
+    events = [
+        Event("converged", lambda time, state: log_size(state) - math.log(CONVERGED)),
+        Event("grew", lambda time, state: math.log(growth_cap) - log_size(state)),
+    ]
+    if spread > CONVERGED * size:
+        together = CONVERGED * spread
+        events.append(Event("consensus", lambda time, state: rms(state - state.mean(axis=0)) - together, False))
+    return events
+
+
+def _status(
+    ended: Ended, happened: list[Happened], times: Array, states: list[Array], limit: Array, growth_cap: float
+) -> tuple[Status, list[FlowEvent]]:
+    """The status and the events in words, plateaus among them."""
+    sentences = {
+        "converged": "every token is within a millionth of its limit",
+        "grew": f"the largest token has grown {growth_cap:g}-fold",
+        "consensus": "all tokens have come together, to a millionth of their first spread",
+    }
+    found = [FlowEvent(event.name, event.time, sentences[event.name]) for event in happened]
+    names = {event.name for event in happened}
+    status = Status.HORIZON
+    if ended is Ended.EVENT:
+        status = Status.CONVERGED if "converged" in names else Status.GREW
+    elif ended in (Ended.STIFF, Ended.EXHAUSTED):
+        status = Status.STIFF if ended is Ended.STIFF else Status.EXHAUSTED
+        found.append(FlowEvent(str(ended), float(times[-1]), ended.meaning))
+    for first, last in _plateaus(times, states, limit):
+        at_end = last == len(times) - 1
+        until = "to the end" if at_end else f"to t = {times[last]:.3g}"
+        words = f"tokens hardly move from t = {times[first]:.3g} {until}: a plateau or an equilibrium"
+        found.append(FlowEvent("plateau", float(times[first]), words))
+        if at_end and status is Status.HORIZON:
+            status = Status.AT_REST
+    return status, sorted(found, key=lambda event: event.time)
+
+
+def _plateaus(times: Array, states: list[Array], limit: Array) -> list[tuple[int, int]]:
+    """Stretches of a fifth of the run or more in which no token moves by 1 % of the cloud's size."""
+    sizes = [float(norms(state - limit).max()) for state in states]
+    least = REST_SHARE * (times[-1] - times[0])
+    found: list[tuple[int, int]] = []
+    first = 0
+    while first < len(times) - 2:
+        last = first
+        while (
+            last + 1 < len(times)
+            and sizes[first] > CONVERGED * sizes[0]
+            and float(norms(states[last + 1] - states[first]).max()) <= REST_CHANGE * sizes[first]
+        ):
+            last += 1
+        if last >= first + 2 and times[last] - times[first] >= least > 0:
+            found.append((first, last))
+            first = last
+        else:
+            first += 1
+    return found
+
+
+def _log_ratio(after: Array, before: Array) -> Array:
+    tiny = np.finfo(np.float64).tiny
+    ratio = np.log(np.maximum(after, tiny)) - np.log(np.maximum(before, tiny))
+    return np.where(before > 0, ratio, np.nan)
+
+
+def _slope(times: Array, sizes: Array) -> float:
+    """The slope of log size over the last third of the times."""
+    late = times >= times[-1] - (times[-1] - times[0]) / 3
+    late &= sizes > 0
+    if late.sum() < 2:
+        return 0.0
+    t = times[late] - times[late].mean()
+    return float(t @ np.log(sizes[late]) / (t @ t))
+
+
+class _Keeper:
+    """Keeps states at even times. It starts finely and doubles the distance whenever it holds too many, so that a run
+    that stops early is as well covered as one that reaches the horizon."""
+
+    def __init__(self, start: Array, end: float, samples: int, times: ArrayLike | None) -> None:
+        self.states: list[Array] = [start.copy()]
+        self._times: list[float] = [0.0]
+        self._samples = samples
+        self._gap = end / (samples - 1) / 64
+        self._wanted: Array | None = None
+        self._next = 1
+        if times is not None:
+            wanted = np.asarray(times, dtype=np.float64).ravel()
+            if not len(wanted) or (np.diff(wanted) <= 0).any() or wanted[0] < 0 or wanted[-1] > end * (1 + 1e-12):
+                raise BadValue(f"output times must increase, from 0 at the earliest to the horizon {end:g}.")
+            self._wanted = wanted[wanted > 0]
+            self._next = 0
+
+    def take(self, step: Step) -> None:
+        if self._wanted is not None:
+            upto = int(np.searchsorted(self._wanted, step.end, side="right"))
+            due = self._wanted[self._next : upto]
+            self._next = max(self._next, upto)
+        else:
+            upto = int(math.floor(step.end / self._gap * (1 + 1e-12)))
+            due = np.minimum(np.arange(self._next, upto + 1) * self._gap, step.end)
+            if len(due) > self._samples:  # a long first step: keep only what will survive
+                while len(due) > self._samples:
+                    self._thin()
+                    due = np.arange(self._next, int(step.end / self._gap * (1 + 1e-12)) + 1) * self._gap
+                    due = np.minimum(due, step.end)
+                upto = self._next + len(due) - 1
+            self._next = upto + 1
+        if len(due):
+            self.states.extend(step.at(due))
+            self._times.extend(due.tolist())
+        while self._wanted is None and len(self._times) > self._samples:
+            self._thin()
+
+    def _thin(self) -> None:
+        self.states, self._times = self.states[::2], self._times[::2]
+        self._gap *= 2
+        self._next = (self._next + 1) // 2
+
+    def close(self, time: float, state: Array, *, final: bool) -> None:
+        """The end of a piece: a jump there is kept in place of the state before it, and the last state always."""
+        if self._times[-1] >= time * (1 - 1e-12) and time > 0:
+            self.states[-1] = state.copy()
+            self._times[-1] = time
+        elif final and time > 0:
+            self.states.append(state.copy())
+            self._times.append(time)
+
+    def result(self) -> tuple[Array, list[Array]]:
+        return np.array(self._times), self.states
