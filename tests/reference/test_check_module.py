@@ -70,6 +70,12 @@ def test_multihead_attention(batch_first: bool, bias: bool) -> None:
     assert (report.kind, report.causal) == ("none", False)
 
 
+def test_multihead_attention_with_keys_that_are_no_tokens() -> None:
+    report = check_module(nn.MultiheadAttention(WIDTH, 4, batch_first=True, add_bias_kv=True, add_zero_attn=True))
+    clean(report)
+    assert report.kind == "none"
+
+
 def test_multihead_attention_fed_in_the_wrong_order() -> None:
     module = nn.MultiheadAttention(WIDTH, 4, batch_first=False)
     report = check_module(module, call=lambda m, x: m(x, x, x, need_weights=False)[0])

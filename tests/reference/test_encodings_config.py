@@ -125,6 +125,14 @@ FLAT: dict[str, tuple[type, type, dict[str, Any]]] = {
             },
         },
     ),
+    "longrope that an early Phi-3 file calls yarn": (
+        Phi3Config,
+        Phi3RotaryEmbedding,
+        {
+            "original_max_position_embeddings": 1024,
+            "rope_scaling": {"type": "yarn", "factor": 4.0, "short_factor": SHORT, "long_factor": LONG},
+        },
+    ),
     "original context above beats the one inside": (
         Phi3Config,
         Phi3RotaryEmbedding,

@@ -64,6 +64,7 @@ def compare(theirs: Any, ours: Any, seq_len: int | None = None) -> None:
             assert theirs_frequencies.dtype == torch.float64  # otherwise the comparison is not what it says
         else:
             theirs_frequencies, theirs_factor = theirs()
+            assert np.abs(ours.rotary.frequencies(seq_len) - theirs_frequencies.double().numpy()).max() <= 1e-6
         tolerance = DOUBLE if precise else SINGLE
         np.testing.assert_allclose(
             ours.rotary.frequencies(seq_len), theirs_frequencies.double().numpy(), rtol=tolerance

@@ -6,23 +6,25 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from toposcope.check import inside
 from toposcope.check.findings import Finding
 from toposcope.check.looking import Sight
 from toposcope.check.pairing import PairingEvidence, cross_terms, weigh
-from toposcope.check.runner import Runner
+from toposcope.check.runner import Runner, at_rest
 from toposcope.checkpoints.attention import attention, output, project
 from toposcope.checkpoints.view import Layer
 from toposcope.encodings.record import Array, Pairing
 
+MOST_DIRECTIONS = 1024
 _CURE = (
     "Reorder the rows of the query and key weights (interleaved rows 2m, 2m+1 belong at m, m + width/2), or rotate "
     "neighbouring channels instead; not both."
 )
 
 
-def pairing(run: Runner, sight: Sight, stated: Pairing | None) -> list[Finding]:
+def pairing(run: Runner, sight: Sight, stated: Pairing | None, length: int) -> list[Finding]:
     """The pairs the module turns, against those stated, or those its weights were trained with."""
     turns = sight.q_turns
     if turns is None or turns.pairing is None:
@@ -30,7 +32,7 @@ def pairing(run: Runner, sight: Sight, stated: Pairing | None) -> list[Finding]:
     found = turns.pairing
     if stated is not None:
         return [_pairing_finding(found, stated, f"The weights were said to be made for {stated} pairs.", {})]
-    evidence = _trained(run, turns.all_pairs(), found)
+    evidence = _trained(run, turns.all_pairs(), found, length)
     if evidence is None or evidence.verdict == "open":
         return []
     other: Pairing = "half" if found == "interleaved" else "interleaved"
@@ -145,33 +147,32 @@ def _theirs(run: Runner, x_BND: Array, other: Any) -> tuple[Array, Array | None,
 
     if isinstance(other, nn.Module):
         theirs = Runner(other, run.call, run.width)
-        was = other.training
-        other.eval()
-        try:
+        with at_rest(theirs.module):
             out, seen = theirs.watched(x_BND)
             same = np.broadcast_to(1e4 * x_BND[:, :1], x_BND.shape).copy()
             big = theirs.watched(same)[1].q_BHNR
-        finally:
-            other.train(was)
         turns = None if big is None else inside.find_turns(big)
         return out, seen.q_BHNR, None if turns is None else turns.pairing
     return run._out(other(run.tensor(x_BND))), None, None
 
 
-def _trained(run: Runner, pairs_F2: Any, found: Pairing) -> PairingEvidence | None:
-    """Read the query and key weights through the module, one input channel at a time, and weigh the pairings."""
-    basis_DD = np.eye(run.width)
-    rows_q, rows_k = [], []
-    zero = run.watched(np.zeros((2, 2, run.width)))[1]
+def _trained(run: Runner, pairs_F2: NDArray[np.intp], found: Pairing, length: int) -> PairingEvidence | None:
+    """Read the query and key weights through the module, one input direction at a time, and weigh the pairings."""
+    directions = np.eye(run.width)
+    if run.width > MOST_DIRECTIONS:  # a random part of them serves as well, cosines being kept
+        rng = np.random.default_rng(0)
+        directions = np.linalg.qr(rng.standard_normal((run.width, MOST_DIRECTIONS)))[0].T
+    zero = run.watched(np.zeros((1, length, run.width)))[1]
     if zero.q_BHNR is None or zero.k_BHNR is None:
         return None
-    for start in range(0, run.width, 256):
-        part = basis_DD[start : start + 256]
-        seen = run.watched(np.repeat(part[:, None, :], 2, axis=1))[1]
+    rows_q, rows_k = [], []
+    for start in range(0, len(directions), 64):
+        part_BD = directions[start : start + 64]
+        seen = run.watched(np.repeat(part_BD[:, None, :], length, axis=1))[1]
         if seen.q_BHNR is None or seen.k_BHNR is None:
             return None
-        rows_q.append(seen.q_BHNR[:, :, 0] - zero.q_BHNR[:1, :, 0])
-        rows_k.append(seen.k_BHNR[:, :, 0] - zero.k_BHNR[:1, :, 0])
+        rows_q.append(seen.q_BHNR[:, :, 0] - zero.q_BHNR[:, :, 0])
+        rows_k.append(seen.k_BHNR[:, :, 0] - zero.k_BHNR[:, :, 0])
     q_HRD, k_HRD = (np.concatenate(rows).transpose(1, 2, 0) for rows in (rows_q, rows_k))
     if pairs_F2.max() >= q_HRD.shape[1]:
         return None

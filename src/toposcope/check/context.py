@@ -107,6 +107,7 @@ def _windows(model: Model) -> Iterator[Finding]:
     numbers = tuple(layer.number for layer in short)
     everywhere = len(short) == sum(layer.spec.kind == "self" for layer in model.layers)
     through = sum(layer.spec.reach or 0 for layer in short)
+    short_of_it = everywhere and through < 0.9 * claimed  # 32 layers of 4096 fall a few tokens short of 131072
     depth = (
         f" No layer sees farther: through all layers a token can be reached by {through:,} tokens at most."
         if everywhere
@@ -114,12 +115,12 @@ def _windows(model: Model) -> Iterator[Finding]:
     )
     yield Finding(
         "windows",
-        "warning" if everywhere and through < claimed else "ok",
+        "warning" if short_of_it else "ok",
         "layers with a sliding window see less than the claimed context",
         f"{say_layers(numbers, len(model.layers))}: {', '.join(str(r) for r in reaches)} tokens back, of "
         f"{claimed:,} claimed."
         f"{depth}",
-        "Texts longer than that cannot be seen as a whole." if everywhere and through < claimed else "",
+        "Texts longer than that cannot be seen as a whole." if short_of_it else "",
         layers=numbers,
         evidence={"reach": reaches, "through": through, "claimed": claimed},
     )

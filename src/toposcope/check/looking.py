@@ -55,7 +55,7 @@ def look(
     run: Runner, x_BND: Array, *, qk: Function | None, logits: Function | None, rng: np.random.Generator
 ) -> Sight:
     """Watch the module (or ask the user's functions) on one token everywhere, ordinary and large."""
-    large = 30.0 if run.rounding > 1e-5 else 1e4
+    large = 1e4
     # no entry of the token is near zero, so no channel is silent
     token_D = rng.choice([-1.0, 1.0], x_BND.shape[2]) * rng.uniform(0.5, 1.5, x_BND.shape[2])
     same_BND = np.broadcast_to(token_D, x_BND.shape).copy()

@@ -112,7 +112,7 @@ def check_module(
     run = Runner(module, call, width)
     rng = np.random.default_rng(seed)
     tolerance = max(tolerance, 100 * run.rounding)
-    with at_rest(module):
+    with at_rest(run.module):
         x_BND = rng.standard_normal((batch, length, run.width))
         out = probe(run, x_BND, tolerance, rng, causal=causal)
         sight = look(run, x_BND, qk=qk, logits=logits, rng=rng)
@@ -122,7 +122,7 @@ def check_module(
             *_shift(out, found, tolerance),
             *_mask(out, causal),
             *_expected(found, expects),
-            *against.pairing(run, sight, pairing),
+            *against.pairing(run, sight, pairing, length),
             *against.reference(run, sight, x_BND, reference, tolerance),
         ]
     if expects == "absolute+relative":
@@ -132,7 +132,7 @@ def check_module(
         kind=found.kind,
         causal=out.causal,
         findings=ordered(findings),
-        probes=_probes(out, sight, reference is not None),
+        probes=(*_probes(out, sight, reference is not None), *_precision(run)),
     )
 
 
@@ -210,6 +210,10 @@ def _expected(found: Diagnosis, expects: Expected | None) -> list[Finding]:
             "See the other findings for what acts and what does not.",
         )
     ]
+
+
+def _precision(run: Runner) -> tuple[Probe, ...]:
+    return (Probe("precision", True, "half precision: a copy in float32 was tested"),) if run.copied else ()
 
 
 def _probes(out: Outputs, sight: Sight, compared: bool) -> tuple[Probe, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from toposcope.check.inside import size
 from toposcope.check.runner import Runner
@@ -51,7 +52,7 @@ def probe(run: Runner, x_BND: Array, tolerance: float, rng: np.random.Generator,
         batch=_batch(run, x_BND, y_BND) / scale,
         causal=seen_causal,
         reach=reach,
-        moved=_moved(run, x_BND, y_BND, acts_causal, reach, rng) / scale,
+        moved=_moved(run, x_BND, y_BND, acts_causal, reach) / scale,
         repeated=float(np.abs(repeated_BND - repeated_BND.mean(axis=1, keepdims=True)).max()) / scale,
         shifted=None if shifted is None else shifted / scale,
         shifted_by=how,
@@ -76,15 +77,27 @@ def _influence(run: Runner, x_BND: Array, y_BND: Array, scale: float, rng: np.ra
     return influence_NN
 
 
-def _moved(run: Runner, x_BND: Array, y_BND: Array, causal: bool, reach: int, rng: np.random.Generator) -> float:
+def _moved(run: Runner, x_BND: Array, y_BND: Array, causal: bool, reach: int) -> float:
+    """Let the tokens that one token sees trade places, and watch that one; without mask or window, watch all."""
     n = x_BND.shape[1]
     if not causal and reach == n - 1:
-        order = np.roll(rng.permutation(n), 1)
+        order = _traded(np.arange(n))
         return float(np.abs(run(x_BND[:, order]) - y_BND[:, order]).max())
-    # only the last token sees all others (or all within its reach): trade those, watch that one
-    start = max(0, n - 1 - reach)
-    order = np.concatenate([np.arange(start), start + rng.permutation(n - 1 - start), [n - 1]])
-    return float(np.abs(run(x_BND[:, order])[:, -1] - y_BND[:, -1]).max())
+    watched = n - 1 if causal else n // 2
+    others = np.array(
+        [j for j in range(n) if j != watched and abs(j - watched) <= reach and (j < watched or not causal)],
+        dtype=np.intp,
+    )
+    if reach > 0 and len(others) < 2:
+        return float("inf")  # nothing can be traded; a window of one token is a position in itself
+    order = np.arange(n)
+    order[others] = _traded(others)
+    return float(np.abs(run(x_BND[:, order])[:, watched] - y_BND[:, watched]).max())
+
+
+def _traded(places: NDArray[np.intp]) -> NDArray[np.intp]:
+    """Each token in another's place, near ones and far ones."""
+    return np.roll(places[::-1], 1) if len(places) > 2 else places[::-1]
 
 
 def _shifted(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,14 +18,14 @@ Call = Callable[..., Any]
 
 
 class Runner:
-    """A module with the way to call it: arrays (B, N, D) in, arrays (B, N, D) out, in the module's own precision."""
+    """A module with the way to call it: arrays (B, N, D) in, arrays (B, N, D) out."""
 
     def __init__(self, module: Any, call: Call | None, width: int | None) -> None:
-        self.module = module
+        self.module, self.copied = _precise(module)
         self.call = call or default_call(module)
         self.takes_positions = call is not None and _takes_positions(call)
         self.width = width or find_width(module)
-        self.dtype, self.device = _dtype_and_device(module)
+        self.dtype, self.device = _dtype_and_device(self.module)
 
     @property
     def rounding(self) -> float:
@@ -132,6 +133,15 @@ def _takes_positions(call: Call) -> bool:
         if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and (p.default is p.empty or p.name == "positions")
     ]
     return len(needed) >= 3
+
+
+def _precise(module: Any) -> tuple[Any, bool]:
+    """The module, or for half precision a copy in float32: rounding would pass for position, or hide it."""
+    import torch
+
+    if _dtype_and_device(module)[0] in (torch.float16, torch.bfloat16):
+        return copy.deepcopy(module).float(), True
+    return module, False
 
 
 def _dtype_and_device(module: Any) -> tuple[Any, Any]:

@@ -33,8 +33,20 @@ _KNOWN = {key for keys in READS.values() for key in keys} | {
     "partial_rotary_factor",
     "mrope_section",
 }
-_HARMLESS = ("mrope_section", "is assumed")  # remarks that name no mistake
-_STORED = re.compile(r"(?:^|\.)rotary_(?:pos_)?emb\.inv_freq$")
+# words of the remarks that name a mistake; other remarks only inform
+_ODD = (
+    "is in force",
+    "no effect",
+    "does not read",
+    "changes nothing",
+    "shortens",
+    "is lost",
+    "without a factor",
+    "no rope_type",
+    "times the original",
+    "rotary_dim counts",
+)
+_STORED = re.compile(r"(?:^|\.)rotary_(?:pos_)?emb(?:eddings?)?\.inv_freq$")
 
 
 def settings(model: Model) -> Iterator[Finding]:
@@ -59,7 +71,7 @@ def _text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _in_force(model: Model, encoding: Encoding, rotary: Rotary, layers: tuple[int, ...], *, quiet: bool) -> Finding:
     """What is in force, with what is odd about how it was written (unless that is already a finding)."""
-    remarks = [note for note in encoding.notes if not any(word in note for word in _HARMLESS)]
+    remarks = [note for note in encoding.notes if any(word in note for word in _ODD)]
     notes = [note for note in encoding.notes if note not in remarks]
     said = f"In {say_layers(layers, len(model.layers))}: {encoding.title}."
     if remarks and not quiet:

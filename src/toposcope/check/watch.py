@@ -28,7 +28,8 @@ class Seen:
 
     `q_BHNR` and `k_BHNR` are the operands of the product, after any rotation; `logits_BHNN` is what the softmax was
     given, masks included. `maps` are the outputs of the operations before the product, which hold the
-    queries and keys before rotation. `softmaxes` counts the attentions met; only the first is kept.
+    queries and keys before rotation. `softmaxes` counts the attentions met; only the first is kept. `extra_keys` says
+    that there are keys beside the tokens' (an attention sink), which are left out.
     """
 
     q_BHNR: Array | None = None
@@ -57,9 +58,9 @@ def watch(run: Callable[[], Any], batch: int, length: int, *, keep_maps: bool = 
             if name in _SOFTMAXES:
                 self.softmax(args[0])
             elif not logits:
-                if name in _PRODUCTS and tuple(out.shape[-2:]) == (length, length):
+                if name in _PRODUCTS and out.shape[-2] == length <= out.shape[-1]:
                     a, b = args[-2:]
-                    product[:] = [(_array(a), _array(b.transpose(1, 2)))]
+                    product[:] = [(_array(a), _array(b.transpose(1, 2)[:, :length]))]
                 if keep_maps and name in _MAPS:
                     first = out[0] if isinstance(out, tuple) else out
                     if first.is_floating_point():
@@ -70,12 +71,11 @@ def watch(run: Callable[[], Any], batch: int, length: int, *, keep_maps: bool = 
             rows, columns = given.shape[-2:] if given.ndim >= 2 else (0, 0)
             if rows != length or given.shape[0] % batch:
                 return
-            if columns > length:
-                more["extra"] += 1
-            if columns == length:
+            if columns >= length:  # keys beyond the tokens (sinks, a bias key) stand last
                 more["softmaxes"] += 1
+                more["extra"] += columns > length
                 if not logits:
-                    logits.append(_array(given))
+                    logits.append(_array(given[..., :length]))
 
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)

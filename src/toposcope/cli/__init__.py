@@ -11,6 +11,7 @@ COMMANDS = {
     "check": "Is the positional encoding really there and in force?",
     "inspect": "Show a checkpoint's architecture, encoding and heads.",
     "ls": "List known models, families or encodings.",
+    "scan": "Where do these weights drive the tokens, head by head?",
 }
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from toposcope.cli.common import FamilyOption, HeadsOption, HtmlOption, JsonOption, ModelArgument, console, progress
+
+if TYPE_CHECKING:
+    from toposcope.check.findings import CheckReport
 
 MARKS = {"ok": "[green]ok     [/green]", "warning": "[yellow]warning[/yellow]", "fault": "[red]fault  [/red]"}
 
@@ -28,12 +31,12 @@ def run(
     started = time.perf_counter()
     with load(model, family=family, heads=heads) as opened:
         with progress("checking layers", len(opened.layers)) as tick:
-            report = check_model(opened, progress=tick)
+            report = check_model(opened, progress=lambda done, total: tick())
         about = subject(opened)
         skipped = opened.skipped
     result = envelope(
         "check",
-        report.as_dict(),
+        {**report.as_dict(), "verdict": _verdict(report)},
         about=about,
         options={"family": family, "heads": heads, "strict": strict},
         seconds=time.perf_counter() - started,
@@ -53,11 +56,22 @@ def run(
             if finding.status != "ok":
                 out.print(_indented(finding.explanation))
                 out.print(_indented(f"What to do: {finding.what_to_do}"))
-        out.print(f"\n{report.verdict}")
+        out.print(f"\n{_verdict(report)}")
         if html:
             out.print(f"Report: {html}")
     if report.worst == "fault" or (strict and report.worst == "warning"):
         raise typer.Exit(1)
+
+
+def _verdict(report: CheckReport) -> str:
+    """The outcome in one sentence."""
+    faults, warnings = report.counts["fault"], report.counts["warning"]
+    if not faults and not warnings:
+        return f"Position is in order: {report.encoding}."
+    parts = [
+        f"{count} {word}{'s' * (count > 1)}" for count, word in ((faults, "fault"), (warnings, "warning")) if count
+    ]
+    return f"{' and '.join(parts)} in how position is encoded: {report.encoding}."
 
 
 def _indented(text: str) -> str:

@@ -1,59 +1,43 @@
-"""How much diagonal makes every rotated logit matrix positive (theory, section 3).
-
-Under RoPE the logit of offset k is x_i^T W_k x_j with W_k = scale Q^T R_k K. For every real offset
-
-    -x^T W_k x <= scale sum_m |Q_m x| |K_m x| <= (scale / 2) x^T (Q^T L Q + K^T L^-1 K) x,     L = diag(s_m I_2) > 0,
-
-over the channel pairs m, so sym(W_k) + tau I is positive for all k once tau exceeds half of scale times the largest
-eigenvalue of that form. s_m = |K_m| / |Q_m| balances the two terms.
-"""
+"""How much diagonal D = tau I makes a system's logit matrices positive (theory, section 3)."""
 
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from toposcope.dynamics.factored import sym_eigs
 from toposcope.dynamics.fields import System
+from toposcope.dynamics.rotation import tau_uniform, turned
+from toposcope.errors import BadValue
 
-Array = NDArray[np.float64]
 
-
-def uniform_diagonal(q: Array, k: Array, scale: float, pairs: NDArray[np.intp], factor: float = 1.0) -> float:
-    """The bound tau: sym(W_k) + tau I is non-negative for every offset k, `q` and `k` being (r, d).
-
-    `pairs` lists the rotating channel pairs and `factor` is the attention factor on them (it enters twice); channels
-    in no pair stand alone.
-    """
-    blocks = [np.asarray(pair) for pair in pairs]
-    alone = np.setdiff1d(np.arange(len(q)), np.asarray(pairs).ravel())
-    blocks += [np.array([channel]) for channel in alone]
-    rows: list[Array] = []
-    for block in blocks:
-        size = factor if len(block) == 2 else 1.0
-        q_m, k_m = size * q[block], size * k[block]
-        q_size, k_size = float(np.linalg.norm(q_m, 2)), float(np.linalg.norm(k_m, 2))
-        if q_size == 0 or k_size == 0:
-            continue  # this pair adds nothing to any logit
-        balance = k_size / q_size
-        rows += [np.sqrt(balance) * q_m, k_m / np.sqrt(balance)]
-    return 0.5 * scale * float(np.linalg.norm(np.concatenate(rows), 2)) ** 2 if rows else 0.0
+def chosen_diagonal(diagonal: float | str, system: System) -> float:
+    """tau as given, or for "auto" the one that `automatic_diagonal` finds."""
+    if diagonal == "auto":
+        return automatic_diagonal(system)
+    try:
+        value = float(diagonal)
+    except ValueError:
+        value = float("nan")
+    if not np.isfinite(value):
+        raise BadValue(f"the diagonal must be a number or 'auto', got '{diagonal}'.")
+    return value
 
 
 def automatic_diagonal(system: System) -> float:
-    """The smallest tau these rules give that makes every head's sym(W_k) + tau I positive, with a thousandth to spare.
+    """A tau that makes sym(W_k) + tau I positive for every head and every offset, with a thousandth to spare.
 
-    Without rotation that is -lambda_min(sym W) where W is known as a matrix; with it the uniform bound.
+    Under rotation it is the uniform bound of section 3, scale/2 lambda_max(Q^T L Q + K^T L^-1 K); without rotation
+    -lambda_min(sym W), or 0 where W is positive already.
     """
     found = 0.0
     repeat = system.heads // len(system.k_GRD)
     for h in range(system.heads):
         q = np.eye(system.width) if system.q_HRD is None else system.q_HRD[h]
         k = system.k_GRD[h // repeat]
-        turns = system.rotary is not None and (system.turning is None or h < system.turning)
-        if turns and system.rotary is not None:
-            tau = uniform_diagonal(q, k, system.scale, system.rotary.pairs_F2, system.rotary.attention_factor)
+        rotary = system.rotary if system.turning is None or h < system.turning else None
+        if rotary is not None:
+            tau = tau_uniform(turned(rotary, q, 0, "query"), turned(rotary, k, 0, "key"), rotary, system.scale)
         else:
-            W = system.scale * q.T @ k
-            tau = max(0.0, -float(np.linalg.eigvalsh((W + W.T) / 2)[0]))
+            tau = max(0.0, -float(sym_eigs(system.scale * q.T, k)[0]))
         found = max(found, tau)
     return 1.001 * found

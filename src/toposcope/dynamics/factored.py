@@ -35,9 +35,10 @@ class Factored:
 
     def norm(self) -> float:
         """The spectral norm, from the triangular factors of both sides."""
-        lower = np.linalg.qr(self.left, mode="r")
-        upper = np.linalg.qr(self.right.T, mode="r")
-        return float(np.linalg.norm(lower @ upper.T, 2))
+        r = self.left.shape[1]
+        lower: Array = scipy.linalg.qr(self.left, mode="r", check_finite=False)[0][:r]
+        upper: Array = scipy.linalg.qr(self.right.T, mode="r", check_finite=False)[0][:r]
+        return float(scipy.linalg.svdvals(lower @ upper.T)[0])
 
     def sym_eigenvalues(self, route: Literal["qr", "gram"] = "qr") -> Array:
         """The min(d, 2r) eigenvalues of the symmetric part that can differ from zero, ascending; see `sym_eigs`."""

@@ -45,8 +45,8 @@ class System:
     """Attention as maps on tokens of width D: H heads of width R (values S) in G key-value groups.
 
     `q` None stands for Q = identity and `o` None for O = identity, both with one head of the tokens' own width: then
-    `k` is W and `v` is V. `turning` is the number of leading heads that rotate (None: all). `bias_heads` names the rows
-    of the bias table that belong to these heads. `output` is applied to what all heads write together.
+    `k` is W and `v` is V. `turning` is the number of leading heads that rotate (None: all). `bias_heads` names the
+    rows of the bias table that belong to these heads. `output` is applied to what all heads write together.
     """
 
     k_GRD: Array

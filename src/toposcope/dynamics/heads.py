@@ -6,12 +6,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import scipy.linalg
 from numpy.typing import NDArray
 
 from toposcope.checkpoints.fold import fold
 from toposcope.checkpoints.view import Head, Layer
 from toposcope.dynamics.factored import Factored
-from toposcope.dynamics.reduction import EPS, Reduced, reduce_head
+from toposcope.dynamics.reduction import EPS, reduce_head
 from toposcope.dynamics.regime import Regime, Setting, decide, positive_share
 from toposcope.dynamics.rotation import offsets_to_sample, rotary_facts, turned
 
@@ -80,30 +81,35 @@ class HeadDynamics:
 
 
 def head_dynamics(layer: Layer, index: int, *, storage_error: float, context: int | None = None) -> HeadDynamics:
-    """Fold, reduce and decide one self-attention head."""
-    raw = layer.heads[index]
-    head = fold(layer, raw)
-    rotary = layer.encoding.rotary if layer.encoding.exact_tables else None
-    seen = head if rotary is None else replace(head, q=turned(rotary, head.q, 0, "query"))
-    if rotary is not None:
-        seen = replace(seen, k=turned(rotary, head.k, 0, "key"))  # offset 0: only the attention factor is left
+    """Fold, reduce and decide one self-attention head of a model."""
+    return describe_head(layer, fold(layer, layer.heads[index]), storage_error=storage_error, context=context)
+
+
+def describe_head(
+    layer: Layer, head: Head, *, storage_error: float, context: int | None = None, rotary: bool = True
+) -> HeadDynamics:
+    """Reduce and decide a head whose norms are folded in; `rotary` False leaves out the facts about offsets."""
+    turn = layer.encoding.rotary if layer.encoding.exact_tables else None
+    seen = head
+    if turn is not None:  # offset 0: only the attention factor is left of the rotation
+        seen = replace(head, q=turned(turn, head.q, 0, "query"), k=turned(turn, head.k, 0, "key"))
     system = reduce_head(seen)
-    found = decide(system, head_setting(layer, head, system))
+    found = decide(system, head_setting(layer, head))
     rope = None
-    if rotary is not None:
-        facts = rotary_facts(head, rotary, offsets_to_sample(context or DISPLAY_CONTEXT, causal=layer.spec.causal))
+    if turn is not None and rotary:
+        facts = rotary_facts(head, turn, offsets_to_sample(context or DISPLAY_CONTEXT, causal=layer.spec.causal))
         rope = {"rho": facts.rho, "tau_uniform": facts.tau_uniform, "lmin_by_offset": facts.lmin_by_offset}
     return HeadDynamics(
         layer=layer.number,
-        head=index,
+        head=head.head,
         kv_group=head.kv_group,
         causal=layer.spec.causal,
         pe=layer.encoding.name,
         regime=found,
         robust=found.rule in ("T5", "T6") and found.margin is not None and found.margin > storage_error,
         pair_index=pair_index(seen),
-        symU=_spectrum(Factored(head.o, head.v)),
-        symW=_spectrum(Factored(head.scale * seen.q.T, seen.k)),
+        symU=spectrum(Factored(head.o, head.v)),
+        symW=spectrum(Factored(head.scale * seen.q.T, seen.k)),
         cond_VO=float(np.linalg.cond(system.v)) if system.rank else None,
         self_logit_min=found.w_min,
         metastable=None if found.w_min is None else found.w_min < 0,
@@ -111,14 +117,9 @@ def head_dynamics(layer: Layer, index: int, *, storage_error: float, context: in
     )
 
 
-def head_setting(layer: Layer, head: Head, system: Reduced) -> Setting:
+def head_setting(layer: Layer, head: Head) -> Setting:
     """Which theorems may be used for this head: see `Setting`."""
     spec, encoding = layer.spec, layer.encoding
-    outside = []
-    if spec.residual_norm is not None:
-        outside.append("post_norm")
-    if spec.output_norm is not None:
-        outside.append("output_norm")
     bilinear = (
         spec.q_norm is None
         and spec.softcap is None
@@ -143,8 +144,14 @@ def head_setting(layer: Layer, head: Head, system: Reduced) -> Setting:
         bilinear=bilinear,
         norm=spec.input_norm is not None,
         value_bias=_present(head.v_bias),
-        outside=tuple(outside),
+        outside=outside_theorems(layer),
     )
+
+
+def outside_theorems(layer: Layer) -> tuple[str, ...]:
+    """Why no theorem speaks of this layer exactly, if so."""
+    found = {"post_norm": layer.spec.residual_norm, "output_norm": layer.spec.output_norm}
+    return tuple(name for name, norm in found.items() if norm is not None)
 
 
 def pair_index(head: Head) -> float | None:
@@ -154,8 +161,9 @@ def pair_index(head: Head) -> float | None:
     """
     middle = head.v @ head.k.T
     trace = float(np.trace((head.q @ head.o) @ middle))
-    lower, upper = np.linalg.qr(head.o, mode="r"), np.linalg.qr(head.q.T, mode="r")
-    nuclear = float(np.linalg.svd(lower @ middle @ upper.T, compute_uv=False).sum())
+    lower: Array = scipy.linalg.qr(head.o, mode="r", check_finite=False)[0][: len(middle)]
+    upper: Array = scipy.linalg.qr(head.q.T, mode="r", check_finite=False)[0][: len(middle.T)]
+    nuclear = float(scipy.linalg.svdvals(lower @ middle @ upper.T).sum())
     return trace / nuclear if nuclear > 0 else None
 
 
@@ -163,7 +171,8 @@ def _present(bias: Array | None) -> bool:
     return bias is not None and bool(np.any(bias != 0))
 
 
-def _spectrum(matrix: Factored) -> dict[str, Any]:
+def spectrum(matrix: Factored) -> dict[str, Any]:
+    """Least, greatest and positive share of the symmetric part's eigenvalues, and how many are +, -, 0."""
     values = matrix.sym_eigenvalues()
     d = len(matrix.left)
     doubt = 8 * d * EPS * float(np.linalg.norm(matrix.left) * np.linalg.norm(matrix.right))

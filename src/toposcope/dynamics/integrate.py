@@ -142,8 +142,9 @@ def integrate(
 ) -> Solution:
     """Integrate dx/dt = f(x) from `begin` to `end`, with output at `times` (default: the end alone).
 
-    A state of two axes holds tokens in rows, and errors are measured row by row: the root mean square of a row's error
-    against atol + rtol (root mean square of the row). States of one axis are measured entry by entry.
+    A state of two axes holds tokens in rows, and errors are measured row by row: the root mean square of a row's
+    error against atol + rtol (root mean square of the row). States of one axis are measured entry by entry.
+
     It ends at `end`, at a terminal event, when `max_evaluations` calls of the field are used up (`stiff` if stability
     was what held the steps back, by Hairer's test on the last two stages), or when the step falls below rounding.
     """

@@ -128,7 +128,7 @@ class FlowResult:
         """Write everything as one .npz file: arrays, and the rest as JSON text inside it."""
         described = {**self.as_dict(), "schema": SCHEMA}
         described.pop("observables")
-        arrays = {
+        arrays: dict[str, Any] = {
             "times": self.times,
             "tokens": self.tokens,
             "token_numbers": self.token_numbers,

@@ -28,7 +28,7 @@ class Reduced:
     """A flow in its own coordinates.
 
     `v` and `w` are V~ and W~. `v_norm` and `o_norm` are the 2-norms of the factors, by which a relative error of the
-    weights is measured; `rounding` is what float64 arithmetic may have put into V~. `frozen` tells whether tokens have
+    weights is measured; `rounding` is what float64 arithmetic may have put into V~. `frozen`: tokens have
     a part outside range(O); `compressed` whether O V had to be reduced below the stored rank.
     """
 
@@ -43,6 +43,13 @@ class Reduced:
     @property
     def rank(self) -> int:
         return len(self.v)
+
+
+def spectral_norm(matrix: Array) -> float:
+    """The 2-norm of a matrix, from the Gram matrix of its shorter side (the largest singular value loses nothing)."""
+    gram = matrix @ matrix.T if matrix.shape[0] <= matrix.shape[1] else matrix.T @ matrix
+    top = len(gram) - 1
+    return float(np.sqrt(max(0.0, scipy.linalg.eigvalsh(gram, subset_by_index=[top, top])[0]))) if gram.size else 0.0
 
 
 def reduce_system(w: Array, v: Array) -> Reduced:
@@ -62,15 +69,23 @@ def reduce_values(v: Array, o: Array) -> Reduced:
 
 def _reduce(v: Array, o: Array, logits_in: Callable[[Array], Array]) -> Reduced:
     d, r = o.shape
-    v_norm, o_norm = float(np.linalg.norm(v, 2)), float(np.linalg.norm(o, 2))
+    v_norm, o_norm = spectral_norm(v), spectral_norm(o)
     rounding = 8 * d * EPS * float(np.linalg.norm(v)) * float(np.linalg.norm(o))
+    if _surely_full(v @ v.T) and _surely_full(o.T @ o):
+        return Reduced(v @ o, logits_in(o), v_norm, o_norm, rounding, frozen=r < d, compressed=False)
     # U = O V = (Q_o R_o)(R_v^T Q_v^T): its singular values are those of the small middle.
     q_o, r_o = scipy.linalg.qr(o, mode="economic", check_finite=False)
     q_v, r_v = scipy.linalg.qr(v.T, mode="economic", check_finite=False)
     left, sizes, right = np.linalg.svd(r_o @ r_v.T)
-    rank = int(np.sum(sizes > max(rounding, d * EPS * v_norm * o_norm)))
+    rank = int(np.sum(sizes > rounding))
     if rank == r:
         return Reduced(v @ o, logits_in(o), v_norm, o_norm, rounding, frozen=r < d, compressed=False)
     thin_o = q_o @ (left[:, :rank] * sizes[:rank])
     thin_v = right[:rank] @ q_v.T
     return Reduced(thin_v @ thin_o, logits_in(thin_o), v_norm, o_norm, rounding, frozen=True, compressed=True)
+
+
+def _surely_full(gram: Array) -> bool:
+    """Whether a factor has full rank beyond doubt: its Gram matrix shows condition numbers below 1e5 reliably."""
+    values = scipy.linalg.eigvalsh(gram)
+    return bool(values[0] > 1e-10 * values[-1])

@@ -127,8 +127,12 @@ def regime(W: ArrayLike, V: ArrayLike, *, causal: bool = True, **setting: object
     return decide(reduce_system(w, v), Setting(causal=causal, **setting))  # type: ignore[arg-type]
 
 
-def decide(system: Reduced, setting: Setting) -> Regime:
-    """The strongest verdict that a theorem certifies for the reduced system."""
+def decide(system: Reduced, setting: Setting, *, several_heads: bool = False) -> Regime:
+    """The strongest verdict that a theorem certifies for the reduced system.
+
+    With `several_heads` the system is a sum over heads: only what follows from dx/dt = U x for its first token
+    or its consensus is said.
+    """
     if system.rank == 0:
         return _inactive()
     facts = _Facts(system)
@@ -142,7 +146,10 @@ def decide(system: Reduced, setting: Setting) -> Regime:
         return facts.result(Verdict.INDETERMINATE, None, None, False, None, "V O is singular", warnings)
     # With norms, T5 and T6 survive as a change of each token's clock; a value bias breaks that (theory, section 2).
     spectral_exact = not setting.outside and not (setting.norm and setting.value_bias)
-    found = _causal(facts, setting) if setting.causal else _unmasked(facts, setting)
+    if several_heads:
+        found = _layer(facts, setting)
+    else:
+        found = _causal(facts) if setting.causal else _unmasked(facts, setting)
     verdict, rule, scope, margin, statement, certificate, distance = found
     exact = verdict is not Verdict.INDETERMINATE and (
         spectral_exact if rule in ("T5", "T6") else spectral_exact and not setting.norm
@@ -155,7 +162,19 @@ def decide(system: Reduced, setting: Setting) -> Regime:
 _Found = tuple[Verdict, str | None, str | None, float | None, str, Certificate | None, LineDistance | None]
 
 
-def _causal(facts: _Facts, setting: Setting) -> _Found:
+def _layer(facts: _Facts, setting: Setting) -> _Found:
+    """A sum over heads: the first token follows dx/dt = U x + c, and so does any consensus of an unmasked layer."""
+    if not setting.causal:
+        return _first_token_grows(facts, "consensus")
+    verdict, rule, scope, margin, words, certificate, distance = _causal(facts)
+    if verdict is Verdict.CONVERGES:
+        if "bias_drift" in setting.outside:
+            return _undecided("a constant term outside range(U) lets the first token drift away", distance)
+        return verdict, "T5", "first_token", margin, "the first token goes to a fixed point", certificate, distance
+    return verdict, rule, scope, margin, words, certificate, distance
+
+
+def _causal(facts: _Facts) -> _Found:
     """T6 and T5: the spectrum of V decides alone."""
     if facts.alpha < 0 or facts.omega > 0:
         distance = distance_to_line(facts.v, 0.0)

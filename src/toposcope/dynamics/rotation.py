@@ -12,6 +12,7 @@ import scipy.linalg
 from numpy.typing import NDArray
 
 from toposcope.checkpoints.view import Head
+from toposcope.dynamics.reduction import spectral_norm
 from toposcope.encodings import Rotary
 
 Array = NDArray[np.float64]
@@ -52,7 +53,7 @@ def rotary_facts(head: Head, rotary: Rotary, offsets: list[int], context: int | 
     rho, least = 0.0, {}
     for offset in offsets:
         shifted = t_q @ turned(rotary, eye, offset, "key", context) @ t_k.T
-        rho = max(rho, float(np.linalg.norm(shifted - start, 2)))
+        rho = max(rho, spectral_norm(shifted - start))
         lowest = scipy.linalg.eigvalsh((shifted + shifted.T) / 2, subset_by_index=[0, 0])
         least[offset] = float(lowest[0])
     k = turned(rotary, head.k, 0, "key", context)
@@ -65,15 +66,14 @@ def tau_uniform(q_RD: Array, k_RD: Array, rotary: Rotary, scale: float) -> float
     For every real offset -x^T W_k x <= scale sum_m |Q_m x||K_m x|, whence sym(W_k) + tau I > 0 for tau above this.
     Channels that do not rotate are pairs of their own.
     """
-    groups = [list(pair) for pair in rotary.pairs_F2]
-    paired = {channel for group in groups for channel in group}
-    groups += [[channel] for channel in range(len(q_RD)) if channel not in paired]
-    weight = np.zeros(len(q_RD))
-    for group in groups:
-        size_q, size_k = np.linalg.norm(q_RD[group], 2), np.linalg.norm(k_RD[group], 2)
-        weight[group] = size_k / size_q if size_q > 0 and size_k > 0 else 0.0  # such a pair adds nothing to W_k
+    energy = np.stack([np.sum(q_RD * q_RD, axis=1), np.sum(k_RD * k_RD, axis=1)])
+    first_F, second_F = rotary.pairs_F2[:, 0], rotary.pairs_F2[:, 1]
+    energy[:, first_F] = energy[:, second_F] = energy[:, first_F] + energy[:, second_F]
+    # a pair with Q_m = 0 or K_m = 0 adds nothing to W_k and is dropped; any positive weights give a valid bound
+    alive = (energy > 0).all(axis=0)
+    weight = np.where(alive, np.sqrt(energy[1] / np.where(alive, energy[0], 1.0)), 0.0)
     used = weight > 0
     if not used.any():
         return 0.0
     root = np.sqrt(weight[used])[:, None]
-    return float(scale / 2 * np.linalg.norm(np.concatenate([root * q_RD[used], k_RD[used] / root]), 2) ** 2)
+    return scale / 2 * spectral_norm(np.concatenate([root * q_RD[used], k_RD[used] / root])) ** 2

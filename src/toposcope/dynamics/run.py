@@ -22,8 +22,8 @@ Array = NDArray[np.float64]
 SAMPLES = 121
 GROWTH_CAP = 1e4
 CONVERGED = 1e-6  # of the start's largest distance from the limit
-REST_CHANGE = 1e-2  # tokens that move by less, relative to their size, over REST_SHARE of the run are at rest
-REST_SHARE = 0.2
+REST_CHANGE = 0.05  # at rest: at this pace tokens would move by less, relative to their size, in the whole run
+REST_SHARE = 0.2  # and that for this share of the run
 MOST_KEPT = 2.5e7  # numbers kept of the states while running (200 MB)
 MOST_SAVED = 4e6  # numbers kept of the trajectories in a result
 
@@ -182,9 +182,7 @@ def _check(end: float, samples: int, growth_cap: float, max_evaluations: int) ->
 
 
 def _measured(problem: Problem, the_field: AttentionField, state: Array, first_size: float) -> dict[str, float]:
-    return measure(
-        state, size_at_start=first_size, field=the_field, state=state, pair_matrix=problem.pair_matrix
-    )
+    return measure(state, size_at_start=first_size, field=the_field, state=state, pair_matrix=problem.pair_matrix)
 
 
 def _events(limit: Array, size: float, growth_cap: float, start: Array) -> list[Event]:
@@ -233,24 +231,23 @@ def _status(
 
 
 def _plateaus(times: Array, states: list[Array], limit: Array) -> list[tuple[int, int]]:
-    """Stretches of a fifth of the run or more in which no token moves by 1 % of the cloud's size."""
+    """Stretches of a fifth of the run or more so slow that no token would move by 5 % of the size in a run."""
+    span = float(times[-1] - times[0])
     sizes = [float(norms(state - limit).max()) for state in states]
-    least = REST_SHARE * (times[-1] - times[0])
+    slow = [
+        sizes[i] > CONVERGED * sizes[0]
+        and float(norms(states[i + 1] - states[i]).max()) * span <= REST_CHANGE * sizes[i] * (times[i + 1] - times[i])
+        for i in range(len(times) - 1)
+    ]
     found: list[tuple[int, int]] = []
-    first = 0
-    while first < len(times) - 2:
-        last = first
-        while (
-            last + 1 < len(times)
-            and sizes[first] > CONVERGED * sizes[0]
-            and float(norms(states[last + 1] - states[first]).max()) <= REST_CHANGE * sizes[first]
-        ):
-            last += 1
-        if last >= first + 2 and times[last] - times[first] >= least > 0:
-            found.append((first, last))
-            first = last
-        else:
-            first += 1
+    first: int | None = None
+    for i, is_slow in enumerate([*slow, False]):
+        if is_slow and first is None:
+            first = i
+        elif not is_slow and first is not None:
+            if times[i] - times[first] >= REST_SHARE * span:
+                found.append((first, i))
+            first = None
     return found
 
 
@@ -294,20 +291,20 @@ class _Keeper:
             due = self._wanted[self._next : upto]
             self._next = max(self._next, upto)
         else:
-            upto = int(math.floor(step.end / self._gap * (1 + 1e-12)))
-            due = np.minimum(np.arange(self._next, upto + 1) * self._gap, step.end)
-            if len(due) > self._samples:  # a long first step: keep only what will survive
-                while len(due) > self._samples:
-                    self._thin()
-                    due = np.arange(self._next, int(step.end / self._gap * (1 + 1e-12)) + 1) * self._gap
-                    due = np.minimum(due, step.end)
-                upto = self._next + len(due) - 1
-            self._next = upto + 1
+            due = self._due(step.end)
+            while len(due) > self._samples:  # a long step: keep only what will survive
+                self._thin()
+                due = self._due(step.end)
+            self._next += len(due)
         if len(due):
             self.states.extend(step.at(due))
             self._times.extend(due.tolist())
         while self._wanted is None and len(self._times) > self._samples:
             self._thin()
+
+    def _due(self, end: float) -> Array:
+        upto = math.floor(end / self._gap * (1 + 1e-12))
+        return np.asarray(np.minimum(np.arange(self._next, upto + 1) * self._gap, end), dtype=np.float64)
 
     def _thin(self) -> None:
         self.states, self._times = self.states[::2], self._times[::2]

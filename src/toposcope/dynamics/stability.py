@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 
 EPS = float(np.finfo(np.float64).eps)
-TIGHTNESS = 0.95  # stop when the proven bound is this share of the best value seen
+TIGHTNESS = 0.8  # stop when the proven bound is this share of the best value seen
 MOST_SAMPLES = 4000
 
 
@@ -119,8 +119,8 @@ def best_line(matrix: Array, least: float, most: float) -> LineDistance:
     if not len(candidates):
         return LineDistance(least, 0.0, 0.0, 0)
     gaps = np.array([np.abs(parts - s).min() for s in candidates])
-    promising = candidates[np.argsort(-gaps)[:6]]  # |Re lambda - s| bounds beta_s from above
-    frequencies = np.unique(np.abs(np.linalg.eigvals(matrix).imag))[:12]
+    promising = candidates[np.argsort(-gaps)[:4]]  # |Re lambda - s| bounds beta_s from above
+    frequencies = np.unique(np.abs(np.linalg.eigvals(matrix).imag))[:8]
     sampler = _Sampler(matrix, float(np.linalg.norm(matrix, 2)))
     looks = [float(sampler(s, frequencies)[0].min()) for s in promising]
     return distance_to_line(matrix, float(promising[int(np.argmax(looks))]))

@@ -6,7 +6,6 @@ import copy
 import json
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -43,6 +42,9 @@ GOOD: list[tuple[str, dict[str, Any]]] = [
     ("relative", {"rotate": half, "softcap": 20.0, "causal": True}),
     ("relative", {"rotate": half, "log_length": True, "causal": True}),
     ("relative", {"rotate": half, "window": 4, "causal": True}),
+    ("relative", {"rotate": half, "window": 3}),
+    ("relative", {"rotate": half, "sink": True, "causal": True}),
+    ("none", {"sink": True, "causal": True}),
     ("relative", {"rotate": shifted_by(1)}),  # positions counted from 1, for both
     ("relative", {"rotate": xpos_query, "rotate_key": xpos_key, "causal": True}),
     ("relative", {"bias": alibi_bias, "causal": True}),
@@ -307,6 +309,16 @@ def test_the_module_is_left_as_it_was() -> None:
     assert torch.backends.mha.get_fastpath_enabled() == threads
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_is_tested_on_a_copy(dtype: torch.dtype) -> None:
+    module = Attention(rotate=half).to(dtype)
+    report = check_module(module)
+    assert (report.kind, report.worst) == ("relative", "ok")
+    assert report.probes[-1].name == "precision"
+    assert module.q_proj.weight.dtype == dtype
+    assert fault(check_module(Attention(rotate=wrong_stride).to(dtype)))[0] == "not-a-rotation"
+
+
 def test_report_is_json_and_public() -> None:
     report = toposcope.check_module(Attention(rotate=wrong_stride))
     data = json.loads(json.dumps(report.as_dict()))
@@ -328,15 +340,17 @@ def test_bad_arguments() -> None:
 
 
 def test_modules_without_attention() -> None:
-    """A map of each token alone has no position; a convolution has, and how cannot be told."""
+    """A map of each token alone has no position; a convolution over three tokens is relative, by the shift alone."""
     assert check_module(nn.Linear(8, 8)).kind == "none"
 
     class Convolution(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.inner = nn.Conv1d(8, 8, 3, padding="same", padding_mode="circular")
+            self.inner = nn.Conv1d(8, 8, 3)
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.inner(x.transpose(1, 2)).transpose(1, 2)
+            padded = torch.cat([x[:, :1], x, x[:, -1:]], dim=1)  # edges repeat: one token everywhere stays so
+            return self.inner(padded.transpose(1, 2)).transpose(1, 2)
 
-    assert np.isfinite(float(check_module(Convolution(), width=8).counts["fault"]))
+    report = check_module(Convolution(), width=8)
+    assert (report.kind, report.worst) == ("relative", "ok")

@@ -109,6 +109,7 @@ class Attention(nn.Module):
         hidden: bool = False,
         softcap: float | None = None,
         log_length: bool = False,
+        sink: bool = False,
         seed: int = 0,
     ) -> None:
         super().__init__()
@@ -123,6 +124,7 @@ class Attention(nn.Module):
         self.added, self.added_to_values, self.bias = added, added_to_values, bias
         self.causal, self.window, self.fused, self.qk_norm = causal, window, fused, qk_norm
         self.hidden, self.softcap, self.log_length = hidden, softcap, log_length
+        self.sink = sink
 
     def split(self, z: Tensor, heads: int) -> Tensor:
         return z.view(*z.shape[:2], heads, self.head_dim).transpose(1, 2)
@@ -172,6 +174,9 @@ class Attention(nn.Module):
             if self.hidden:  # a softmax nobody recognises
                 weights = torch.exp(logits - logits.amax(-1, keepdim=True))
                 weights = weights / weights.sum(-1, keepdim=True)
+            elif self.sink:  # one key that is no token
+                none = torch.zeros(*logits.shape[:3], 1, dtype=logits.dtype)
+                weights = torch.cat([logits, none], dim=-1).softmax(dim=-1)[..., :-1]
             else:
                 weights = logits.softmax(dim=-1)
             out = self.dropout(weights) @ v

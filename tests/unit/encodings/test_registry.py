@@ -134,6 +134,14 @@ def test_sizes_fill_in_what_was_not_said() -> None:
     assert make("fire", SIZES).parameters["causal"] is True
 
 
+@pytest.mark.parametrize(("text", "turning"), [("mla:nope_dim=2", 6), ("mla:rope_dim=2", 2), ("mla", 4)])
+def test_mla_fills_the_head(text: str, turning: int) -> None:
+    rotary = parse(text).build(SIZES).rotary
+    assert rotary is not None
+    assert rotary.pairs_F2.min() == 8 - turning
+    assert rotary.pairs_F2.max() == 7
+
+
 def test_partial_rope_by_channels_or_by_heads() -> None:
     by_channels, by_heads = (
         parse("rope-partial:partial=0.25").build(SIZES),

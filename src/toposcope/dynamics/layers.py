@@ -1,0 +1,174 @@
+"""The dynamics of a whole attention layer, and of the stack, from the weights alone.
+
+U = sum_h O_h V_h = O' V', with V' the stacked value heads and O' the outputs summed over each key-value group. The
+first token of a causal layer, and any consensus of an unmasked one, follows dx/dt = U x. No theorem says that several
+heads together converge as a whole: such a verdict is never printed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.linalg
+import scipy.sparse.linalg
+from numpy.typing import NDArray
+
+from toposcope.checkpoints.fold import fold
+from toposcope.checkpoints.view import Layer
+from toposcope.dynamics.factored import Factored
+from toposcope.dynamics.heads import outside_theorems, spectrum
+from toposcope.dynamics.reduction import Reduced, reduce_values
+from toposcope.dynamics.regime import Regime, Setting, decide
+
+Array = NDArray[np.float64]
+MOST_PRODUCT_BYTES = 2_000_000_000  # the product over layers is formed only while its factors fit here
+
+
+@dataclass(frozen=True, eq=False)
+class LayerDynamics:
+    """What the weights say about one layer as a whole; `radial_rate` and `dispersion_rate` need real activations."""
+
+    layer: int
+    stack: str
+    causal: bool
+    pe: str
+    regime: Regime
+    robust: bool
+    rank_U: int
+    rho_euler: float | None
+    symU: dict[str, Any]
+    drift: bool
+    factors: Factored
+
+    def as_dict(self) -> dict[str, Any]:
+        g = self.regime
+        return {
+            "layer": self.layer,
+            "stack": self.stack,
+            "causal": self.causal,
+            "pe": self.pe,
+            "verdict": g.verdict.value,
+            "rule": g.rule,
+            "scope": g.scope,
+            "exact": g.exact,
+            "margin": g.margin,
+            "robust": self.robust,
+            "alpha": g.alpha,
+            "omega": g.omega,
+            "n_pos": g.n_pos,
+            "n_neg": g.n_neg,
+            "n_zero": g.n_zero,
+            "growth_index": g.growth_index,
+            "rank_U": self.rank_U,
+            "rho_euler": self.rho_euler,
+            "symU": self.symU,
+            "radial_rate": None,
+            "dispersion_rate": None,
+            "warnings": list(g.warnings),
+        }
+
+
+def layer_dynamics(layer: Layer, *, storage_error: float) -> LayerDynamics:
+    """Sum the heads of one self-attention layer and decide what its first token (or consensus) does."""
+    outputs, values, bias = _summed(layer)
+    factors = Factored(outputs, values)
+    system = _system(layer, outputs, values)
+    drift = _drifts(outputs, values, bias)
+    setting = Setting(
+        causal=layer.spec.causal,
+        norm=layer.spec.input_norm is not None,
+        value_bias=bool(np.any(bias != 0)),
+        outside=(*outside_theorems(layer), *(("bias_drift",) if drift else ())),
+    )
+    found = decide(system, setting, several_heads=True)
+    spectra = found.eigenvalues
+    return LayerDynamics(
+        layer=layer.number,
+        stack=layer.spec.stack,
+        causal=layer.spec.causal,
+        pe=layer.encoding.name,
+        regime=found,
+        robust=found.rule is not None and found.margin is not None and found.margin > storage_error,
+        rank_U=system.rank,
+        rho_euler=float(np.abs(1 + spectra).max()) if len(spectra) else None,
+        symU=spectrum(factors),
+        drift=drift,
+        factors=factors,
+    )
+
+
+def _summed(layer: Layer) -> tuple[Array, Array, Array]:
+    """O' (d, R), V' (R, d) and the constant that values and output projection add, norms folded in."""
+    spec = layer.spec
+    per_group = spec.heads // spec.kv_heads
+    outputs, values = [], []
+    constant = np.zeros(spec.width)
+    for group in range(spec.kv_heads):
+        members = [fold(layer, layer.heads[group * per_group + i]) for i in range(per_group)]
+        outputs.append(sum((head.o for head in members[1:]), members[0].o))
+        values.append(members[0].v)
+        if members[0].v_bias is not None:
+            constant += outputs[-1] @ members[0].v_bias
+    o_bias = layer.weights.o_bias_D
+    if o_bias is not None:
+        constant = constant + o_bias
+    return np.concatenate(outputs, axis=1), np.concatenate(values), constant
+
+
+def _system(layer: Layer, outputs: Array, values: Array) -> Reduced:
+    """V~ on the smaller of the head side and the model side; LayerNorm's dead direction is taken out first."""
+    d, rows = outputs.shape
+    norm = layer.weights.input_norm
+    if norm is not None and norm.kind == "layer":
+        ones = np.ones((d, 1)) / np.sqrt(d)
+        basis = scipy.linalg.null_space(ones.T)
+        outputs, values = basis.T @ outputs, values @ basis
+        d -= 1
+    if rows >= d:
+        return reduce_values(outputs @ values, np.eye(d))
+    return reduce_values(values, outputs)
+
+
+def _drifts(outputs: Array, values: Array, bias: Array) -> bool:
+    """Whether the constant term has a part outside range(U): then the first token drifts away for ever."""
+    if not np.any(bias != 0):
+        return False
+    whole = outputs @ values if outputs.shape[1] >= len(outputs) else outputs
+    rest = bias - whole @ np.linalg.lstsq(whole, bias, rcond=None)[0]
+    return bool(np.linalg.norm(rest) > 1e-8 * np.linalg.norm(bias))
+
+
+def stack_growth(layers: list[LayerDynamics]) -> float | None:
+    """rho(prod_l exp U_l), the growth of the first token through the looped stack; None where too large to form.
+
+    exp(O' V') = I + O' phi(V' O') V' with phi(G) = (e^G - 1)/G, so each factor is applied at the cost of its rank.
+    """
+    size = sum(part.factors.left.nbytes * 2 for part in layers)
+    if not layers or size > MOST_PRODUCT_BYTES:
+        return None
+    steps = [(part.factors.left @ _phi(part.factors.core()), part.factors.right) for part in layers]
+    d = len(steps[0][0])
+
+    def apply(x: Array) -> Array:
+        for left, right in steps:
+            x = x + left @ (right @ x)
+        return x
+
+    if d < 16:
+        return float(np.abs(np.linalg.eigvals(apply(np.eye(d)))).max())
+    operator = scipy.sparse.linalg.LinearOperator((d, d), matvec=apply, dtype=np.float64)
+    try:
+        top = scipy.sparse.linalg.eigs(operator, k=1, return_eigenvectors=False, v0=np.ones(d), maxiter=500, tol=1e-8)
+    except scipy.sparse.linalg.ArpackNoConvergence:
+        return None
+    return float(np.abs(top[0]))
+
+
+def _phi(matrix: Array) -> Array:
+    """(e^G - 1)/G without dividing: the upper right block of exp([[G, I], [0, 0]])."""
+    r = len(matrix)
+    block = np.zeros((2 * r, 2 * r))
+    block[:r, :r], block[:r, r:] = matrix, np.eye(r)
+    return scipy.linalg.expm(block)[:r, r:]

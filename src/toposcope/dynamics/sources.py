@@ -1,0 +1,381 @@
+"""Flows of a real model: one head, one layer with all its heads, or the stack of layers one after the other.
+
+A head alone moves tokens only inside range(O). With V~ = V O invertible, x = O z + nu and nu never moves (T9); the
+run is done in r coordinates of that range (orthonormal, so that distances are those of the residual stream), with
+every term that nu adds to the logits. Where V~ is nearly singular what moves is counted from the start instead.
+
+A layer is dx/dt = sum_h O_h sum_j P_ij^h V_h x_j + b_o. The stack gives each layer one unit of time, and begins again
+after the last: the continuous picture of the residual steps, without MLPs.
+
+Norms: `on` uses the model's own norm with its per-token factor; `start` normalises the tokens once, so that logits
+begin at their true size, and then follows the folded weights, of which the theorems speak; `off` never normalises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toposcope.checkpoints.fold import fold
+from toposcope.checkpoints.view import Head, Layer, LayerWeights, Model, Norm
+from toposcope.dynamics.diagonal import chosen_diagonal
+from toposcope.dynamics.fields import AttentionField, System, TokenFactor
+from toposcope.dynamics.flow import Absolute, built, cloud, fitting, natural_horizon, placed, rotary_excess
+from toposcope.dynamics.heads import head_setting
+from toposcope.dynamics.layers import layer_dynamics
+from toposcope.dynamics.reduction import reduce_head
+from toposcope.dynamics.regime import Regime, decide
+from toposcope.dynamics.rotation import turned
+from toposcope.dynamics.run import Piece, Problem
+from toposcope.encodings import Encoding, Sizes
+from toposcope.errors import BadValue
+
+Array = NDArray[np.float64]
+Norms = Literal["on", "start", "off"]
+
+_WORST_CONDITION = 1e8
+
+
+def head_problem(
+    model: Model,
+    layer: int,
+    head: int,
+    x0: Array,
+    *,
+    encoding: Encoding | str | None = None,
+    absolute: Absolute = "input",
+    diagonal: float | Literal["auto"] = 0.0,
+    causal: bool | None = None,
+    norms: Norms = "start",
+    reduced: bool = True,
+    horizon: float | None = None,
+) -> Problem:
+    """One head acting alone on tokens `x0` (n, d), in the r coordinates it can move (T9).
+
+    With a causal mask and V~ Hurwitz every token tends to (I - O V~^-1 V) x_0 - O V~^-1 b_v (T6, T9), which is the
+    origin of these coordinates. `reduced` False follows all d coordinates instead.
+    """
+    chosen = _layer(model, layer)
+    if not 0 <= head < chosen.spec.heads:
+        raise BadValue(f"layer {layer} has heads 0 to {chosen.spec.heads - 1}, not head {head}.")
+    raw = chosen.head(head)
+    folded = fold(chosen, raw)
+    start, used, notes = _prepared(model, chosen, x0, encoding, causal, norms)
+    system = _system(chosen, [folded], [head], used, causal, norms)
+    if chosen.spec.qk_norm_over == "layer" and chosen.spec.q_norm is not None:
+        notes = (*notes, "the q/k norm runs over all heads; here it runs over this head alone")
+    if chosen.spec.output_norm is not None:
+        notes = (*notes, "the per-token factor of the norm on the output is left out")
+    start, position, limit = placed(used, absolute, start)
+    system = replace(system, diagonal=chosen_diagonal(diagonal, system))
+    v_small = folded.v @ folded.o
+    count = len(start)
+    title = f"layer {layer}, head {head}"
+    settings = _settings(chosen, used, system, absolute, norms, count) | {"layer": layer, "head": head}
+    end = natural_horizon(v_small, count, system.causal) if horizon is None else horizon
+    verdict = _head_verdict(chosen, folded, used, system, position, count)
+    if not reduced:
+        field = AttentionField(system, count, position=position, reinject=absolute == "reinject")
+        return Problem(title, start, (Piece(lambda: field),), end, limit, verdict, None, settings, notes)
+    frame, triangle = np.linalg.qr(folded.o)  # range(O) in orthonormal coordinates: z' = triangle z
+    bias = np.zeros(len(folded.v)) if folded.v_bias is None else folded.v_bias
+    read = start if position is None or absolute != "reinject" else start + position
+    if np.linalg.cond(v_small) < _WORST_CONDITION:
+        z = np.linalg.solve(v_small, (read @ folded.v.T + bias).T).T
+        state, base = z @ triangle.T, start - z @ folded.o.T
+    else:
+        state, base = np.zeros((count, triangle.shape[0])), start
+        notes = (*notes, "V O is nearly singular: the part that moves is counted from the start")
+    inner = replace(system, o_HDS=triangle[None])
+    field = AttentionField(inner, count, lift=frame, base=base, position=position, reinject=absolute == "reinject")
+    notes = (*notes, "the tokens shown are the part this head can move, in coordinates of range(O)")
+    return Problem(title, state, (Piece(lambda: field),), end, None, verdict, None, settings, notes)
+
+
+def layer_problem(
+    model: Model,
+    layer: int,
+    x0: Array,
+    *,
+    encoding: Encoding | str | None = None,
+    absolute: Absolute = "input",
+    diagonal: float | Literal["auto"] = 0.0,
+    causal: bool | None = None,
+    norms: Norms = "start",
+    horizon: float | None = None,
+) -> Problem:
+    """All heads of one layer together on tokens `x0` (n, d).
+
+    No theorem decides several heads at once; the first causal token follows dx/dt = U x, U = sum_h O_h V_h (T5).
+    """
+    chosen = _layer(model, layer)
+    start, used, notes = _prepared(model, chosen, x0, encoding, causal, norms)
+    start, position, limit = placed(used, absolute, start)
+    system = _whole(chosen, used, causal, norms, diagonal)
+    count = len(start)
+    field = AttentionField(system, count, position=position, reinject=absolute == "reinject")
+    U = together(system)
+    settings = _settings(chosen, used, system, absolute, norms, count) | {"layer": layer}
+    end = natural_horizon(U, count, system.causal) if horizon is None else horizon
+    return Problem(
+        f"layer {layer}, {system.heads} heads together",
+        start,
+        (Piece(lambda: field),),
+        end,
+        limit,
+        decide=lambda: layer_dynamics(chosen, storage_error=0.0).regime,
+        settings=settings,
+        notes=notes,
+    )
+
+
+def stack_problem(
+    model: Model,
+    x0: Array,
+    *,
+    encoding: Encoding | str | None = None,
+    absolute: Absolute = "input",
+    diagonal: float | Literal["auto"] = 0.0,
+    causal: bool | None = None,
+    norms: Norms = "on",
+    horizon: float | None = None,
+) -> Problem:
+    """The layers of a model one after the other, a unit of time each, beginning again after the last.
+
+    Absolute vectors are added where the model adds them, at the input, or in every layer when `absolute` says so.
+    Post-norm layers normalise at the end of their time. Layers are read when their turn comes.
+    """
+    layers = [layer for layer in model.layers if layer.spec.kind == "self"]
+    stacks = {layer.spec.stack for layer in layers}
+    if len(stacks) != 1 or len({layer.spec.width for layer in layers}) != 1:
+        raise BadValue(
+            f"{model.path.name} has {' and '.join(sorted(stacks)) or 'no'} self-attention; a stack needs one "
+            "of one width. Choose a layer."
+        )
+    start, used, notes = _prepared(model, layers[0], x0, encoding, causal, norms)
+    start, position, limit = placed(used, absolute, start)
+    count, reinject = len(start), absolute == "reinject"
+
+    def piece(layer: Layer) -> Piece:
+        def make() -> AttentionField:
+            here = layer.encoding if encoding is None else used
+            return AttentionField(
+                _whole(layer, here, causal, norms, diagonal), count, position=position, reinject=reinject
+            )
+
+        return Piece(make, 1.0, _after(layer) if norms == "on" else None, f"layer {layer.number}")
+
+    notes = (*notes, "attention only: the MLPs between the layers are left out")
+    settings = {
+        "encoding": used.title,
+        "absolute": absolute if used.input is not None else None,
+        "diagonal": diagonal,
+        "norms": norms,
+        "tokens": count,
+        "layers": len(layers),
+    }
+    title = f"all {len(layers)} layers"
+    end = float(len(layers)) if horizon is None else horizon
+    return Problem(title, start, tuple(map(piece, layers)), end, limit, settings=settings, notes=notes)
+
+
+def together(system: System) -> Array:
+    """U = sum_h O_h V_h, the matrix that the first token and every consensus follow (T5)."""
+    repeat = system.heads // len(system.v_GSD)
+    if system.o_HDS is None:
+        return system.v_GSD[0]
+    return np.asarray(sum(system.o_HDS[h] @ system.v_GSD[h // repeat] for h in range(system.heads)))
+
+
+# -------------------------------------------------------------------- inside
+def _layer(model: Model, number: int) -> Layer:
+    if not 0 <= number < len(model.layers):
+        raise BadValue(f"{model.path.name} has layers 0 to {len(model.layers) - 1}, not layer {number}.")
+    layer = model.layers[number]
+    if layer.spec.kind != "self":
+        raise BadValue(f"layer {number} is cross-attention: its keys come from another stack, and nothing flows.")
+    return layer
+
+
+def _prepared(
+    model: Model, layer: Layer, x0: Array, encoding: Encoding | str | None, causal: bool | None, norms: Norms
+) -> tuple[Array, Encoding, tuple[str, ...]]:
+    """The tokens at their start, the encoding in force, and what a reader should know."""
+    spec = layer.spec
+    if norms not in ("on", "start", "off"):
+        raise BadValue(f"norms must be 'on', 'start' or 'off', got '{norms}'.")
+    start = cloud(x0, spec.width)
+    masked = spec.causal if causal is None else causal
+    if encoding is None:
+        layer.encoding.tables()
+        used = layer.encoding
+    else:
+        used = built(encoding, Sizes(spec.width, spec.heads, spec.head_dim, len(start), masked))
+    notes: tuple[str, ...] = spec.warnings
+    norm = spec.input_norm
+    if norm is not None and norms == "start":
+        start = _sized(norm.kind, norm.eps, start)
+    if spec.residual_norm is not None:
+        notes = (*notes, "post-norm: the flow shows the drift between two norms, no theorem speaks of it")
+    if spec.q_latent is not None or spec.kv_latent is not None:
+        notes = (*notes, "the per-token factors of the latent norms (MLA) are left out")
+    return start, used, notes
+
+
+def _sized(kind: str, eps: float, tokens: Array) -> Array:
+    """Tokens divided by what the norm would divide them by; LayerNorm's centring is in the folded weights."""
+    seen = tokens - tokens.mean(axis=1, keepdims=True) if kind == "layer" else tokens
+    return tokens / np.sqrt((seen * seen).mean(axis=1, keepdims=True) + eps)
+
+
+def _system(
+    layer: Layer, heads: list[Head], numbers: list[int], used: Encoding, causal: bool | None, norms: Norms
+) -> System:
+    """Folded heads as one system; heads that share keys and values are to share them here too."""
+    spec = layer.spec
+    groups = sorted({head.kv_group for head in heads})
+    firsts = [next(head for head in heads if head.kv_group == group) for group in groups]
+    norm = spec.input_norm
+    rotary = fitting(used, spec.head_dim)
+    turning = None if rotary is None else rotary.turning_heads
+    if turning is not None:
+        turning = sum(number < turning for number in numbers)
+    if used.bias is not None and used.bias.heads <= max(numbers):
+        raise BadValue(f"the bias of '{used.name}' has {used.bias.heads} heads, but head {max(numbers)} is asked.")
+    return System(
+        k_GRD=np.stack([head.k for head in firsts]),
+        v_GSD=np.stack([head.v for head in firsts]),
+        q_HRD=np.stack([head.q for head in heads]),
+        o_HDS=np.stack([head.o for head in heads]),
+        scale=spec.scale,
+        q_bias_HR=_stacked([head.q_bias for head in heads]),
+        k_bias_GR=_stacked([head.k_bias for head in firsts]),
+        v_bias_GS=_stacked([head.v_bias for head in firsts]),
+        causal=spec.causal if causal is None else causal,
+        reach=spec.reach,
+        rotary=rotary,
+        turning=turning,
+        bias=used.bias,
+        bias_heads=tuple(numbers),
+        softcap=spec.softcap,
+        q_norm=_norms_of([head.q_norm for head in heads]),
+        k_norm=_norms_of([head.k_norm for head in firsts]),
+        qk_norm_over=spec.qk_norm_over if len(heads) == spec.heads else "head",
+        factor=TokenFactor(norm.kind, norm.eps) if norm is not None and norms == "on" else None,
+    )
+
+
+def _whole(
+    layer: Layer, used: Encoding, causal: bool | None, norms: Norms, diagonal: float | Literal["auto"]
+) -> System:
+    """A layer with all its heads, output bias and output norm included."""
+    heads = list(layer.heads)
+    folded = [fold(layer, head) for head in heads]
+    system = _system(layer, folded, list(range(len(heads))), used, causal, norms)
+    w = layer.weights
+    if w.output_norm is not None and norms == "on":
+        system = replace(system, o_HDS=np.stack([head.o for head in heads]), output=_output(w))
+    elif w.o_bias_D is not None:
+        gain = 1.0 if w.output_gain is None else w.output_gain
+        through = w.output_norm.gain if w.output_norm is not None and w.output_norm.gain is not None else 1.0
+        system = replace(system, o_bias_D=np.asarray(w.o_bias_D, dtype=np.float64) * through * gain)
+    return replace(system, diagonal=chosen_diagonal(diagonal, system))
+
+
+def _output(w: LayerWeights) -> Callable[[Array], Array]:
+    """The norm and gain on what a layer writes, with the bias that comes before them."""
+    norm, gain, bias = w.output_norm, w.output_gain, w.o_bias_D
+    assert norm is not None
+
+    def apply(out: Array) -> Array:
+        normed = norm(out if bias is None else out + np.asarray(bias, dtype=np.float64))
+        return normed if gain is None else normed * gain
+
+    return apply
+
+
+def _after(layer: Layer) -> Callable[[Array], Array] | None:
+    """The norm of a post-norm layer, applied where its time ends."""
+    if layer.spec.residual_norm is None:
+        return None
+    return lambda state: _residual(layer)(state)
+
+
+def _residual(layer: Layer) -> Norm:
+    norm = layer.weights.residual_norm
+    assert norm is not None
+    return norm
+
+
+def _stacked(parts: list[Array | None]) -> Array | None:
+    found = [part for part in parts if part is not None]
+    return np.stack(found) if found else None
+
+
+def _norms_of(parts: list[Norm | None]) -> Norm | None:
+    first = parts[0]
+    if first is None:
+        return None
+    found = [part for part in parts if part is not None]
+    gain = _stacked([part.gain for part in found])
+    return Norm(first.kind, first.eps, gain, _stacked([part.bias for part in found]))
+
+
+def _settings(
+    layer: Layer, used: Encoding, system: System, absolute: Absolute, norms: Norms, count: int
+) -> dict[str, object]:
+    return {
+        "causal": system.causal,
+        "encoding": used.title,
+        "absolute": absolute if used.input is not None else None,
+        "diagonal": system.diagonal,
+        "norms": norms if layer.spec.input_norm is not None else None,
+        "tokens": count,
+        "width": layer.spec.width,
+    }
+
+
+def _head_verdict(
+    layer: Layer,
+    head: Head,
+    used: Encoding,
+    system: System,
+    position: Array | None,
+    count: int,
+) -> Callable[[], Regime]:
+    """What `regime` says of the head acting alone, with everything around it that decides which theorem may speak."""
+
+    def verdict() -> Regime:
+        excess = 0.0
+        seen = head
+        if system.rotary is not None:
+            q, k = head.q @ head.o, head.k @ head.o
+            excess = rotary_excess(q, k, head.scale, system.rotary, count, system.causal)
+            seen = replace(
+                head, q=turned(system.rotary, head.q, 0, "query"), k=turned(system.rotary, head.k, 0, "key")
+            )
+        small = reduce_head(seen)
+        if system.diagonal and not small.compressed:
+            small = replace(small, w=small.w + system.diagonal * head.o.T @ head.o)
+        own = head_setting(layer, head)
+        plain = system.q_norm is None and system.softcap is None and layer.spec.kv_latent is None
+        setting = replace(
+            own,
+            causal=system.causal,
+            rotary_excess=excess,
+            linear_terms=position is not None or (_present(head.k_bias) and system.rotary is not None),
+            relative_bias=used.bias is not None,
+            bilinear=plain and (system.rotary is None or system.rotary.decay_F is None),
+            norm=system.factor is not None,
+        )
+        return decide(small, setting)
+
+    return verdict
+
+
+def _present(bias: Array | None) -> bool:
+    return bias is not None and bool(np.any(bias != 0))

@@ -1,0 +1,116 @@
+"""Where the tokens of a flow come from: a text, token numbers, tokens drawn from the vocabulary, or random clouds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toposcope.checkpoints.installed import find_text
+from toposcope.checkpoints.view import Model
+from toposcope.errors import BadFile, BadValue, MissingExtra, NotFound
+
+Array = NDArray[np.float64]
+
+
+def embeddings(model: Model, token_ids: NDArray[np.int64]) -> Array:
+    """The token embedding's rows for these token numbers, as the checkpoint stores them."""
+    table = model.token_embedding()
+    if table is None:
+        raise BadValue(f"{model.path.name} has no token embedding. Use --cloud isotropic, or --start FILE.npy.")
+    ids = np.asarray(token_ids, dtype=np.int64).ravel()
+    if not len(ids):
+        raise BadValue("there are no tokens. Give at least one.")
+    if ids.min() < 0 or ids.max() >= len(table):
+        wrong = int(ids.max() if ids.max() >= len(table) else ids.min())
+        raise BadValue(f"token {wrong} does not exist: the vocabulary has tokens 0 to {len(table) - 1}.")
+    return np.asarray(table[ids], dtype=np.float64)
+
+
+def drawn_tokens(model: Model, count: int, seed: int) -> Array:
+    """Embeddings of tokens drawn from the vocabulary, each as likely as any other."""
+    table = model.token_embedding()
+    if table is None:
+        raise BadValue(f"{model.path.name} has no token embedding. Use --cloud isotropic, or --start FILE.npy.")
+    ids = np.random.default_rng(seed).choice(len(table), size=_some(count), replace=count > len(table))
+    return np.asarray(table[ids], dtype=np.float64)
+
+
+def gaussian_tokens(model: Model, count: int, seed: int) -> Array:
+    """A cloud with the mean and covariance of the model's token embedding, and nothing else of it."""
+    table = model.token_embedding()
+    if table is None:
+        raise BadValue(f"{model.path.name} has no token embedding. Use --cloud isotropic, or --start FILE.npy.")
+    mean = table.mean(axis=0)
+    factor = np.linalg.cholesky(np.cov(table.T) + 1e-12 * np.trace(np.cov(table.T)) * np.eye(table.shape[1]))
+    return mean + np.random.default_rng(seed).standard_normal((_some(count), table.shape[1])) @ factor.T
+
+
+def isotropic(count: int, width: int, seed: int) -> Array:
+    """A cloud of independent standard normal entries."""
+    return np.random.default_rng(seed).standard_normal((_some(count), width))
+
+
+def read_ids(text: str) -> NDArray[np.int64]:
+    """Token numbers as written on the command line: 12,7,7,400."""
+    try:
+        return np.array([int(part) for part in text.replace(",", " ").split()], dtype=np.int64)
+    except ValueError as error:
+        raise BadValue(f"'{text}' is not a list of token numbers. Write them as 12,7,400.") from error
+
+
+def text_ids(model: Model, text: str, count: int) -> NDArray[np.int64]:
+    """The first `count` token numbers of a text by the model's own tokenizer, which the [hf] extra reads.
+
+    `text` is a file, or the name of an installed text ('toposcope ls texts').
+    """
+    try:
+        from transformers import AutoTokenizer
+    except ImportError as error:
+        raise MissingExtra(
+            "a text needs the model's tokenizer: pip install 'toposcope[hf]'. "
+            "Without it, use --token-ids, or leave --text out for tokens drawn from the vocabulary."
+        ) from error
+    content = _content(text)
+    path = Path(model.path)
+    where = {"gguf_file": path.name} if path.suffix == ".gguf" else {}
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(str(path.parent if path.is_file() else path), **where)
+        ids = tokenizer(content[: 40 * count + 200], add_special_tokens=False)["input_ids"]
+    except Exception as error:  # the tokenizer libraries raise anything
+        raise BadFile(
+            f"no tokenizer could be read beside {path.name} ({type(error).__name__}: {error}). Use --token-ids."
+        ) from error
+    if not ids:
+        raise BadValue(f"{text} holds no text.")
+    return np.array(ids[:count], dtype=np.int64)
+
+
+def read_array(path: str, what: str) -> Array:
+    """A table of numbers from a .npy file; pickled objects are refused."""
+    try:
+        array = np.load(Path(path), allow_pickle=False)
+    except FileNotFoundError as error:
+        raise NotFound(f"no file {path} for {what}.") from error
+    except (OSError, ValueError, EOFError) as error:
+        raise BadFile(f"{path} is not a .npy file with {what} ({error}).") from error
+    if not isinstance(array, np.ndarray) or array.dtype.kind not in "fiu":
+        raise BadFile(f"{path} does not hold a table of real numbers; expected {what}.")
+    return array.astype(np.float64)
+
+
+def _content(text: str) -> str:
+    path = Path(text)
+    try:
+        if not path.exists():
+            path = find_text(text)
+        return path.read_text(encoding="utf-8", errors="replace")
+    except (IsADirectoryError, PermissionError) as error:
+        raise NotFound(f"cannot read {text}: {error.strerror}.") from error
+
+
+def _some(count: int) -> int:
+    if count < 1:
+        raise BadValue(f"a flow needs at least one token, got {count}.")
+    return count
