@@ -6,6 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from toposcope.ranges import show_range
+from toposcope.results import plain
+
 Status = Literal["ok", "warning", "fault"]
 _ORDER: Mapping[str, int] = {"fault": 0, "warning": 1, "ok": 2}
 
@@ -36,17 +39,6 @@ class Finding:
             "layers": None if self.layers is None else list(self.layers),
             "evidence": {key: plain(value) for key, value in self.evidence.items()},
         }
-
-
-def plain(value: Any) -> Any:
-    """The value as JSON knows it: numpy's numbers and arrays become Python's."""
-    if hasattr(value, "tolist"):
-        return value.tolist()
-    if isinstance(value, Mapping):
-        return {str(key): plain(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(inner) for inner in value]
-    return value
 
 
 def ordered(findings: Iterable[Finding]) -> tuple[Finding, ...]:
@@ -85,6 +77,19 @@ class CheckReport:
     def counts(self) -> dict[str, int]:
         return counts(self.findings)
 
+    @property
+    def verdict(self) -> str:
+        """The outcome in one sentence."""
+        faults, warnings = self.counts["fault"], self.counts["warning"]
+        if not faults and not warnings:
+            return f"Position is in order: {self.encoding}."
+        counted = ((faults, "fault"), (warnings, "warning"))
+        words = " and ".join(f"{count} {word}{'s' * (count > 1)}" for count, word in counted if count)
+        return f"{words} in how position is encoded: {self.encoding}."
+
+    def __str__(self) -> str:
+        return f"{in_lines(self.findings)}\n{self.verdict}"
+
     def find(self, id: str) -> Finding | None:
         """The gravest finding with this id, or None where the check did not apply."""
         return next((finding for finding in self.findings if finding.id == id), None)
@@ -97,9 +102,20 @@ class CheckReport:
             "layers": self.layers,
             "encoding": self.encoding,
             "worst": self.worst,
+            "verdict": self.verdict,
             "counts": self.counts,
             "findings": [finding.as_dict() for finding in self.findings],
         }
+
+
+def in_lines(findings: Iterable[Finding]) -> str:
+    """The findings as text: a line each, with the explanation and the cure where something is wrong."""
+    lines = []
+    for finding in findings:
+        lines.append(f"{finding.status:8s}{finding.title}")
+        if finding.status != "ok":
+            lines += [f"        {finding.explanation}", f"        What to do: {finding.what_to_do}"]
+    return "\n".join(lines)
 
 
 def say_layers(layers: Iterable[int], total: int) -> str:
@@ -107,11 +123,5 @@ def say_layers(layers: Iterable[int], total: int) -> str:
     numbers = sorted(set(layers))
     if len(numbers) == total and total > 1:
         return f"all {total} layers"
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][1] + 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    text = ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
+    text = show_range(numbers).replace(",", ", ")
     return f"{'layer' if len(numbers) == 1 else 'layers'} {text}"

@@ -36,7 +36,14 @@ def check_model(model: Model, *, weights: bool = True, progress: Progress | None
             *sharing(model, walked),
             *dead_heads(model, walked),
         ]
-    titles = dict.fromkeys(layer.encoding.title for layer in model.layers if layer.spec.kind == "self")
+    sinusoid = {number for finding in findings if "sinusoid" in finding.evidence for number in finding.layers or ()}
+    titles = dict.fromkeys(
+        f"sinusoidal vectors stored as a table ({layer.encoding.title})"
+        if layer.number in sinusoid
+        else layer.encoding.title
+        for layer in model.layers
+        if layer.spec.kind == "self"
+    )
     return CheckReport(
         target=str(model.path),
         family=model.family,

@@ -19,7 +19,7 @@ import numpy as np
 
 from toposcope.check import against
 from toposcope.check.diagnose import Diagnosis, Kind, diagnose
-from toposcope.check.findings import Finding, Status, counts, ordered, worst
+from toposcope.check.findings import Finding, Status, counts, in_lines, ordered, worst
 from toposcope.check.looking import Sight, look
 from toposcope.check.probes import Outputs, probe
 from toposcope.check.runner import Runner, at_rest
@@ -59,6 +59,9 @@ class ModuleReport:
     @property
     def faults(self) -> tuple[Finding, ...]:
         return tuple(finding for finding in self.findings if finding.status == "fault")
+
+    def __str__(self) -> str:
+        return f"{self.module}: {self.kind} position{', causal' if self.causal else ''}\n{in_lines(self.findings)}"
 
     def find(self, id: str) -> Finding | None:
         """The finding with this id, or None where there is none."""

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from toposcope.check.findings import Finding
 from toposcope.checkpoints.view import Model
 from toposcope.encodings import sinusoidal
-from toposcope.encodings.record import Array, InputTable
+from toposcope.encodings.record import Array
 
 RANDOM_Z = 5.0  # 200 fresh tables stayed below 3.4; five trained ones were between 59 and 69
 EDGE = 1.05  # largest singular value over the edge: fresh tables stayed below 1.03, trained ones were above 2.9
@@ -126,19 +126,22 @@ def published_sinusoid(rows_ND: Array) -> str | None:
 
 
 def position_tables(model: Model) -> Iterator[Finding]:
-    """Look at each table of learned vectors once."""
-    seen: dict[int, tuple[InputTable, list[int]]] = {}
+    """Look at each table of learned vectors once, however many layers or stacks use it."""
+    seen: list[tuple[Array, list[int]]] = []
+    rows_of: dict[int, Array] = {}
     for layer in model.layers:
         table = layer.encoding.input
-        if table is not None and table.length is not None:
-            seen.setdefault(id(table), (table, []))[1].append(layer.number)
-    done: list[Array] = []
-    for table, numbers in seen.values():
-        assert table.length is not None
-        rows_ND = table.vectors(np.arange(table.length))
-        if any(rows_ND.shape == other.shape and np.array_equal(rows_ND, other) for other in done):
-            continue  # encoder and decoder with the same table
-        done.append(rows_ND)
+        if table is None or table.length is None:
+            continue
+        if id(table) not in rows_of:
+            rows_of[id(table)] = table.vectors(np.arange(table.length))
+        rows_ND = rows_of[id(table)]
+        same = next((numbers for other, numbers in seen if other is rows_ND or np.array_equal(rows_ND, other)), None)
+        if same is None:
+            seen.append((rows_ND, [layer.number]))
+        else:
+            same.append(layer.number)
+    for rows_ND, numbers in seen:
         yield from look_at(rows_ND, tuple(numbers))
 
 

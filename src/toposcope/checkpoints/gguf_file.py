@@ -82,9 +82,12 @@ class GgufFile:
         entry = self._entries[name]
         raw = self._file.bytes[entry.start : entry.end]
         plain = _PLAIN.get(entry.info.dtype)
-        if plain is not None:
-            return decode(raw.view(plain).reshape(entry.info.shape), entry.info, self._file.path, self.ledger)
-        return _dequantise(raw, entry, self._file.path, self.ledger)
+        if plain is None:
+            values = _dequantise(raw, entry, self._file.path, self.ledger)
+        else:
+            values = decode(raw.view(plain).reshape(entry.info.shape), entry.info, self._file.path, self.ledger)
+        self._file.release(entry.start, entry.end)
+        return values
 
     def digest(self) -> str:
         return self.ledger.digest()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -51,17 +52,24 @@ class MappedFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.size = regular_size(path)
-        with readable(path):
-            mapped = np.memmap(path, dtype=np.uint8, mode="r")
-        # A plain array over the mapping: slices of np.memmap itself drag bookkeeping along.
-        self._bytes: Bytes | None = mapped.view(np.ndarray)
-        self.size = mapped.size
+        with readable(path), path.open("rb") as file:
+            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        self._bytes: Bytes | None = np.frombuffer(self._map, dtype=np.uint8)
+        self.size = len(self._bytes)
 
     @property
     def bytes(self) -> Bytes:
         if self._bytes is None:
             raise RuntimeError(f"{self.path} was closed, then read: a bug in the caller")
         return self._bytes
+
+    def release(self, start: int, end: int) -> None:
+        """Say that these bytes were read and are not needed soon: their pages stop counting as our memory."""
+        if hasattr(self._map, "madvise"):
+            first = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
+            whole = end // mmap.PAGESIZE * mmap.PAGESIZE - first
+            if whole > 0:
+                self._map.madvise(mmap.MADV_DONTNEED, first, whole)
 
     def close(self) -> None:
         """Let go of the mapping; the system unmaps it once no slice is left."""

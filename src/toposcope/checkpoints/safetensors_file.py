@@ -107,7 +107,9 @@ class SafetensorsFile:
                 f"expected one of {', '.join(_NUMPY)}. Convert the checkpoint to BF16 or F32 first."
             )
         raw = self._file.bytes[entry.start : entry.end].view(dtype).reshape(entry.info.shape)
-        return decode(raw, entry.info, self._file.path, self.ledger)
+        values = decode(raw, entry.info, self._file.path, self.ledger)
+        self._file.release(entry.start, entry.end)
+        return values
 
     def digest(self) -> str:
         return self.ledger.digest()

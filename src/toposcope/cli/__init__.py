@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 COMMANDS = {
     "check": "Is the positional encoding really there and in force?",
+    "flow": "Let tokens flow under a model's weights, and watch.",
     "inspect": "Show a checkpoint's architecture, encoding and heads.",
     "ls": "List known models, families or encodings.",
     "scan": "Where do these weights drive the tokens, head by head?",

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from toposcope.cli.common import FamilyOption, HeadsOption, HtmlOption, JsonOption, ModelArgument, console, progress
-
-if TYPE_CHECKING:
-    from toposcope.check.findings import CheckReport
 
 MARKS = {"ok": "[green]ok     [/green]", "warning": "[yellow]warning[/yellow]", "fault": "[red]fault  [/red]"}
 
@@ -20,6 +17,7 @@ def run(
     family: FamilyOption = None,
     heads: HeadsOption = None,
     strict: Annotated[bool, typer.Option("--strict", help="Warnings count as failure too.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Explain what is in order too.")] = False,
     json: JsonOption = None,
     html: HtmlOption = None,
 ) -> None:
@@ -36,7 +34,7 @@ def run(
         skipped = opened.skipped
     result = envelope(
         "check",
-        {**report.as_dict(), "verdict": _verdict(report)},
+        report.as_dict(),
         about=about,
         options={"family": family, "heads": heads, "strict": strict},
         seconds=time.perf_counter() - started,
@@ -53,25 +51,15 @@ def run(
         out.print(f"[bold]{about['path']}[/bold] ({about['family']})", soft_wrap=True)
         for finding in report.findings:
             out.print(f"{MARKS[finding.status]} [bold]{finding.title}[/bold]")
-            if finding.status != "ok":
-                out.print(_indented(finding.explanation))
-                out.print(_indented(f"What to do: {finding.what_to_do}"))
-        out.print(f"\n{_verdict(report)}")
+            if verbose or finding.status != "ok":
+                out.print(_indented(finding.explanation), markup=False)
+            if finding.what_to_do:
+                out.print(_indented(f"What to do: {finding.what_to_do}"), markup=False)
+        out.print(f"\n{report.verdict}")
         if html:
             out.print(f"Report: {html}")
     if report.worst == "fault" or (strict and report.worst == "warning"):
         raise typer.Exit(1)
-
-
-def _verdict(report: CheckReport) -> str:
-    """The outcome in one sentence."""
-    faults, warnings = report.counts["fault"], report.counts["warning"]
-    if not faults and not warnings:
-        return f"Position is in order: {report.encoding}."
-    parts = [
-        f"{count} {word}{'s' * (count > 1)}" for count, word in ((faults, "fault"), (warnings, "warning")) if count
-    ]
-    return f"{' and '.join(parts)} in how position is encoded: {report.encoding}."
 
 
 def _indented(text: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -52,6 +53,10 @@ def run(
         chosen = parse_range(layers, len(opened.layers))
         with progress("reading layers", len(chosen)) as tick:
             found = summarise(opened, chosen, tick=tick)
+        if html:
+            from toposcope.check import check_model
+
+            findings = check_model(opened).as_dict()
         about = subject(opened)
     result = envelope(
         "inspect",
@@ -68,7 +73,7 @@ def run(
     if html:
         from toposcope.report.html import write_report
 
-        write_report(html, title=f"{opened.path.name}: inspect", inspection=result)
+        write_report(html, title=_title(model, opened.path), inspection=result, check={**result, **findings})
     if json != "-" and csv != "-":
         out = console()
         _print_summary(out, found, about["path"])
@@ -81,6 +86,11 @@ def run(
         _print_skipped(out, found)
         if html:
             out.print(f"\nReport: {html}")
+
+
+def _title(given: str, path: Path) -> str:
+    """The name the user knows the model by."""
+    return path.name if Path(given).exists() else f"{given} ({path.name})"
 
 
 def _print_summary(out: Console, found: Inspection, path: str) -> None:

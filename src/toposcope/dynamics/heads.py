@@ -15,6 +15,7 @@ from toposcope.dynamics.factored import Factored
 from toposcope.dynamics.reduction import EPS, reduce_head
 from toposcope.dynamics.regime import Regime, Setting, decide, positive_share
 from toposcope.dynamics.rotation import offsets_to_sample, rotary_facts, turned
+from toposcope.encodings import Rotary
 
 Array = NDArray[np.float64]
 DISPLAY_CONTEXT = 4096  # offsets are sampled up to the model's context, or this
@@ -89,12 +90,15 @@ def describe_head(
     layer: Layer, head: Head, *, storage_error: float, context: int | None = None, rotary: bool = True
 ) -> HeadDynamics:
     """Reduce and decide a head whose norms are folded in; `rotary` False leaves out the facts about offsets."""
-    turn = layer.encoding.rotary if layer.encoding.exact_tables else None
+    turn = rotary_of(layer, head)
     seen = head
     if turn is not None:  # offset 0: only the attention factor is left of the rotation
         seen = replace(head, q=turned(turn, head.q, 0, "query"), k=turned(turn, head.k, 0, "key"))
     system = reduce_head(seen)
-    found = decide(system, head_setting(layer, head))
+    setting = head_setting(layer, head)
+    if system.compressed and setting.rotary_excess:  # the bound is in the coordinates of O as stored
+        setting = replace(setting, rotary_excess=float("inf"))
+    found = decide(system, setting)
     rope = None
     if turn is not None and rotary:
         facts = rotary_facts(head, turn, offsets_to_sample(context or DISPLAY_CONTEXT, causal=layer.spec.causal))
@@ -117,19 +121,30 @@ def describe_head(
     )
 
 
+def rotary_of(layer: Layer, head: Head) -> Rotary | None:
+    """The rotation of this head's queries and keys, if it turns at all."""
+    rotary = layer.encoding.rotary if layer.encoding.exact_tables else None
+    if rotary is not None and rotary.turning_heads is not None and head.head >= rotary.turning_heads:
+        return None
+    return rotary
+
+
 def head_setting(layer: Layer, head: Head) -> Setting:
     """Which theorems may be used for this head: see `Setting`."""
     spec, encoding = layer.spec, layer.encoding
     bilinear = (
         spec.q_norm is None
+        and spec.k_norm is None
         and spec.softcap is None
         and spec.kv_latent is None
         and spec.q_latent is None
         and encoding.exact_tables
     )
-    rotary = encoding.rotary if encoding.exact_tables else None
+    rotary = rotary_of(layer, head)
     excess = 0.0
-    if rotary is not None:
+    if rotary is not None and rotary.decay_F is not None:
+        excess = float("inf")  # decay towards one side is growth towards the other
+    elif rotary is not None:
         # |W_k - W_0| <= 2 scale |Q O||K O| at every offset, in the head's own coordinates
         gain = rotary.attention_factor**2
         excess = (
@@ -140,7 +155,7 @@ def head_setting(layer: Layer, head: Head) -> Setting:
         rotary_excess=excess,
         query_bias=_present(head.q_bias),
         linear_terms=rotary is not None and _present(head.k_bias),
-        relative_bias=encoding.bias is not None,
+        relative_bias=encoding.bias is not None or spec.reach is not None,
         bilinear=bilinear,
         norm=spec.input_norm is not None,
         value_bias=_present(head.v_bias),

@@ -111,10 +111,21 @@ def _summed(layer: Layer) -> tuple[Array, Array, Array]:
         values.append(members[0].v)
         if members[0].v_bias is not None:
             constant += outputs[-1] @ members[0].v_bias
-    o_bias = layer.weights.o_bias_D
-    if o_bias is not None:
-        constant = constant + o_bias
-    return np.concatenate(outputs, axis=1), np.concatenate(values), constant
+    return np.concatenate(outputs, axis=1), np.concatenate(values), constant + _output_constant(layer)
+
+
+def _output_constant(layer: Layer) -> Array:
+    """What the output projection's bias adds, through the norm and the gain that `fold` gives to O."""
+    w = layer.weights
+    constant = np.zeros(layer.spec.width) if w.o_bias_D is None else w.o_bias_D.astype(np.float64)
+    if w.output_norm is not None:
+        if w.output_norm.kind == "layer":
+            constant = constant - constant.mean()
+        if w.output_norm.gain is not None:
+            constant = constant * w.output_norm.gain
+        if w.output_norm.bias is not None:
+            constant = constant + w.output_norm.bias
+    return constant if w.output_gain is None else constant * w.output_gain
 
 
 def _system(layer: Layer, outputs: Array, values: Array) -> Reduced:
@@ -135,8 +146,11 @@ def _drifts(outputs: Array, values: Array, bias: Array) -> bool:
     """Whether the constant term has a part outside range(U): then the first token drifts away for ever."""
     if not np.any(bias != 0):
         return False
-    whole = outputs @ values if outputs.shape[1] >= len(outputs) else outputs
-    rest = bias - whole @ np.linalg.lstsq(whole, bias, rcond=None)[0]
+    if outputs.shape[1] >= len(outputs):
+        whole = outputs @ values
+    else:  # range(O' V') = range(O' R^T) with V'^T = Q R: smaller than range(O') where the rows of V' are dependent
+        whole = outputs @ scipy.linalg.qr(values.T, mode="r", check_finite=False)[0][: len(values)].T
+    rest = bias - whole @ np.linalg.lstsq(whole, bias, rcond=1e-10)[0]
     return bool(np.linalg.norm(rest) > 1e-8 * np.linalg.norm(bias))
 
 

@@ -33,5 +33,6 @@ def _turned(rows: Array, random: np.random.Generator) -> Array:
     """A matrix with the same Gram matrix of rows, whose row space is uniformly random."""
     r, d = rows.shape
     lower = scipy.linalg.qr(rows.T, mode="economic", check_finite=False)[1].T
-    basis = scipy.linalg.qr(random.standard_normal((d, r)), mode="economic", check_finite=False)[0]
-    return lower @ basis.T
+    basis, upper = scipy.linalg.qr(random.standard_normal((d, r)), mode="economic", check_finite=False)
+    # Householder's signs prefer one side; with those of the diagonal taken out the basis is uniformly distributed
+    return lower @ (basis * np.sign(np.diag(upper))).T

@@ -79,9 +79,13 @@ def pair_distances(tokens: Array) -> Array:
 
 
 def mean_cosine(tokens: Array) -> float:
-    """The mean over pairs of the cosine between two tokens; tokens at 0 are left out. NaN where no pair is left."""
+    """The mean over pairs of the cosine between two tokens. NaN where no pair is left.
+
+    Tokens below 1e-7 of the largest are left out: what direction they have is the integrator's noise.
+    """
     lengths = norms(tokens)
-    unit = tokens[lengths > 0] / lengths[lengths > 0, None]
+    sizeable = lengths > 1e-7 * lengths.max()
+    unit = tokens[sizeable] / lengths[sizeable, None]
     count = len(unit)
     if count < 2:
         return float("nan")

@@ -82,7 +82,16 @@ def _reduce(v: Array, o: Array, logits_in: Callable[[Array], Array]) -> Reduced:
         return Reduced(v @ o, logits_in(o), v_norm, o_norm, rounding, frozen=r < d, compressed=False)
     thin_o = q_o @ (left[:, :rank] * sizes[:rank])
     thin_v = right[:rank] @ q_v.T
-    return Reduced(thin_v @ thin_o, logits_in(thin_o), v_norm, o_norm, rounding, frozen=True, compressed=True)
+    # with r > d the rank cannot reach r: at rank d nothing is frozen, and V~ is U in another orthonormal basis
+    return Reduced(
+        thin_v @ thin_o,
+        logits_in(thin_o),
+        v_norm,
+        o_norm,
+        rounding,
+        frozen=rank < d,
+        compressed=rank < min(d, r),
+    )
 
 
 def _surely_full(gram: Array) -> bool:

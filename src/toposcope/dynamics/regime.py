@@ -61,9 +61,10 @@ class Setting:
 
     `rotary_excess` bounds sup_k |W_k - W_0| over visible offsets (0: no rotation). `query_bias` is a key-side weight
     in the softmax (from b_q); `linear_terms` are logits linear in a token's own coordinates (b_k under rotation);
-    `relative_bias` any b_ij. `bilinear` is False where logits are not x^T W x (q/k norm, soft-capping, MLA's latent
-    norms). `norm` tells whether tokens are normalised on the way in, `value_bias` whether values have a bias, and
-    `outside` lists reasons why no theorem speaks of this layer exactly (post-norm, a norm on the output).
+    `relative_bias` any b_ij, a window included. `bilinear` is False where logits are not x^T W x (q/k norm,
+    soft-capping, MLA's latent norms). `norm` tells whether tokens are normalised on the way in, `value_bias` whether
+    values have a bias, and `outside` lists reasons why no theorem speaks of this layer exactly (post-norm, a norm on
+    the output).
     """
 
     causal: bool = True
@@ -185,7 +186,8 @@ def _causal(facts: _Facts) -> _Found:
                 return Verdict.CONVERGES, "T6", "all_tokens", margin, words, None, distance
             words = "every eigenvalue of V O has positive real part: the first token goes to infinity"
             return Verdict.DIVERGES, "T5", "first_token", margin, words, None, distance
-        return _undecided("the spectrum of V O is too near the imaginary axis", distance)
+        if facts.alpha < 0:
+            return _undecided("the spectrum of V O is too near the imaginary axis", distance)
     return _first_token_grows(facts, "first_token")
 
 
@@ -203,26 +205,28 @@ def _first_token_grows(facts: _Facts, scope: str) -> _Found:
 
 def _unmasked(facts: _Facts, setting: Setting) -> _Found:
     scope = "nu_zero" if facts.frozen else "all_tokens"
+    # A value bias is a shift of the tokens, y = x + V^-1 b_v, after which W turns it into a key-side weight.
+    key_weight = setting.query_bias or setting.value_bias
     plain = setting.bilinear and not setting.rotary_excess and not setting.relative_bias and not setting.linear_terms
     if plain:
-        found = _definite(facts, setting, scope)
+        found = _definite(facts, scope, key_weight=key_weight)
         if found is not None:
             return found
-    if setting.bilinear and not setting.query_bias and not setting.linear_terms:
-        found = _robust(facts, setting.rotary_excess, scope)
+    if setting.bilinear and not key_weight and not setting.linear_terms:
+        found = _robust(facts, setting, scope)
         if found is not None:
             return found
     return _first_token_grows(facts, "consensus")
 
 
-def _definite(facts: _Facts, setting: Setting, scope: str) -> _Found | None:
+def _definite(facts: _Facts, scope: str, *, key_weight: bool) -> _Found | None:
     """T3 and T4: W positive, W V^-1 definite, and one of the two symmetric beyond doubt."""
     margin = min(facts.w_min / facts.w_norm, facts.a_least / (2 * facts.w_norm * facts.v_norm))
     if facts.w_min <= 0 or not facts.a_one_sign or margin <= 1e3 * facts.size * EPS:
         return None
     limit = min(1e3 * facts.size * EPS, 1e-3 * margin)
     a_symmetric, w_symmetric = facts.asym_A <= limit, facts.asym_W <= limit
-    if setting.query_bias:  # a key-side weight is allowed in T3a only
+    if key_weight:  # allowed in T3a only
         w_symmetric = False
         if facts.a_max > 0:
             return None
@@ -242,10 +246,12 @@ def _definite(facts: _Facts, setting: Setting, scope: str) -> _Found | None:
     return None
 
 
-def _robust(facts: _Facts, excess: float, scope: str) -> _Found | None:
+def _robust(facts: _Facts, setting: Setting, scope: str) -> _Found | None:
     """T8: look for S > 0 and a sign with w' = lambda_min(sym W) - sqrt(cond S) sup |M_ij - s S V| > 0."""
     if facts.w_min <= 0:
         return None
+    excess = setting.rotary_excess
+    unit = "beta (max_i log sum_j exp(b_ij - b_ii))" if setting.relative_bias else "log n"
     best: tuple[float, int, Array, float] | None = None
     for sign in (-1, 1):
         for S in facts.scalings(sign):
@@ -262,10 +268,10 @@ def _robust(facts: _Facts, excess: float, scope: str) -> _Found | None:
     margin = w_prime / ((1 + root) * (facts.w_norm + excess) + root * float(np.linalg.norm(S @ facts.v, 2)))
     if sign < 0:
         certificate = Certificate(S, -S @ facts.v, w_prime, kappa / w_prime)
-        words = f"all tokens end within |x|^2 <= {certificate.bound:.3g} log n"
+        words = f"all tokens end within |x|^2 <= {certificate.bound:.3g} {unit}"
         return Verdict.BOUNDED, "T8", scope, float(margin), words, certificate, None
     certificate = Certificate(S, S @ facts.v, w_prime, float(np.linalg.norm(S, 2)) / w_prime)
-    words = f"once max |x|_S^2 exceeds {certificate.bound:.3g} log n the largest token grows exponentially"
+    words = f"once max |x|_S^2 exceeds {certificate.bound:.3g} {unit} the largest token grows exponentially"
     return Verdict.DIVERGES_ABOVE, "T8", scope, float(margin), words, certificate, None
 
 

@@ -64,7 +64,7 @@ def _encodings(layers: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _maps(inspection: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Layer x head maps: for each cell its place, its value and where the value stands between the least and the most."""
+    """Layer x head maps: for each cell its place, its value and where that stands between least and most."""
     found = []
     for key, title, sentence in MAPS:
         cells = [row for row in inspection["heads"] if row[key] is not None]
