@@ -102,7 +102,7 @@ def test_check_of_a_sound_model_succeeds_and_of_a_faulty_one_fails(tmp_path: Pat
         (("inspect", "{tmp}/m", "--family", "lama"), "llama"),
         (("inspect", "{tmp}/m", "--layers", "2-9"), "there are 3"),
         (("inspect", "{tmp}/m", "--json", "{tmp}/no/such/place.json"), "place.json"),
-        (("check", "{tmp}/nan"), "NaN"),
+        (("check", "{tmp}/nan"), "model.layers.1.self_attn.k_proj.weight"),
     ],
 )
 def test_a_mistake_gets_a_sentence_and_exit_code_2(tmp_path: Path, arguments: tuple[str, ...], words: str) -> None:
