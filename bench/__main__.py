@@ -7,10 +7,15 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from bench import startup, streaming
+from bench import head_spectra, scanning, startup, streaming
 from bench.row import Row, table
 
-ROWS = {"startup": startup.measure, "streaming": streaming.measure}
+ROWS = {
+    "startup": startup.measure,
+    "streaming": streaming.measure,
+    "head_spectra": head_spectra.measure,
+    "scanning": scanning.measure,
+}
 
 
 def main() -> None:

@@ -61,7 +61,8 @@ class ModuleReport:
         return tuple(finding for finding in self.findings if finding.status == "fault")
 
     def __str__(self) -> str:
-        return f"{self.module}: {self.kind} position{', causal' if self.causal else ''}\n{in_lines(self.findings)}"
+        kind = "no position" if self.kind == "none" else f"{self.kind} position"
+        return f"{self.module}: {kind}{', causal' if self.causal else ''}\n{in_lines(self.findings)}"
 
     def find(self, id: str) -> Finding | None:
         """The finding with this id, or None where there is none."""

@@ -147,7 +147,9 @@ def run(
         make, title = _from_matrices(w, v, preset, start, n, seed, shared)
     try:
         found: list[tuple[Problem, FlowResult, Regime | None, Agreement]] = []
-        wanted = [part.strip() for part in compare.split(",")] if compare else [encoding]
+        wanted: list[str | None] = [encoding]
+        if compare:
+            wanted = [part.strip() for part in compare.split(",")]
         with _clock(len(wanted)) as tick:
             for i, each in enumerate(wanted):
                 problem = make(each)
@@ -157,7 +159,7 @@ def run(
                     rtol=rtol,
                     growth_cap=growth_cap,
                     max_evaluations=max_evaluations,
-                    tick=lambda share, i=i: tick(i + share),
+                    tick=_later(tick, i),
                 )
                 verdict = problem.decide()
                 found.append((problem, result, verdict, agreement.compare(verdict, result)))
@@ -185,6 +187,10 @@ def run(
             _print_one(screen, *found[0])
         for name in written:
             screen.print(f"Written: {name}", soft_wrap=True)
+
+
+def _later(tick: Callable[[float], None], done: int) -> Callable[[float], None]:
+    return lambda share: tick(done + share)
 
 
 # ------------------------------------------------------------------ what was asked for
@@ -388,9 +394,10 @@ def _print_one(
     where = f" ({settings['absolute']})" if settings.get("absolute") else ""
     diagonal = f", diagonal {settings['diagonal']:.3g}" if _is_number(settings.get("diagonal")) else ""
     screen.print(f"{result.title}: {result.count} tokens, {mask}{settings['encoding']}{where}{diagonal}")
-    screen.print(f"\n[bold]Theorem[/bold]  {_verdict_words(verdict)}")
-    screen.print(f"[bold]Run[/bold]      {result.status}: {result.status.meaning} (t = {result.end:.3g})")
-    screen.print(f"[bold]Together[/bold] {word.sentence}")
+    screen.print()
+    _say(screen, "[bold]Theorem[/bold]", _verdict_words(verdict))
+    _say(screen, "[bold]Run[/bold]", f"{result.status}: {result.status.meaning} (t = {result.end:.3g})")
+    _say(screen, "[bold]Together[/bold]", word.sentence)
     table = Table(box=None, pad_edge=False, header_style="bold", title="", title_justify="left")
     table.add_column("")
     for column in ("start", "end", "change"):
@@ -400,12 +407,27 @@ def _print_one(
             first, last = result.change(each.name)
             table.add_row(each.words, _number(first), _number(last), _change(first, last, each.logarithmic))
     screen.print(table)
-    screen.print(f"\ngrowth rate {result.growth_rate:.3g}, log growth {result.log_growth:.3g}; ", end="")
+    screen.print(f"\nlog growth {result.log_growth:.3g}, growth rate {result.growth_rate:.3g} at the end")
     screen.print(f"{result.evaluations} evaluations, {result.accepted} steps, {result.rejected} rejected")
     for event in result.events:
-        screen.print(f"  t = {event.time:<8.4g} {event.name}: {event.words}")
-    for note in result.notes:
-        screen.print(f"  note: {note}")
+        _say(screen, f"t = {event.time:.4g}", f"{event.name}: {event.words}")
+    _print_notes(screen, [result])
+
+
+def _print_notes(screen: Console, results: list[FlowResult]) -> None:
+    for note in dict.fromkeys(note for result in results for note in result.notes):
+        _say(screen, "note", note)
+
+
+def _say(screen: Console, label: str, words: str) -> None:
+    """A label and its words, wrapped beside it."""
+    from rich.table import Table
+
+    grid = Table.grid(padding=(0, 1))
+    grid.add_column(width=12, no_wrap=True)
+    grid.add_column(overflow="fold")
+    grid.add_row(label, words)
+    screen.print(grid)
 
 
 def _print_side_by_side(
@@ -429,14 +451,12 @@ def _print_side_by_side(
             table.add_row(each.words, *(_number(result.change(each.name)[1]) for result in results))
     table.add_row("evaluations", *(str(result.evaluations) for result in results))
     screen.print(table)
+    screen.print()
     for name, (_, result, _, word) in zip(names, found, strict=True):
-        screen.print(
-            f"\n[bold]{name}[/bold] ({result.settings['encoding']}): {result.status.meaning}; {word.sentence}"
+        _say(
+            screen, f"[bold]{name}[/bold]", f"{result.settings['encoding']}: {result.status.meaning}; {word.sentence}"
         )
-        for event in result.events:
-            screen.print(f"  t = {event.time:<8.4g} {event.name}: {event.words}")
-    for note in dict.fromkeys(note for result in results for note in result.notes):
-        screen.print(f"  note: {note}")
+    _print_notes(screen, results)
 
 
 def _verdict_words(verdict: Regime | None) -> str:

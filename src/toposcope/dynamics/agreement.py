@@ -1,7 +1,7 @@
 """What a theorem said beside what a run did: agreement, not yet visible, or a contradiction worth reporting.
 
-A finite run can rarely refute a theorem about t -> infinity: a token may stand still for longer than anyone waits (T6's
-time scale) or grow before it decays (non-normal V). `contradicts` is kept for what cannot be explained that way.
+A finite run can rarely refute a theorem about t -> infinity: a token may stand still for longer than anyone waits
+(T6's time scale) or grow before it decays (non-normal V). `contradicts` is kept for what that cannot explain.
 """
 
 from __future__ import annotations

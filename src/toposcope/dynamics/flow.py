@@ -276,4 +276,5 @@ def rotary_excess(q: Array, k: Array, scale: float, rotary: Rotary, count: int, 
     offsets = -offsets if causal else np.concatenate([-offsets, offsets])
     seen = scale * turned(rotary, q, 0, "query", count).T
     still = turned(rotary, k, 0, "key", count)
-    return max(float(np.linalg.norm(seen @ (turned(rotary, k, o, "key", count) - still), 2)) for o in offsets)
+    moved = (turned(rotary, k, float(offset), "key", count) - still for offset in offsets)
+    return max(float(np.linalg.norm(seen @ change, 2)) for change in moved)

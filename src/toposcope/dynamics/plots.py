@@ -34,10 +34,15 @@ def draw(results: Sequence[FlowResult], path: str | Path) -> Path:
         raise BadValue(f"cannot draw to '{path}': its name must end in .png, .svg or .pdf.")
     plt = _matplotlib()
     rows = len(results)
+    widths = {result.tokens.shape[2] for result in results}
+    # One plane for all flows of a figure, so that the eye may compare them.
+    shared = None
+    if len(widths) == 1 and max(widths) > 2:
+        shared = _main_directions([_scaled(result)[0] for result in results])
     figure, axes = plt.subplots(rows, 3, figsize=(12.6, 3.9 * rows + 0.3), squeeze=False, layout="constrained")
     try:
         for row, result in zip(axes, results, strict=True):
-            _trajectories(row[0], result, plt)
+            _trajectories(row[0], result, plt, shared)
             _norms(row[1], result)
             _distances(row[2], result)
         buffer = io.BytesIO()
@@ -110,26 +115,35 @@ def _matplotlib() -> Any:
     return plt
 
 
-def _plane(result: FlowResult) -> tuple[Array, bool, float]:
-    """Trajectories (T, N, 2) in the two main directions, whether they are shown relative to the largest norm, and the
-    share of the variance that these directions hold."""
-    tokens = result.tokens
-    if tokens.shape[1] > MOST_DRAWN:
-        tokens = tokens[:, np.linspace(0, tokens.shape[1] - 1, MOST_DRAWN).round().astype(int)]
-    largest = np.array([max(float(norms(cloud).max()), 1e-300) for cloud in tokens])
-    from_afar = bool(largest.max() > 20 * largest[0])
-    if from_afar:
-        tokens = tokens / largest[:, None, None]
+def _plane(result: FlowResult, directions: Array | None = None) -> tuple[Array, bool, float]:
+    """Trajectories (T, N, 2) in two directions (by default their own main ones), whether they are shown relative to
+    the largest norm, and the share of the square norm that these directions hold."""
+    tokens, from_afar = _scaled(result)
     width = tokens.shape[2]
     if width == 1:
         return np.concatenate([tokens, np.zeros_like(tokens)], axis=2), from_afar, 1.0
     if width == 2:
         return tokens, from_afar, 1.0
-    flat = tokens.reshape(-1, width)
-    # Directions through the origin, since the origin is where tokens collapse to and fly from.
-    _, sizes, directions = np.linalg.svd(flat[:: max(1, len(flat) // 4000)], full_matrices=False)
-    share = float((sizes[:2] ** 2).sum() / max((sizes**2).sum(), 1e-300))
-    return tokens @ directions[:2].T, from_afar, share
+    chosen = _main_directions([tokens]) if directions is None else directions
+    plane = tokens @ chosen.T
+    return plane, from_afar, float((plane**2).sum() / max((tokens**2).sum(), 1e-300))
+
+
+def _scaled(result: FlowResult) -> tuple[Array, bool]:
+    """The tokens to draw; those that have gone far are divided by the largest norm of the moment."""
+    tokens = result.tokens
+    if tokens.shape[1] > MOST_DRAWN:
+        tokens = tokens[:, np.linspace(0, tokens.shape[1] - 1, MOST_DRAWN).round().astype(int)]
+    largest = np.array([max(float(norms(cloud).max()), 1e-300) for cloud in tokens])
+    from_afar = bool(largest.max() > 20 * largest[0])
+    return (tokens / largest[:, None, None] if from_afar else tokens), from_afar
+
+
+def _main_directions(clouds: Sequence[Array]) -> Array:
+    """The two directions through the origin, where tokens collapse to and fly from, with the most square norm."""
+    flat = [cloud.reshape(-1, cloud.shape[2]) for cloud in clouds]
+    thin = np.concatenate([rows[:: max(1, len(rows) // 4000)] / max(1e-300, np.abs(rows).max()) for rows in flat])
+    return np.asarray(np.linalg.svd(thin, full_matrices=False)[2][:2])
 
 
 def _between(times: Array, path_TN2: Array, at: Array) -> Array:
@@ -149,10 +163,9 @@ def _frame(axis: Any, plane: Array, share: float, from_afar: bool) -> None:
     axis.set(xlim=(-reach, reach), ylim=(-reach, reach), aspect="equal")
     axis.axhline(0, color=_GRID, lw=0.8, zorder=0)
     axis.axvline(0, color=_GRID, lw=0.8, zorder=0)
-    where = "first two main directions" if share < 0.9995 else "the tokens' plane"
-    part = f", {share:.0%} of the square norm" if share < 0.9995 else ""
-    scale = "; divided by the largest norm" if from_afar else ""
-    axis.set_xlabel(f"{where}{part}{scale}", fontsize=8, color=_INK)
+    where = f"main directions ({share:.0%})" if share < 0.9995 else "the tokens' plane"
+    scale = "; relative to the largest norm" if from_afar else ""
+    axis.set_xlabel(f"{where}{scale}", fontsize=8, color=_INK)
     _tidy(axis)
 
 
@@ -164,8 +177,8 @@ def _tidy(axis: Any) -> None:
         axis.spines[side].set_color(_FAINT)
 
 
-def _trajectories(axis: Any, result: FlowResult, plt: Any) -> None:
-    plane, from_afar, share = _plane(result)
+def _trajectories(axis: Any, result: FlowResult, plt: Any, directions: Array | None) -> None:
+    plane, from_afar, share = _plane(result, directions)
     count = plane.shape[1]
     colours = _colours(plt, count)
     for i in range(count):
@@ -196,18 +209,21 @@ def _norms(axis: Any, result: FlowResult) -> None:
 
 def _distances(axis: Any, result: FlowResult) -> None:
     seen = result.observables
-    axis.plot(result.times, seen["distance_mean"], color=_LARGEST, lw=1.4, label="mean distance (left)")
+    axis.plot(result.times, seen["distance_mean"], color=_LARGEST, lw=1.4, label="distance")
     _logarithmic(axis, [seen["distance_mean"]])
-    axis.set_title("distances and cosines", loc="left", fontsize=10, color=_INK)
+    axis.set_title("mean distance, cosine", loc="left", fontsize=10, color=_INK)
     other = axis.twinx()
-    other.plot(result.times, seen["cosine_mean"], color=_SMALLEST, lw=1.4, label="mean cosine (right)")
+    other.plot(result.times, seen["cosine_mean"], color=_SMALLEST, lw=1.4, label="cosine (right)")
     other.set_ylim(-1.05, 1.05)
     other.tick_params(labelsize=8, colors=_SMALLEST, length=3)
     for side in ("top", "left", "bottom"):
         other.spines[side].set_visible(False)
     other.spines["right"].set_color(_FAINT)
+    _labelled(axis)
+    axis.get_legend().remove()
     handles = [*axis.get_lines()[:1], *other.get_lines()[:1]]
-    _labelled(axis, handles)
+    # Above the picture: inside it one of the two curves would be in the way.
+    axis.legend(handles=handles, fontsize=7.5, frameon=False, loc="lower right", bbox_to_anchor=(1.0, 0.99), ncols=2)
 
 
 def _logarithmic(axis: Any, curves: list[Array]) -> None:
@@ -238,9 +254,9 @@ def _events(axis: Any, result: FlowResult) -> None:
         )
 
 
-def _labelled(axis: Any, handles: Any = None) -> None:
+def _labelled(axis: Any) -> None:
     axis.set_xlabel("time", fontsize=8, color=_INK)
     axis.grid(axis="y", color=_GRID, lw=0.6)
     axis.set_axisbelow(True)
     _tidy(axis)
-    axis.legend(handles=handles, fontsize=7.5, frameon=False, loc="best")
+    axis.legend(fontsize=7.5, frameon=False, loc="best")

@@ -138,7 +138,7 @@ _ALL = (
     ),
     Preset(
         "metastable",
-        "V = -I with W = -8 I, causal (C5): the second token must go to 0 (T6), but stands still for a very long time.",
+        "V = -I with W = -8 I, causal (C5): the second token must go to 0 (T6), but stands still for very long.",
         2,
         _metastable,
         fixed_count=True,

@@ -162,7 +162,7 @@ def stack_problem(
 
     def piece(layer: Layer) -> Piece:
         def make() -> AttentionField:
-            here = layer.encoding if encoding is None else used
+            here = layer.encoding if encoding is None or _is_own(encoding, layer.encoding) else used
             return AttentionField(
                 _whole(layer, here, causal, norms, diagonal), count, position=position, reinject=reinject
             )
@@ -210,7 +210,7 @@ def _prepared(
         raise BadValue(f"norms must be 'on', 'start' or 'off', got '{norms}'.")
     start = cloud(x0, spec.width)
     masked = spec.causal if causal is None else causal
-    if encoding is None:
+    if encoding is None or _is_own(encoding, layer.encoding):
         layer.encoding.tables()
         used = layer.encoding
     else:
@@ -224,6 +224,14 @@ def _prepared(
     if spec.q_latent is not None or spec.kv_latent is not None:
         notes = (*notes, "the per-token factors of the latent norms (MLA) are left out")
     return start, used, notes
+
+
+def _is_own(encoding: Encoding | str, own: Encoding) -> bool:
+    """Whether a bare word means the model's encoding: `own`, or `rope` and `absolute` where it has such tables."""
+    word = encoding.strip().lower() if isinstance(encoding, str) else ""
+    if word in ("rope", "rotary"):
+        return own.rotary is not None
+    return word == "own" or (word == "absolute" and own.input is not None)
 
 
 def _sized(kind: str, eps: float, tokens: Array) -> Array:

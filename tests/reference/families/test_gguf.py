@@ -771,7 +771,7 @@ def test_each_convention_matters(case: Case, mistake: Callable[[Any], dict[str, 
         (find("bert", "RoBERTa"), lambda model: model.embeddings.position_embeddings.weight[2:]),
         (find("gpt2", "plain"), lambda model: model.transformer.wpe.weight),
     ],
-    ids=str,
+    ids=lambda value: str(value) if isinstance(value, Case) else "table",
 )
 def test_learned_positions(case: Case, table: Callable[[Any], torch.Tensor], tmp_path: Path) -> None:
     path, model = written(case, tmp_path)

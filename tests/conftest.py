@@ -1,0 +1,29 @@
+"""Prints, at the end of the run, the table of families whose attention was compared with the model's own."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+import pytest
+
+ROWS: dict[str, dict[str, float]] = defaultdict(dict)
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Tests may run in several processes; what each compared travels with its report to the one that prints."""
+    if report.when == "teardown":
+        for name, value in report.user_properties:
+            if name == "compared":
+                family, setting, worst = value
+                ROWS[family][setting] = max(worst, ROWS[family].get(setting, 0.0))
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    if not ROWS:
+        return
+    terminalreporter.section("families whose attention equals the model's own")
+    for family in sorted(ROWS):
+        settings = ROWS[family]
+        terminalreporter.write_line(f"{family:20s} worst {max(settings.values()):.1e}  {', '.join(settings)}")
+    terminalreporter.write_line(f"{len(ROWS)} families, {sum(map(len, ROWS.values()))} settings")

@@ -1,0 +1,131 @@
+"""The integrator against exact solutions and against SciPy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.linalg
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.integrate import solve_ivp
+
+from toposcope.dynamics.fields import AttentionField, System
+from toposcope.dynamics.integrate import Ended, Event, integrate
+from toposcope.errors import BadValue
+
+
+def attention_flow(seed: int, n: int = 8, d: int = 4) -> tuple[AttentionField, np.ndarray]:
+    random = np.random.default_rng(seed)
+    w = random.standard_normal((d, d)) / d
+    v = random.standard_normal((d, d)) / np.sqrt(d) - 0.5 * np.eye(d)
+    field = AttentionField(System(w[None], v[None], causal=bool(seed % 2)), n)
+    return field, random.standard_normal((n, d))
+
+
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 10_000))
+def test_a_linear_system_is_followed_to_the_tolerance(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    a = random.standard_normal((4, 4)) - np.eye(4)
+    x = random.standard_normal((3, 4))
+    times = np.linspace(0.0, 3.0, 31)
+    found = integrate(lambda s: s @ a.T, x, 3.0, times=times, rtol=1e-9, atol=1e-12)
+    exact = np.stack([x @ scipy.linalg.expm(a * t).T for t in times])
+    assert found.ended is Ended.END
+    assert np.abs(found.states - exact).max() < 1e-7 * np.abs(exact).max()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_attention_flows_agree_with_scipy_at_about_its_cost(seed: int) -> None:
+    field, x = attention_flow(seed)
+    times = np.linspace(0.0, 5.0, 41)
+    ours = integrate(field, x, 5.0, times=times, rtol=1e-7, atol=1e-9)
+
+    def flat(t: float, y: np.ndarray) -> np.ndarray:
+        return field(y.reshape(x.shape)).ravel()
+
+    theirs = solve_ivp(flat, (0, 5), x.ravel(), method="DOP853", rtol=1e-11, atol=1e-12, t_eval=times)
+    rk45 = solve_ivp(flat, (0, 5), x.ravel(), method="RK45", rtol=1e-7, atol=1e-9, t_eval=times)
+    reference = theirs.y.T.reshape(ours.states.shape)
+    scale = np.abs(reference).max()
+    assert np.abs(ours.states - reference).max() < 2e-5 * scale
+    assert ours.evaluations <= 1.15 * rk45.nfev
+
+
+def test_the_interpolant_is_scipys() -> None:
+    """Shampine's coefficients, and continuity of order 4 at both ends of a step."""
+    from scipy.integrate import RK45
+
+    from toposcope.dynamics import integrate as ours
+
+    assert np.allclose(ours._DENSE, RK45.P, atol=1e-15)
+    assert np.allclose(ours._DENSE.sum(axis=1)[:6], ours._A[5], atol=1e-12)
+
+
+def test_output_times_force_no_steps() -> None:
+    field, x = attention_flow(3)
+    few = integrate(field, x, 5.0)
+    many = integrate(field, x, 5.0, times=np.linspace(0, 5, 2001))
+    assert many.evaluations == few.evaluations
+    assert len(many.times) == 2001
+    assert np.allclose(many.states[-1], few.state)
+
+
+@settings(max_examples=20, deadline=None)
+@given(rate=st.floats(0.1, 5.0), level=st.floats(0.05, 0.9))
+def test_an_event_is_found_where_it_happens(rate: float, level: float) -> None:
+    event = Event("low", lambda t, s: float(s[0]) - level)
+    found = integrate(lambda s: -rate * s, np.array([1.0]), 100.0, events=[event], rtol=1e-9, atol=1e-12)
+    assert found.ended is Ended.EVENT
+    assert found.events[0].name == "low"
+    assert found.time == pytest.approx(-np.log(level) / rate, rel=1e-6)
+    assert found.state[0] == pytest.approx(level, rel=1e-6)
+
+
+def test_the_interpolant_of_a_step_cut_by_an_event_stays_right() -> None:
+    steps = []
+    event = Event("low", lambda t, s: float(s[0]) - 0.3)
+    integrate(lambda s: -s, np.array([1.0]), 9.0, events=[event], on_step=steps.append, rtol=1e-8, atol=1e-12)
+    last = steps[-1]
+    inside = np.linspace(last.begin, last.end, 7)
+    assert np.allclose(last.at(inside)[:, 0], np.exp(-inside), atol=1e-6)
+
+
+def test_stiffness_is_named_and_so_is_exhaustion() -> None:
+    stiff = integrate(lambda s: -1e6 * (s - 1.0), np.array([0.5]), 100.0, max_evaluations=2000)
+    assert stiff.ended is Ended.STIFF
+    # an oscillation that is merely long: accuracy sets the step
+    turn = np.array([[0.0, 1.0], [-1.0, 0.0]])
+    long = integrate(lambda s: s @ turn.T, np.array([1.0, 0.0]), 1e6, max_evaluations=2000, rtol=1e-8, atol=1e-10)
+    assert long.ended is Ended.EXHAUSTED
+    assert stiff.evaluations <= 2000
+    assert long.evaluations <= 2000
+
+
+def test_a_field_that_overflows_ends_as_stiff_and_not_in_nan() -> None:
+    found = integrate(lambda s: s * s, np.array([1.0]), 2.0)  # blows up at t = 1
+    assert found.ended in (Ended.STIFF, Ended.EXHAUSTED)
+    assert np.isfinite(found.state).all()
+    assert found.time == pytest.approx(1.0, abs=1e-3)
+
+
+def test_a_rotation_of_all_tokens_changes_no_step() -> None:
+    random = np.random.default_rng(5)
+    turn = np.linalg.qr(random.standard_normal((4, 4)))[0]
+    w, v = random.standard_normal((2, 4, 4)) / 4
+    x = random.standard_normal((6, 4))
+    one = integrate(AttentionField(System(w[None], v[None]), 6), x, 4.0)
+    turned = System((turn @ w @ turn.T)[None], (turn @ v @ turn.T)[None])
+    other = integrate(AttentionField(turned, 6), x @ turn.T, 4.0)
+    assert one.evaluations == other.evaluations
+    assert np.allclose(one.state @ turn.T, other.state, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    "change", [{"end": 0.0}, {"end": np.inf}, {"end": 1.0, "rtol": 0.0}, {"end": 1.0, "times": [0.5, 0.5]}]
+)
+def test_bad_arguments_are_refused(change: dict[str, object]) -> None:
+    with pytest.raises(BadValue):
+        integrate(lambda s: s, np.ones(2), **change)  # type: ignore[arg-type]
+    with pytest.raises(BadValue):
+        integrate(lambda s: s, np.array([np.nan]), 1.0)

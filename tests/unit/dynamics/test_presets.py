@@ -1,0 +1,83 @@
+"""Each preset shows what its sentence says."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from toposcope.dynamics.agreement import compare
+from toposcope.dynamics.flow import simulate
+from toposcope.dynamics.presets import PRESETS, closing_rope, find_preset, helix
+from toposcope.dynamics.record import Status
+from toposcope.dynamics.run import run
+from toposcope.errors import BadValue
+
+
+@pytest.mark.parametrize(
+    ("name", "status"),
+    [
+        ("collapse", Status.HORIZON),
+        ("explode", Status.GREW),
+        ("helix", Status.AT_REST),
+        ("clusters", Status.GREW),
+        ("c1", Status.GREW),
+        ("c1-mirror", Status.GREW),
+        ("metastable", Status.AT_REST),
+    ],
+)
+def test_every_preset_ends_as_it_should(name: str, status: Status) -> None:
+    problem = PRESETS[name].problem()
+    found = run(problem)
+    assert found.status is status
+    assert compare(problem.decide(), found).word != "contradicts"
+
+
+def test_all_presets_are_tested() -> None:
+    assert set(PRESETS) == {"collapse", "explode", "helix", "clusters", "c1", "c1-mirror", "metastable"}
+
+
+def test_collapse_brings_tokens_together_and_explode_apart() -> None:
+    down, up = (run(PRESETS[name].problem()) for name in ("collapse", "explode"))
+    assert down.observables["norm_max"][-1] < 0.1 * down.observables["norm_max"][0]
+    assert np.diff(down.observables["log_energy"]).max() <= 1e-9
+    assert np.diff(up.observables["pair_form_min"]).min() >= -1e-6
+    assert run(PRESETS["collapse"].problem(6, causal=True, horizon=200.0)).status is Status.CONVERGED
+
+
+def test_clusters_form() -> None:
+    found = run(PRESETS["clusters"].problem())
+    first, last = found.change("clusters")
+    assert first > 40
+    assert 2 <= last <= 10
+
+
+def test_the_mirror_of_c1_with_one_token_goes_to_zero() -> None:
+    assert run(PRESETS["c1-mirror"].problem(1)).status is Status.CONVERGED
+
+
+@pytest.mark.parametrize("count", [3, 5, 12])
+def test_the_helix_is_an_equilibrium(count: int) -> None:
+    start = helix(count)
+    found = simulate(
+        np.eye(2), -np.eye(2), start, causal=False, encoding=closing_rope(count), horizon=50.0, rtol=1e-9
+    )
+    assert np.abs(found.final - start).max() < 1e-6
+
+
+def test_a_perturbed_helix_stays_and_a_diagonal_or_no_rotation_lets_it_collapse() -> None:
+    stays = run(PRESETS["helix"].problem())
+    assert stays.end == 200.0
+    assert stays.observables["norm_max"][-1] == pytest.approx(1.33, abs=0.01)
+    for change in ({"diagonal": 1.0}, {"encoding": None}):
+        freed = run(PRESETS["helix"].problem(**change))
+        # |x| ~ t^{-1/2}: 0.0707 at t = 200
+        assert freed.observables["norm_max"][-1] == pytest.approx(200**-0.5, rel=0.05)
+
+
+def test_wrong_names_and_numbers() -> None:
+    with pytest.raises(BadValue, match="helix"):
+        find_preset("helx")
+    with pytest.raises(BadValue, match="has 1 tokens"):
+        PRESETS["c1"].problem(4)
+    with pytest.raises(BadValue, match="at least one"):
+        PRESETS["collapse"].problem(0)

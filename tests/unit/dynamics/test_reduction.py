@@ -1,0 +1,129 @@
+"""T9: the reduction to a head's own coordinates keeps spectrum and flow, also where rank is missing."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from toposcope.dynamics.reduction import reduce_head, reduce_system, reduce_values, spectral_norm
+
+from .systems import make_head, random_head, velocity, with_spectrum
+
+seeds = st.integers(0, 2**32 - 1)
+
+
+def largest(values: np.ndarray, count: int) -> np.ndarray:
+    return values[np.argsort(-np.abs(values))][:count]
+
+
+def as_one_set(ours: np.ndarray, theirs: np.ndarray) -> float:
+    """The greatest distance from an eigenvalue of one set to the nearest of the other, both ways."""
+    gaps = np.abs(ours[:, None] - theirs)
+    return float(max(gaps.min(axis=0).max(), gaps.min(axis=1).max()))
+
+
+@settings(max_examples=200, deadline=None)
+@given(seeds, st.integers(1, 12), st.integers(1, 12))
+def test_the_spectrum_is_that_of_the_whole(seed: int, d: int, r: int) -> None:
+    head = random_head(np.random.default_rng(seed), d, min(r, d))
+    system = reduce_head(head)
+    assert system.frozen == (min(r, d) < d)
+    assert not system.compressed
+    whole = largest(np.linalg.eigvals(head.o @ head.v), system.rank)
+    assert as_one_set(np.linalg.eigvals(system.v), whole) <= 1e-6 * np.abs(whole).max()
+    assert system.v_norm == pytest.approx(np.linalg.norm(head.v, 2))
+    assert system.o_norm == pytest.approx(np.linalg.norm(head.o, 2))
+
+
+@settings(max_examples=200, deadline=None)
+@given(seeds, st.integers(2, 10), st.integers(1, 9), st.integers(0, 8))
+def test_compression_to_the_true_rank(seed: int, d: int, r: int, rank: int) -> None:
+    """O V of rank below r: the reduced system has that rank, the same non-zero spectrum and the same flow."""
+    random = np.random.default_rng(seed)
+    r = min(r, d)
+    rank = min(rank, r)
+    v = random.standard_normal((r, rank)) @ random.standard_normal((rank, d))
+    head = make_head(*(random.standard_normal((r, d)) for _ in range(2)), v, random.standard_normal((d, r)))
+    system = reduce_head(head)
+    assert system.rank == rank
+    assert system.compressed == (rank < r)
+    assert system.frozen == (rank < d)
+    if rank:
+        whole = largest(np.linalg.eigvals(head.o @ head.v), rank)
+        assert as_one_set(np.linalg.eigvals(system.v), whole) <= 1e-5 * np.abs(whole).max()
+
+
+@settings(max_examples=150, deadline=None)
+@given(seeds, st.integers(1, 6), st.integers(1, 6), st.booleans())
+def test_the_flow_is_the_same_in_both_coordinates(seed: int, r: int, more: int, causal: bool) -> None:
+    """For x = O z (nothing frozen) O times the small velocity is the large one; then nu never moves."""
+    random = np.random.default_rng(seed)
+    head = random_head(random, r + more, r)
+    system = reduce_head(head)
+    z = random.standard_normal((4, r))
+    small = velocity(z, system.w, system.v, causal=causal)
+    whole_w, whole_v = head.scale * head.q.T @ head.k, head.o @ head.v
+    large = velocity(z @ head.o.T, whole_w, whole_v, causal=causal)
+    np.testing.assert_allclose(small @ head.o.T, large, rtol=1e-8, atol=1e-8 * np.abs(large).max())
+    frozen = np.eye(r + more) - head.o @ np.linalg.solve(system.v, head.v)  # x -> nu
+    anywhere = velocity(random.standard_normal((4, r + more)), whole_w, whole_v, causal=causal)
+    size = np.abs(anywhere).max() * np.linalg.cond(system.v)
+    np.testing.assert_allclose(anywhere @ frozen.T, 0, atol=1e-10 * size)
+
+
+@settings(max_examples=100, deadline=None)
+@given(seeds, st.integers(1, 5), st.integers(1, 4))
+def test_compressed_coordinates_carry_the_flow_too(seed: int, rank: int, lost: int) -> None:
+    """The small logits in the thin basis are the large ones: checked through the velocity of x = O' z'."""
+    random = np.random.default_rng(seed)
+    r, d = rank + lost, rank + lost + 2
+    v = random.standard_normal((r, rank)) @ random.standard_normal((rank, d))
+    head = make_head(*(random.standard_normal((r, d)) for _ in range(2)), v, random.standard_normal((d, r)))
+    system = reduce_head(head)
+    whole = head.o @ head.v
+    left, sizes, right = np.linalg.svd(whole)
+    # any thin basis of range(O V) differs from the code's by an orthogonal matrix: compare invariants of (V~, W~)
+    thin_o, thin_v = left[:, :rank] * sizes[:rank], right[:rank]
+    w = head.scale * (head.q @ thin_o).T @ (head.k @ thin_o)
+    for ours, theirs in (
+        (system.v, thin_v @ thin_o),
+        (system.w, w),
+        (system.v.T @ system.w, (thin_v @ thin_o).T @ w),
+    ):
+        np.testing.assert_allclose(
+            np.linalg.svd(ours, compute_uv=False), np.linalg.svd(theirs, compute_uv=False), rtol=1e-6, atol=1e-9
+        )
+        assert np.trace(ours) == pytest.approx(np.trace(theirs), rel=1e-6, abs=1e-8 * np.linalg.norm(theirs))
+
+
+@pytest.mark.parametrize(("d", "r"), [(3, 5), (2, 8), (1, 4)])
+def test_a_head_wider_than_the_model_freezes_nothing(d: int, r: int) -> None:
+    random = np.random.default_rng(d)
+    head = random_head(random, d, r)
+    system = reduce_head(head)
+    assert (system.rank, system.frozen, system.compressed) == (d, False, False)
+    assert as_one_set(np.linalg.eigvals(system.v), np.linalg.eigvals(head.o @ head.v)) <= 1e-8 * system.v_norm
+
+
+def test_a_zero_row_in_o_and_a_full_system() -> None:
+    random = np.random.default_rng(5)
+    head = random_head(random, 8, 3)
+    head.o[2] = 0.0
+    system = reduce_head(head)
+    assert (system.rank, system.compressed) == (3, False)
+    v, w = with_spectrum(random, 4, -1, 1), random.standard_normal((4, 4))
+    whole = reduce_system(w, v)
+    np.testing.assert_array_equal(whole.v, v)
+    np.testing.assert_allclose(whole.w, w)
+    assert not whole.frozen
+    assert not reduce_values(head.v, head.o).w.any()
+
+
+@settings(max_examples=50, deadline=None)
+@given(seeds, st.integers(0, 9), st.integers(0, 9))
+def test_spectral_norm(seed: int, rows: int, columns: int) -> None:
+    matrix = np.random.default_rng(seed).standard_normal((rows, columns))
+    expected = np.linalg.norm(matrix, 2) if matrix.size else 0.0
+    assert spectral_norm(matrix) == pytest.approx(expected, rel=1e-10)
