@@ -28,7 +28,7 @@ def dense_eigenvalues(left: np.ndarray, right: np.ndarray) -> np.ndarray:
 @settings(max_examples=300, deadline=None)
 @given(seeds, st.integers(1, 24), st.integers(1, 26), st.floats(0, 3))
 def test_the_qr_route_equals_dense(seed: int, d: int, r: int, stretch: float) -> None:
-    """Every eigenvalue, relative to the largest; what is not returned is zero. Covers r = 1, r = d, 2r >= d, r > d."""
+    """Every eigenvalue, relative to the largest; what is not returned is zero; r = 1, r = d, 2r >= d, r > d."""
     left, right = factors(seed, d, r, stretch)
     ours, theirs = sym_eigs(left, right), dense_eigenvalues(left, right)
     assert len(ours) == min(d, 2 * r)

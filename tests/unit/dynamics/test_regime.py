@@ -50,7 +50,7 @@ def cloud(random: np.random.Generator, n: int, d: int, size: float = 1.0) -> np.
 @settings(max_examples=200, deadline=None)
 @given(seeds, st.integers(2, 6), st.sampled_from(RULES))
 def test_planted_systems_get_their_rule(seed: int, d: int, rule: str) -> None:
-    """800 systems; the answer must also survive W -> cW, V -> cV and every orthogonal change of basis."""
+    """The answer must also survive W -> cW, V -> cV and every orthogonal change of basis."""
     random = np.random.default_rng(seed)
     w, v = planted(rule, random, d)
     expected = Verdict.CONVERGES if rule.startswith("T3") else Verdict.DIVERGES
@@ -197,7 +197,7 @@ def test_a_frozen_part_can_hold_tokens_away_from_zero() -> None:
     assert (found.verdict, found.rule, found.scope) == (Verdict.CONVERGES, "T3a", "nu_zero")
     start = np.array([[2.0, 0.3, 0.7, 0.0], [-2.0, -0.3, -0.7, 0.0]])
     held = simulate(head.q.T @ head.k, head.o @ head.v, start, 100.0).states[-1]
-    np.testing.assert_allclose(np.abs(held[:, 0]), 2.10, atol=0.02)
+    np.testing.assert_allclose(np.abs(held[:, 0]), 2.10, atol=0.05)
     start[:, 2] = 0.0
     free = simulate(head.q.T @ head.k, head.o @ head.v, start, 100.0).states[-1]
     assert np.abs(free[:, :2]).max() < 0.3
@@ -295,19 +295,15 @@ def test_causal_verdicts_follow_the_spectrum(seed: int, r: int, more: int, side:
     m = orthogonal(random, r) @ np.diag(2.0 ** random.uniform(-1, 1, r)) @ orthogonal(random, r)
     inverse = np.linalg.inv(m)
     q = orthogonal(random, d)
-    for other in (
-        replace(head, q=m @ head.q, k=inverse.T @ head.k),
-        replace(head, o=head.o @ m, v=inverse @ head.v),
-        replace(head, v=7.0 * head.v, q=0.01 * head.q),
-        replace(head, q=head.q @ q.T, k=head.k @ q.T, v=head.v @ q.T, o=q @ head.o),
+    for other, growth in (
+        (replace(head, q=m @ head.q, k=inverse.T @ head.k), 1.0),
+        (replace(head, o=head.o @ m, v=inverse @ head.v), 1.0),
+        (replace(head, v=7.0 * head.v, q=0.01 * head.q), 7.0),
+        (replace(head, q=head.q @ q.T, k=head.k @ q.T, v=head.v @ q.T, o=q @ head.o), 1.0),
     ):
         same = of_head(other)
         assert (same.verdict, same.rule, same.scope) == (found.verdict, found.rule, found.scope)
-        assert same.alpha == pytest.approx(
-            found.alpha * (7 if other.v is not head.v and other.o is head.o and other.k is head.k else 1),
-            rel=1e-5,
-            abs=1e-8,
-        )
+        assert same.alpha == pytest.approx(growth * found.alpha, rel=1e-5)
     turned = of_head(replace(head, v=-head.v))
     assert turned.verdict is (EXPECTED[-side] if side else Verdict.NOT_CONVERGENT)
     # the margin formula, from dense norms and the certified distance
@@ -549,7 +545,7 @@ def test_v_o_is_zero_though_o_v_is_not(causal: bool) -> None:
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("sign", [-1.0, 1.0])
 def test_rank_deficient_heads(causal: bool, sign: float) -> None:
-    """O V of rank 1 stored with r = 3: decided on its range, and any smallest error may add an eigenvalue: margin 0."""
+    """O V of rank 1 stored with r = 3: decided on its range; the least error may add an eigenvalue: margin 0."""
     random = np.random.default_rng(2)
     direction = random.standard_normal(6)
     v = np.outer(random.standard_normal(3), direction)
@@ -605,7 +601,7 @@ def test_bad_matrices(w: Any, v: Any, words: str) -> None:
 
 
 def test_norms_and_biases_decide_what_is_exact() -> None:
-    """T5 and T6 survive a norm without value bias; T3, T4 and T8 never do; post- and output norms end all exactness."""
+    """T5 and T6 survive a norm without value bias; T3, T4 and T8 never do; other norms end all exactness."""
     random = np.random.default_rng(6)
     small = np.eye(2) + 0.1 * random.standard_normal((2, 2))
     t8 = (small, -np.eye(2) + 0.1 * random.standard_normal((2, 2)))

@@ -16,7 +16,8 @@ QUERY = "encoder.albert_layer_groups.0.albert_layers.0.attention.query.weight"
 
 def describe(config: Config, source: TensorSource) -> ModelSpec:
     """Every layer in the order in which it runs; a repeated one names the first with the same tensors."""
-    config = config.with_defaults(num_hidden_layers=12, hidden_size=4096, num_attention_heads=64)
+    if config.get("model_type") is not None:  # a file that names no type has no type's defaults
+        config = config.with_defaults(num_hidden_layers=12, hidden_size=4096, num_attention_heads=64)
     root = find_root(source, QUERY)
     sizes = Sizes.of(config)
     eps = config.number("layer_norm_eps", default=1e-12)

@@ -16,6 +16,9 @@ SIGNATURE = (
     "encoder.layer.0.attention.output.LayerNorm.gamma",
 )
 
+# RoBERTa without its prefix has the same tensor names, and nothing else would tell.
+UNTYPED = ("the configuration names no model_type: read as BERT, whose positions count from row 0",)
+
 
 def layer_norm(source: TensorSource, prefix: str, eps: float) -> NormSpec:
     """A LayerNorm under its present names, or under those of the first TensorFlow conversions (gamma, beta)."""
@@ -44,7 +47,8 @@ def describe_electra(config: Config, source: TensorSource) -> ModelSpec:
 
 
 def _encoder(config: Config, source: TensorSource, family: str, *, offset: int = 0) -> ModelSpec:
-    config = config.with_defaults(num_hidden_layers=12, hidden_size=768, num_attention_heads=12)
+    if config.get("model_type") is not None:  # a file that names no type has no type's defaults
+        config = config.with_defaults(num_hidden_layers=12, hidden_size=768, num_attention_heads=12)
     root = find_root(source, QUERY)
     sizes = Sizes.of(config)
     eps = config.number("layer_norm_eps", default=1e-12)
@@ -68,6 +72,7 @@ def _encoder(config: Config, source: TensorSource, family: str, *, offset: int =
             v=Linear.at(f"{at}self.value"),
             o=Linear.at(f"{at}output.dense"),
             residual_norm=layer_norm(source, f"{at}output.LayerNorm", eps),
+            warnings=UNTYPED if family == "bert" and config.get("model_type") is None else (),
         )
 
     layers: list[LayerSpec] = []

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from toposcope.checkpoints.families import Family
 from toposcope.checkpoints.families.common import Config, Sizes
-from toposcope.checkpoints.families.decoder import SLIDING, decoder, every, filled, layer_kinds, window_reach
+from toposcope.checkpoints.families.decoder import SLIDING, decoder, every, layer_kinds, window_reach
 from toposcope.checkpoints.source import TensorSource
 from toposcope.checkpoints.spec import LayerSpec, ModelSpec, NormSpec
 from toposcope.encodings import NONE, rope_from_config
@@ -31,7 +31,7 @@ def describe_cohere(config: Config, source: TensorSource) -> ModelSpec:
 
 def describe_cohere2(config: Config, source: TensorSource) -> ModelSpec:
     """Command R7B and A: sliding layers rotate, full layers have no position at all."""
-    config = filled(config, sliding_window=4096, sliding_window_pattern=4)
+    config = config.with_defaults(sliding_window=4096, sliding_window_pattern=4)
     eps = config.number("layer_norm_eps", default=1e-5)
     reach = window_reach(config)
     kinds = layer_kinds(config, every(config.integer("sliding_window_pattern")))

@@ -41,11 +41,8 @@ class Config(Mapping[str, Any]):
         return Config({**self._values, **values}, self.where)
 
     def with_defaults(self, **values: Any) -> Config:
-        """The same with the defaults of its type for what it leaves out; a file that names no type has none."""
-        if self._values.get("model_type") is None:
-            return self
-        given = {key: value for key, value in self._values.items() if value is not None}
-        return Config({**self._values, **values, **given}, self.where)
+        """The same with the architecture's defaults for absent keys, which old files omit; null stays null."""
+        return Config({**values, **self._values}, self.where)
 
     def integer(self, *keys: str, default: int | None = None, least: int = 1) -> int:
         """The first of `keys` that is set, a whole number from `least` on; `default` where none is."""

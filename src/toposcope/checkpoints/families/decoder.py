@@ -6,7 +6,6 @@ A family's adapter calls `decoder` and says what differs; the layer it gets has 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from toposcope.checkpoints.families.common import Config, Sizes, claimed_context, find_root
 from toposcope.checkpoints.source import TensorSource
@@ -64,14 +63,6 @@ def decoder(
         embedding=f"{root}embed_tokens.weight",
         context=claimed_context(config, "max_position_embeddings"),
     )
-
-
-def filled(config: Config, **defaults: Any) -> Config:
-    """The configuration with the architecture's own defaults where a key is absent.
-
-    Old configuration files omit what equals the default. A key that is present with null stays null.
-    """
-    return Config({**defaults, **config}, config.where)
 
 
 def layer_kinds(config: Config, sliding: Callable[[int], bool]) -> list[str]:

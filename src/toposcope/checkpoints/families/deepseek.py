@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from toposcope.checkpoints.families import Family
 from toposcope.checkpoints.families.common import Config
-from toposcope.checkpoints.families.decoder import decoder, filled
+from toposcope.checkpoints.families.decoder import decoder
 from toposcope.checkpoints.source import TensorSource
 from toposcope.checkpoints.spec import LatentSpec, LayerSpec, Linear, ModelSpec, NormSpec
 from toposcope.encodings import Encoding, Pairing, rope_from_config, rope_settings
@@ -27,8 +27,8 @@ def describe_v3(config: Config, source: TensorSource) -> ModelSpec:
 
 
 def _describe(family: str, config: Config, source: TensorSource, pairing: Pairing) -> ModelSpec:
-    config = filled(
-        config, kv_lora_rank=512, q_lora_rank=1536, qk_nope_head_dim=128, qk_rope_head_dim=64, v_head_dim=128
+    config = config.with_defaults(
+        kv_lora_rank=512, q_lora_rank=1536, qk_nope_head_dim=128, qk_rope_head_dim=64, v_head_dim=128
     )
     content, turning = config.integer("qk_nope_head_dim", least=0), config.integer("qk_rope_head_dim")
     rank = config.integer("kv_lora_rank")

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from toposcope.checkpoints.families import Family
 from toposcope.checkpoints.families.common import Config
-from toposcope.checkpoints.families.decoder import SLIDING, decoder, every, filled, layer_kinds, window_reach
+from toposcope.checkpoints.families.decoder import SLIDING, decoder, every, layer_kinds, window_reach
 from toposcope.checkpoints.source import TensorSource
 from toposcope.checkpoints.spec import LayerSpec, ModelSpec, NormSpec
 from toposcope.encodings import NONE
@@ -15,7 +15,7 @@ from toposcope.encodings import NONE
 
 def describe_exaone4(config: Config, source: TensorSource) -> ModelSpec:
     """EXAONE 4: queries and keys normalised per head; without a window every layer rotates."""
-    config = filled(config, sliding_window=4096, sliding_window_pattern=4)
+    config = config.with_defaults(sliding_window=4096, sliding_window_pattern=4)
     eps = config.number("rms_norm_eps", default=1e-5)
     reach = window_reach(config)
     kinds = layer_kinds(config, (lambda index: False) if reach is None else _pattern(config))

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from toposcope.checkpoints.families import Family
 from toposcope.checkpoints.families.common import Config
-from toposcope.checkpoints.families.decoder import FULL, SLIDING, decoder, every, filled, layer_kinds, window_reach
+from toposcope.checkpoints.families.decoder import FULL, SLIDING, decoder, every, layer_kinds, window_reach
 from toposcope.checkpoints.source import TensorSource
 from toposcope.checkpoints.spec import LayerSpec, ModelSpec, NormSpec, Skipped
 from toposcope.encodings import rope_from_config
@@ -15,7 +15,7 @@ from toposcope.errors import BadConfig
 
 def describe_gemma(config: Config, source: TensorSource) -> ModelSpec:
     """Gemma: Llama whose norms multiply by 1 + gain."""
-    config = filled(config, num_key_value_heads=16, head_dim=256)
+    config = config.with_defaults(num_key_value_heads=16, head_dim=256)
     eps = config.number("rms_norm_eps", default=1e-6)
     return decoder(
         "gemma", config, source, lambda layer, at: replace(layer, input_norm=_norm(f"{at}input_layernorm", eps))
@@ -24,8 +24,7 @@ def describe_gemma(config: Config, source: TensorSource) -> ModelSpec:
 
 def describe_gemma2(config: Config, source: TensorSource) -> ModelSpec:
     """Gemma 2: norms on both sides of attention, capped logits, every other layer slides."""
-    config = filled(
-        config,
+    config = config.with_defaults(
         num_attention_heads=8,
         num_key_value_heads=4,
         head_dim=256,
@@ -49,8 +48,7 @@ def describe_gemma2(config: Config, source: TensorSource) -> ModelSpec:
 def describe_gemma3(config: Config, source: TensorSource) -> ModelSpec:
     """Gemma 3, text: normed queries and keys; five sliding layers with a short rotary base to one with a long one."""
     inner = config.part("text_config") if config.get("text_config") else config
-    inner = filled(
-        inner,
+    inner = inner.with_defaults(
         hidden_size=2304,
         num_hidden_layers=26,
         num_attention_heads=8,

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from toposcope.checkpoints.families import Family
 from toposcope.checkpoints.families.common import Config
-from toposcope.checkpoints.families.decoder import Variation, decoder, filled
+from toposcope.checkpoints.families.decoder import Variation, decoder
 from toposcope.checkpoints.source import TensorSource
 from toposcope.checkpoints.spec import ModelSpec, NormSpec
 from toposcope.encodings import rope_from_config
@@ -31,7 +31,7 @@ def describe_glm4(config: Config, source: TensorSource) -> ModelSpec:
 
 
 def _describe(family: str, config: Config, source: TensorSource, vary: Variation | None) -> ModelSpec:
-    config = filled(config, num_key_value_heads=2, head_dim=128, rms_norm_eps=EPS)
+    config = config.with_defaults(num_key_value_heads=2, head_dim=128, rms_norm_eps=EPS)
     encoding = rope_from_config(config, config.integer("head_dim"), pairing="interleaved", default_partial=0.5)
     return decoder(family, config, source, vary, encoding=encoding)
 

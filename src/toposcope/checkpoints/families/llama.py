@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from toposcope.checkpoints.families import Family
 from toposcope.checkpoints.families.common import Config, Sizes
-from toposcope.checkpoints.families.decoder import SLIDING, decoder, filled, layer_kinds, window_reach
+from toposcope.checkpoints.families.decoder import SLIDING, decoder, layer_kinds, window_reach
 from toposcope.checkpoints.source import TensorSource
 from toposcope.checkpoints.spec import ModelSpec
 from toposcope.encodings import rope_from_config
@@ -19,14 +19,14 @@ def describe(config: Config, source: TensorSource) -> ModelSpec:
 
 def describe_mistral(config: Config, source: TensorSource) -> ModelSpec:
     """Mistral: Llama with one sliding window for all layers."""
-    config = filled(config, sliding_window=4096, num_key_value_heads=8)
+    config = config.with_defaults(sliding_window=4096, num_key_value_heads=8)
     reach = window_reach(config)
     return decoder("mistral", config, source, lambda layer, at: replace(layer, reach=reach))
 
 
 def describe_mixtral(config: Config, source: TensorSource) -> ModelSpec:
     """Mixtral: Mistral's attention, no window unless one is set."""
-    config = filled(config, sliding_window=None, num_key_value_heads=8, rms_norm_eps=1e-5)
+    config = config.with_defaults(sliding_window=None, num_key_value_heads=8, rms_norm_eps=1e-5)
     reach = window_reach(config)
     encoding = rope_from_config(config, Sizes.of(config).head_dim, default_base=1e6)
     return decoder("mixtral", config, source, lambda layer, at: replace(layer, reach=reach), encoding=encoding)
@@ -34,7 +34,7 @@ def describe_mixtral(config: Config, source: TensorSource) -> ModelSpec:
 
 def describe_ministral(config: Config, source: TensorSource) -> ModelSpec:
     """Ministral: Mistral with a sliding window on the layers listed so, on all where none are listed."""
-    config = filled(config, sliding_window=4096, num_key_value_heads=8)
+    config = config.with_defaults(sliding_window=4096, num_key_value_heads=8)
     reach = window_reach(config)
     kinds = layer_kinds(config, lambda index: reach is not None)
     return decoder(

@@ -11,7 +11,6 @@ from toposcope.checkpoints.families.decoder import (
     Variation,
     decoder,
     every,
-    filled,
     layer_kinds,
     window_reach,
 )
@@ -37,7 +36,7 @@ def describe_olmo2(config: Config, source: TensorSource) -> ModelSpec:
 
 def describe_olmo3(config: Config, source: TensorSource) -> ModelSpec:
     """OLMo 3: OLMo 2 with three sliding layers to each full one; only the full ones stretch their rotation."""
-    config = filled(config, sliding_window=4096)
+    config = config.with_defaults(sliding_window=4096)
     reach, kinds, reordered = window_reach(config), layer_kinds(config, every(4)), _reordered(config)
     encodings = {kind: _olmo3_rope(config, kind) for kind in set(kinds)}
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from toposcope.checkpoints.families import Family
 from toposcope.checkpoints.families.common import Config, Sizes
-from toposcope.checkpoints.families.decoder import decoder, filled, window_reach
+from toposcope.checkpoints.families.decoder import decoder, window_reach
 from toposcope.checkpoints.source import TensorSource
 from toposcope.checkpoints.spec import LayerSpec, Linear, ModelSpec, NormSpec
 from toposcope.encodings import rope_from_config
@@ -32,7 +32,9 @@ def describe_phi(config: Config, source: TensorSource) -> ModelSpec:
 
 def describe_phi3(config: Config, source: TensorSource) -> ModelSpec:
     """Phi 3 and 4: queries, keys and values in one tensor, stacked; the rotation may have a short and a long form."""
-    config = filled(config, rms_norm_eps=1e-5, max_position_embeddings=4096, original_max_position_embeddings=4096)
+    config = config.with_defaults(
+        rms_norm_eps=1e-5, max_position_embeddings=4096, original_max_position_embeddings=4096
+    )
     reach = window_reach(config)
 
     def vary(layer: LayerSpec, at: str) -> LayerSpec:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from toposcope.checkpoints.families import Family
 from toposcope.checkpoints.families.common import Config
-from toposcope.checkpoints.families.decoder import SLIDING, Variation, decoder, filled, layer_kinds, window_reach
+from toposcope.checkpoints.families.decoder import SLIDING, Variation, decoder, layer_kinds, window_reach
 from toposcope.checkpoints.source import TensorSource
 from toposcope.checkpoints.spec import ModelSpec, NormSpec
 
@@ -16,26 +16,26 @@ WINDOWS = {"use_sliding_window": False, "sliding_window": 4096, "max_window_laye
 
 def describe_qwen2(config: Config, source: TensorSource) -> ModelSpec:
     """Qwen 2 and 2.5: Llama with biases on queries, keys and values; the upper layers may slide."""
-    config = filled(config, num_key_value_heads=32, **WINDOWS)
+    config = config.with_defaults(num_key_value_heads=32, **WINDOWS)
     return decoder("qwen2", config, source, _windows(config, _upper(config)))
 
 
 def describe_qwen2_moe(config: Config, source: TensorSource) -> ModelSpec:
     """Qwen 1.5 and 2 mixtures: as Qwen 2, but of the lower layers every other one may slide."""
-    config = filled(config, num_key_value_heads=16, **WINDOWS)
+    config = config.with_defaults(num_key_value_heads=16, **WINDOWS)
     lower = config.integer("max_window_layers", least=0)
     return decoder("qwen2_moe", config, source, _windows(config, lambda i: i % 2 == 0 and i < lower))
 
 
 def describe_qwen3(config: Config, source: TensorSource) -> ModelSpec:
     """Qwen 3: no biases, and each head's query and key is normalised before it turns."""
-    config = filled(config, head_dim=128, num_key_value_heads=32, **WINDOWS)
+    config = config.with_defaults(head_dim=128, num_key_value_heads=32, **WINDOWS)
     return decoder("qwen3", config, source, _normed(config, _windows(config, _upper(config))))
 
 
 def describe_qwen3_moe(config: Config, source: TensorSource) -> ModelSpec:
     """Qwen 3 mixtures: as Qwen 3, the window on all layers or on none."""
-    config = filled(config, num_key_value_heads=4, **WINDOWS)
+    config = config.with_defaults(num_key_value_heads=4, **WINDOWS)
     return decoder("qwen3_moe", config, source, _normed(config, _windows(config, lambda i: True)))
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from toposcope.checkpoints.families import Family
 from toposcope.checkpoints.families.common import Config, Sizes
-from toposcope.checkpoints.families.decoder import SLIDING, decoder, every, filled, layer_kinds, window_reach
+from toposcope.checkpoints.families.decoder import SLIDING, decoder, every, layer_kinds, window_reach
 from toposcope.checkpoints.source import TensorSource
 from toposcope.checkpoints.spec import LayerSpec, ModelSpec
 from toposcope.encodings import NONE, rope_from_config
@@ -14,7 +14,7 @@ from toposcope.encodings import NONE, rope_from_config
 
 def describe_smollm3(config: Config, source: TensorSource) -> ModelSpec:
     """SmolLM 3: `no_rope_layers` holds, despite its name, a 1 for each layer that does rotate."""
-    config = filled(config, num_key_value_heads=4, no_rope_layer_interval=4)
+    config = config.with_defaults(num_key_value_heads=4, no_rope_layer_interval=4)
     layers = config.integer("num_hidden_layers")
     rotates = config.listed("no_rope_layers", layers)
     if rotates is None:

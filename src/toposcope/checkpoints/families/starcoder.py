@@ -6,14 +6,14 @@ from dataclasses import replace
 
 from toposcope.checkpoints.families import Family
 from toposcope.checkpoints.families.common import Config
-from toposcope.checkpoints.families.decoder import decoder, filled, window_reach
+from toposcope.checkpoints.families.decoder import decoder, window_reach
 from toposcope.checkpoints.source import TensorSource
 from toposcope.checkpoints.spec import LayerSpec, ModelSpec, NormSpec
 
 
 def describe_starcoder2(config: Config, source: TensorSource) -> ModelSpec:
     """StarCoder 2: one sliding window for all layers, where one is set."""
-    config = filled(config, num_key_value_heads=2)
+    config = config.with_defaults(num_key_value_heads=2)
     eps = config.number("norm_epsilon", default=1e-5)
     reach = window_reach(config)
 

@@ -1,0 +1,166 @@
+"""Load a model and its tokenizer with transformers, from files that are already here: nothing is downloaded."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from toposcope.checkpoints import installed
+from toposcope.errors import BadConfig, BadFile, MissingExtra, NotFound, did_you_mean
+
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.txt", "vocab.json", "spiece.model")
+
+
+@dataclass(frozen=True, eq=False)
+class Reference:
+    """A model as transformers runs it (float32, eager attention, evaluation mode), its tokenizer, and its files."""
+
+    path: Path  # what Toposcope's own reader opens as well
+    model: Any
+    tokenizer: Any
+
+    @property
+    def context(self) -> int | None:
+        """The most tokens it takes, as far as its configuration and tokenizer say."""
+        text = self.model.config.get_text_config()
+        said = [getattr(text, name, None) for name in ("max_position_embeddings", "n_positions", "max_seq_len")]
+        said.append(getattr(self.tokenizer, "model_max_length", None))
+        found = [int(length) for length in said if isinstance(length, int) and 0 < length < 10**9]
+        return min(found) if found else None
+
+
+def load_reference(target: str | Path) -> Reference:
+    """A directory in Hugging Face layout, a .gguf file, a file of such a directory, or an installed model's name."""
+    path = locate(target)
+    require("torch", "transformers")
+    place = _place(path)
+    with _quiet():
+        return Reference(path, _model(place), _tokenizer(place))
+
+
+def locate(target: str | Path) -> Path:
+    """Where the files are."""
+    path = Path(target)
+    if path.exists():
+        return path
+    name = str(target)
+    if installed.is_known(name):
+        found = installed.find(name).path()
+        if found is not None:
+            return found
+    names = (item.name for item in installed.MODELS)
+    raise NotFound(f"there is no file, directory or installed model '{name}'. {did_you_mean(name, names)}")
+
+
+def read_text(text: str | Path) -> str:
+    """The content of a file, or of an installed text by its name ('toposcope ls texts')."""
+    path = Path(text)
+    try:
+        if not path.exists():
+            path = installed.find_text(str(text))
+        return path.read_text(encoding="utf-8", errors="replace")
+    except (IsADirectoryError, PermissionError) as error:
+        raise NotFound(f"cannot read the text {text}: {error.strerror}. Give a file, or a text's name.") from error
+
+
+def require(*packages: str) -> None:
+    """Complain about packages of the [hf] extra that are not installed."""
+    missing = [name for name in packages if not _there(name)]
+    if missing:
+        raise MissingExtra(
+            f"running a model on a text needs {' and '.join(missing)}: pip install 'toposcope[torch,hf]'. "
+            "The weights alone need neither: 'toposcope scan', 'toposcope flow'."
+        )
+
+
+def _there(package: str) -> bool:
+    try:
+        return importlib.util.find_spec(package) is not None
+    except (ImportError, ValueError):  # a test, or a user, may have blocked the module
+        return False
+
+
+@dataclass(frozen=True)
+class _Place:
+    """What `from_pretrained` is given: a directory, and the file in it where that is GGUF."""
+
+    directory: Path
+    gguf: str | None
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        found: dict[str, Any] = {"pretrained_model_name_or_path": str(self.directory), "local_files_only": True}
+        return found if self.gguf is None else {**found, "gguf_file": self.gguf}
+
+
+def _place(path: Path) -> _Place:
+    if path.is_file():
+        return _Place(path.parent, path.name if path.suffix == ".gguf" else None)
+    if (path / "config.json").is_file():
+        return _Place(path, None)
+    files = sorted(entry.name for entry in path.glob("*.gguf"))
+    if len(files) != 1:
+        seen = f"{len(files)} .gguf files" if files else "neither config.json nor a .gguf file"
+        raise NotFound(f"{path} holds {seen}; expected a model in Hugging Face layout, or one .gguf file.")
+    return _Place(path, files[0])
+
+
+def _model(place: _Place) -> Any:
+    import torch
+    from transformers import AutoModel
+
+    if place.gguf is not None:
+        require("gguf", "accelerate")
+    elif not (place.directory / "config.json").is_file():
+        raise NotFound(f"{place.directory} holds no config.json, without which transformers cannot run the model.")
+    try:
+        model = AutoModel.from_pretrained(**place.arguments, dtype=torch.float32, attn_implementation="eager")
+    except (OSError, RuntimeError) as error:
+        raise BadFile(f"transformers cannot read the weights in {place.directory} ({_brief(error)}).") from error
+    except (ValueError, KeyError, TypeError, AttributeError, ImportError) as error:
+        raise BadConfig(
+            f"transformers cannot build the model of {place.directory} ({_brief(error)}). "
+            "It must be a model that AutoModel knows."
+        ) from error
+    return model.eval()
+
+
+def _tokenizer(place: _Place) -> Any:
+    from transformers import AutoTokenizer
+
+    if place.gguf is None and not any((place.directory / name).is_file() for name in TOKENIZER_FILES):
+        raise NotFound(
+            f"no tokenizer lies in {place.directory}; expected one of {', '.join(TOKENIZER_FILES)}. "
+            "Copy the model's tokenizer files there."
+        )
+    try:
+        return AutoTokenizer.from_pretrained(**place.arguments)
+    except (OSError, RuntimeError, ValueError, KeyError, TypeError, AttributeError, ImportError) as error:
+        raise NotFound(
+            f"no tokenizer could be read in {place.directory} ({_brief(error)}). Copy the model's tokenizer files there."
+        ) from error
+
+
+def _brief(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0][:200] if lines else 'no message'}"
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """No progress bars and no advice from transformers while it loads; its settings are put back after."""
+    from transformers.utils import logging
+
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
