@@ -22,7 +22,7 @@ from toposcope.files import write_bytes
 Array = NDArray[np.float64]
 FORMATS = ("png", "svg", "pdf")
 MOST_DRAWN = 128
-FRAMES = 90
+FRAMES = 60
 _INK, _GRID, _FAINT = "#222222", "#dddddd", "#9aa5b1"
 _LARGEST, _MIDDLE, _SMALLEST = "#b2182b", "#444444", "#2166ac"
 
@@ -54,7 +54,7 @@ def draw(results: Sequence[FlowResult], path: str | Path) -> Path:
     return write_bytes(path, buffer.getvalue())
 
 
-def animate(result: FlowResult, path: str | Path, *, frames: int = FRAMES, seconds: float = 6.0) -> Path:
+def animate(result: FlowResult, path: str | Path, *, frames: int | None = None, seconds: float = 6.0) -> Path:
     """Write an animated .gif: tokens moving in the plane of their main directions, with the clock running."""
     if Path(path).suffix.lower() != ".gif":
         raise BadValue(f"cannot write the movie '{path}': its name must end in .gif.")
@@ -64,7 +64,7 @@ def animate(result: FlowResult, path: str | Path, *, frames: int = FRAMES, secon
     from matplotlib.animation import FuncAnimation, PillowWriter
 
     plane, seen_from_afar, share = _plane(result)
-    at = np.linspace(result.times[0], result.times[-1], min(frames, 4 * len(result.times)))
+    at = np.linspace(result.times[0], result.times[-1], min(frames or FRAMES, 4 * len(result.times)))
     path_TN2 = _between(result.times, plane, at)
     figure, axis = plt.subplots(figsize=(5.6, 5.4), layout="constrained")
     try:
@@ -73,6 +73,8 @@ def animate(result: FlowResult, path: str | Path, *, frames: int = FRAMES, secon
         trails = [axis.plot([], [], lw=0.9, alpha=0.5, color=colour)[0] for colour in colours]
         dots = axis.scatter(*path_TN2[0].T, c=colours, s=26, zorder=3, edgecolors="white", linewidths=0.4)
         title = axis.set_title(f"{result.title}   t = 0", loc="left", fontsize=10, color=_INK)
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")  # laid out once; doing it again for every frame takes most of the time
 
         def update(frame: int) -> list[Any]:
             first = max(0, frame - 12)

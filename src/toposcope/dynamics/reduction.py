@@ -48,8 +48,15 @@ class Reduced:
 def spectral_norm(matrix: Array) -> float:
     """The 2-norm of a matrix, from the Gram matrix of its shorter side (the largest singular value loses nothing)."""
     gram = matrix @ matrix.T if matrix.shape[0] <= matrix.shape[1] else matrix.T @ matrix
-    top = len(gram) - 1
-    return float(np.sqrt(max(0.0, scipy.linalg.eigvalsh(gram, subset_by_index=[top, top])[0]))) if gram.size else 0.0
+    return float(np.sqrt(max(0.0, one_eigenvalue(gram, len(gram) - 1)))) if gram.size else 0.0
+
+
+def one_eigenvalue(symmetric: Array, index: int) -> float:
+    """The eigenvalue with this number, counted from the least."""
+    try:
+        return float(scipy.linalg.eigvalsh(symmetric, subset_by_index=[index, index])[0])
+    except scipy.linalg.LinAlgError:  # LAPACK's search for one can fail very near a multiple of the identity
+        return float(scipy.linalg.eigvalsh(symmetric)[index])
 
 
 def reduce_system(w: Array, v: Array) -> Reduced:

@@ -12,7 +12,7 @@ import scipy.linalg
 from numpy.typing import NDArray
 
 from toposcope.checkpoints.view import Head
-from toposcope.dynamics.reduction import spectral_norm
+from toposcope.dynamics.reduction import one_eigenvalue, spectral_norm
 from toposcope.encodings import Rotary
 
 Array = NDArray[np.float64]
@@ -54,8 +54,7 @@ def rotary_facts(head: Head, rotary: Rotary, offsets: list[int], context: int | 
     for offset in offsets:
         shifted = t_q @ turned(rotary, eye, offset, "key", context) @ t_k.T
         rho = max(rho, spectral_norm(shifted - start))
-        lowest = scipy.linalg.eigvalsh((shifted + shifted.T) / 2, subset_by_index=[0, 0])
-        least[offset] = float(lowest[0])
+        least[offset] = one_eigenvalue((shifted + shifted.T) / 2, 0)
     k = turned(rotary, head.k, 0, "key", context)
     return RotaryFacts(rho, tau_uniform(q, k, rotary, head.scale), least)
 

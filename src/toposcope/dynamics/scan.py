@@ -106,7 +106,7 @@ def _whole(heads: Sequence[HeadDynamics], layers: Sequence[LayerDynamics], *, co
     """The model's row: counts, and an index of the looped, norm-free, attention-only stack (never exact)."""
     verdict = rule = None
     growth = stack_growth(list(layers)) if complete and len({layer.stack for layer in layers}) == 1 else None
-    if layers and all(part.symU["max"] < 0 and part.rank_U == len(part.factors.left) for part in layers):
+    if complete and layers and all(part.symU["max"] < 0 and part.rank_U == len(part.factors.left) for part in layers):
         verdict, rule = "contracting_first_token", "max lambda_max(sym U_l) < 0"
     elif growth is not None and growth > 1 + 1e-6:
         verdict, rule = "expanding_first_token", "rho(prod exp U_l) > 1"

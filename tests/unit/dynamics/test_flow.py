@@ -14,7 +14,7 @@ from toposcope.dynamics.flow import matrices, simulate
 from toposcope.dynamics.record import FlowResult, Status
 from toposcope.dynamics.regime import Verdict, regime
 from toposcope.dynamics.rotation import turned
-from toposcope.encodings import alibi, rope, sinusoidal
+from toposcope.encodings import alibi, rope, sinusoidal, xpos
 from toposcope.errors import BadEncoding, BadFile, BadValue, NotFound
 
 EYE = np.eye(2)
@@ -44,7 +44,9 @@ def reference(x: np.ndarray, w: np.ndarray, v: np.ndarray, causal: bool, encodin
 
 
 @pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("encoding", [rope(4), rope(4, rotary_dim=2, pairing="interleaved"), alibi(1)])
+@pytest.mark.parametrize(
+    "encoding", [rope(4), rope(4, rotary_dim=2, pairing="interleaved"), xpos(4, scale_base=4.0), alibi(1)]
+)
 def test_the_field_is_the_formula(encoding: object, causal: bool) -> None:
     random = np.random.default_rng(1)
     w, v = random.standard_normal((2, 4, 4))
@@ -251,7 +253,7 @@ def test_encodings_that_do_not_fit_are_refused() -> None:
 def test_verdicts_and_runs_agree_on_random_systems() -> None:
     """Whatever `regime` certifies, a run never contradicts; and both outcomes occur."""
     words: list[str] = []
-    for seed in range(40):
+    for seed in range(24):
         random = np.random.default_rng(seed)
         w, v = random.standard_normal((2, 3, 3)) / 1.5
         v = v - float(random.uniform(0, 1.2)) * np.eye(3)
@@ -261,4 +263,4 @@ def test_verdicts_and_runs_agree_on_random_systems() -> None:
         )
         words.append(compare(problem.decide(), found).word)
     assert "contradicts" not in words
-    assert words.count("agrees") >= 15
+    assert words.count("agrees") >= 9

@@ -229,9 +229,51 @@ def test_t9_limit_of_a_low_rank_head(case: str, seed: int) -> None:
     d, r, n = 7, 2, 3
     eps = 0.1 if case == "rms norm" else None
     system, v, o, b_v = low_rank_head(random, d, r, eps, case == "value bias")
-    x = random.standard_normal((n, d))
+    x = 0.5 * random.standard_normal((n, d))  # small logits: no token stands still for longer than the run
     field = AttentionField(system, n)
     found = run(Problem("head", x, (Piece(lambda: field),), 150.0), rtol=1e-8, max_evaluations=20_000)
     limit = x - np.linalg.solve(v @ o, (x @ v.T + b_v).T).T @ o.T
     assert np.abs(limit - x).max() > 0.05, "the head moves nothing: not a test"
     assert np.abs(found.final - limit).max() < 1e-5 * np.abs(x).max()
+
+
+@pytest.mark.parametrize("kind", ["rms", "layer"])
+def test_norms_and_biases_are_those_of_an_explicit_norm(kind: str) -> None:
+    """The folded field with its per-token factor, written out: V norm(x) + b_v mixed by softmax, then O and b_o."""
+    from toposcope.checkpoints.view import Norm
+
+    random = np.random.default_rng(8)
+    d, r, n = 6, 3, 4
+    q, k, v = random.standard_normal((3, r, d))
+    if kind == "layer":  # folding takes the mean off the rows
+        q, k, v = (m - m.mean(axis=1, keepdims=True) for m in (q, k, v))
+    o, b_o = random.standard_normal((d, r)), random.standard_normal(d)
+    b_q, b_k, b_v = random.standard_normal((3, r))
+    x = random.standard_normal((n, d))
+    system = System(
+        k[None],
+        v[None],
+        q[None],
+        o[None],
+        scale=0.4,
+        q_bias_HR=b_q[None],
+        k_bias_GR=b_k[None],
+        v_bias_GS=b_v[None],
+        o_bias_D=b_o,
+        factor=TokenFactor(kind, 0.3),
+    )
+    y = Norm(kind, 0.3)(x)
+    logits = 0.4 * (y @ q.T + b_q) @ (y @ k.T + b_k).T
+    weights = scipy.special.softmax(np.where(np.tri(n) > 0, logits, -np.inf), axis=1)
+    wanted = weights @ (y @ v.T + b_v) @ o.T + b_o
+    assert np.allclose(AttentionField(system, n)(x), wanted, atol=1e-12)
+
+
+def test_a_value_bias_under_a_norm_undoes_t6() -> None:
+    """The counterexample behind `bias_with_norm`: V = -I, b_v = (3, 0), RMSNorm, and x_1 goes to infinity."""
+    eye = np.eye(2)[None]
+    system = System(eye, -eye, v_bias_GS=np.array([[3.0, 0.0]]), factor=TokenFactor("rms", 1e-6))
+    field = AttentionField(system, 1)
+    found = run(Problem("bias", np.array([[1.0, 1.0]]), (Piece(lambda: field),), 100.0))
+    assert found.observables["norm_max"][-1] > 100
+    assert regime(eye[0], -eye[0], norm=True, value_bias=True).exact is False

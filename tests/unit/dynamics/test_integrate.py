@@ -58,7 +58,7 @@ def test_the_interpolant_is_scipys() -> None:
 
     from toposcope.dynamics import integrate as ours
 
-    assert np.allclose(ours._DENSE, RK45.P, atol=1e-15)
+    assert np.allclose(ours._DENSE, RK45.P, rtol=1e-14, atol=1e-15)
     assert np.allclose(ours._DENSE.sum(axis=1)[:6], ours._A[5], atol=1e-12)
 
 
