@@ -55,10 +55,10 @@ def _converges(result: FlowResult) -> Agreement:
 def _bounded(verdict: Regime, result: FlowResult) -> Agreement:
     assert verdict.certificate is not None
     largest = float(result.observables["norm_max"][-1])
-    radius = float(np.sqrt(verdict.certificate.bound * np.log(max(result.count, 2))))
+    radius = float(np.sqrt(verdict.certificate.bound * max(float(result.settings["beta"]), 0.0)))
     if largest <= radius:
         return Agreement("agrees", f"all tokens lie within the ball of radius {radius:.3g}")
-    if result.growth_rate < 0:
+    if result.growth_rate < 0 or result.status is Status.CONVERGED:
         return Agreement("agrees", f"tokens move towards the ball of radius {radius:.3g}")
     return Agreement("not_yet", f"tokens lie outside the ball of radius {radius:.3g} at t = {result.end:.3g}")
 

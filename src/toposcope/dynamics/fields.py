@@ -158,6 +158,13 @@ class AttentionField:
         """The tokens x = lift s + base (n, D) at a state; the base, not the position, belongs to them."""
         return self._lifted(state, self._base)
 
+    def beta(self) -> float:
+        """max_i log sum_j e^{b_ij - b_ii} over visible j, which sets the sizes in T8: log n without a bias."""
+        if self._fixed is None:
+            return float(np.log(self.count))
+        own_HN1 = np.diagonal(self._fixed, axis1=1, axis2=2)[:, :, None]
+        return float(np.log(np.exp(self._fixed - own_HN1).sum(axis=2)).max())
+
     # ---------------------------------------------------------------- inside
     def _lifted(self, state: Array, shift: Array | None) -> Array:
         tokens = state if self._lift is None else state @ self._lift.T

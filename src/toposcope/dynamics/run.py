@@ -160,6 +160,7 @@ def run(
         speed=speed / now if now > 0 else 0.0,
         settings={
             **problem.settings,
+            "beta": the_field.beta(),
             "horizon": end,
             "rtol": rtol,
             "atol": absolute,

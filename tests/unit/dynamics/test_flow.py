@@ -264,3 +264,13 @@ def test_verdicts_and_runs_agree_on_random_systems() -> None:
         words.append(compare(problem.decide(), found).word)
     assert "contradicts" not in words
     assert words.count("agrees") >= 9
+
+
+def test_beta_of_t8_counts_biases() -> None:
+    plain = System(EYE[None], EYE[None], causal=False)
+    assert AttentionField(plain, 5).beta() == pytest.approx(np.log(5))
+    slope = alibi(1, slopes=[0.5])
+    table = slope.bias.table(np.arange(5), np.arange(5))[0]
+    biased = System(EYE[None], EYE[None], causal=True, bias=slope.bias)
+    wanted = max(np.log(np.exp(table[i, : i + 1] - table[i, i]).sum()) for i in range(5))
+    assert AttentionField(biased, 5).beta() == pytest.approx(wanted)
