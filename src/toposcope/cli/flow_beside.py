@@ -21,16 +21,31 @@ def print_beside(screen: Console, found: Beside) -> None:
         _print_layers(screen, each)
         _print_correlations(screen, each.correlations)
         screen.print()
-    screen.print("a: x + attention, f: one unit of the flow, w: the whole layer. norm and spread are")
-    screen.print("logarithms of growth, cosine a difference. radial and dispersion rate: of attention,")
-    screen.print("to first order. growth index and the rest need no text: they are indices, not verdicts.")
+    screen.print("a: x + attention; f: one unit of the flow; w: the whole layer with its MLP.")
+    screen.print("norm, spread: logarithms of growth; cos: difference; radial, disp: rates of")
+    screen.print("attention to first order. The other columns need no text: indices, no verdicts.")
 
 
 def _print_layers(screen: Console, found: TextBeside) -> None:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
-    columns = ("layer", "|x|", "cos", "rank", "radial", "disp", "norm a", "f", "w", "spread a", "f", "w", "cos a", "f")
+    columns = (
+        "layer",
+        "|x|",
+        "cos",
+        "rank",
+        "radial",
+        "disp",
+        "norm a",
+        "f",
+        "w",
+        "spread a",
+        "f",
+        "w",
+        "cos a",
+        "f",
+    )
     for column in columns:
         table.add_column(column, justify="right")
     for each in found.layers:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections import Counter
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -46,6 +47,9 @@ def run(
     head_table: Annotated[bool, typer.Option("--head-table", help="Print every head.")] = False,
     null: Annotated[bool, typer.Option("--null", help="Compare with a twin of random orientation.")] = False,
     seed: Annotated[int, typer.Option("--seed", help="Seed of the twin.")] = 0,
+    layer_sums: Annotated[
+        bool | None, typer.Option("--layer-sums/--no-layer-sums", help="Judge layers as wholes too (slow when wide).")
+    ] = None,
     family: FamilyOption = None,
     heads: HeadsOption = None,
     json: JsonOption = None,
@@ -64,13 +68,21 @@ def run(
     with load(model, family=family, heads=heads) as opened:
         chosen = parse_range(layers, len(opened.layers))
         with progress("scanning layers", len(chosen)) as tick:
-            found = scan(opened, chosen, null=null, seed=seed, workers=os.cpu_count() or 1, tick=tick)
+            workers = os.cpu_count() or 1
+            found = scan(opened, chosen, null=null, seed=seed, sums=layer_sums, workers=workers, tick=tick)
         about = subject(opened)
     result = envelope(
         "scan",
         found.as_dict(),
         about=about,
-        options={"layers": layers, "null": null, "seed": seed, "family": family, "heads": heads},
+        options={
+            "layers": layers,
+            "layer_sums": layer_sums,
+            "null": null,
+            "seed": seed,
+            "family": family,
+            "heads": heads,
+        },
         seconds=time.perf_counter() - started,
         skipped=found.skipped,
     )
@@ -97,21 +109,18 @@ def run(
 
 def _print_map(out: Console, found: ScanResult) -> None:
     """One line per layer, one letter per head: the whole model at a glance."""
-    out.print("\nlayer  heads" + " " * max(1, _widest(found) - 3) + "mean growth")
-    for layer in found.layers:
-        mine = [head for head in found.heads if head.layer == layer.layer]
+    widest = max(5, max(Counter(head.layer for head in found.heads).values()))
+    out.print("\nlayer  heads" + " " * (widest - 3) + "mean growth")
+    for layer in dict.fromkeys(head.layer for head in found.heads):
+        mine = [head for head in found.heads if head.layer == layer]
         letters = "".join(LETTERS[head.regime.verdict.value] for head in mine)
         indices = [head.regime.growth_index for head in mine if head.regime.growth_index is not None]
         mean = sum(indices) / len(indices) if indices else 0.0
         bar = "#" * round(20 * mean)
-        out.print(f"{layer.layer:5d}  {letters:<{_widest(found)}}  {mean:.2f} {bar}", soft_wrap=True)
+        out.print(f"{layer:5d}  {letters:<{widest}}  {mean:.2f} {bar}", soft_wrap=True)
     used = [f"{LETTERS[word]} {word}" for word in ORDER if word in found.model["counts"]]
     out.print(f"       {', '.join(used)}")
-    out.print("       mean growth: positive share of eig(V O), an index; random weights give 0.5")
-
-
-def _widest(found: ScanResult) -> int:
-    return max(5, max(sum(head.layer == layer.layer for head in found.heads) for layer in found.layers))
+    out.print("       mean growth: positive share of eig(V O), an index; random gives 0.5")
 
 
 def _print_counts(out: Console, found: ScanResult) -> None:

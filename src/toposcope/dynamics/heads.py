@@ -164,9 +164,13 @@ def head_setting(layer: Layer, head: Head) -> Setting:
 
 
 def outside_theorems(layer: Layer) -> tuple[str, ...]:
-    """Why no theorem speaks of this layer exactly, if so."""
-    found = {"post_norm": layer.spec.residual_norm, "output_norm": layer.spec.output_norm}
-    return tuple(name for name, norm in found.items() if norm is not None)
+    """Why no theorem speaks of this layer exactly, if so.
+
+    `left_out`: the adapter warns that its view leaves something out (clipped values, a mask that had to be assumed).
+    """
+    spec = layer.spec
+    found = {"post_norm": spec.residual_norm, "output_norm": spec.output_norm, "left_out": spec.warnings or None}
+    return tuple(name for name, cause in found.items() if cause is not None)
 
 
 def pair_index(head: Head) -> float | None:

@@ -13,11 +13,13 @@ import numpy as np
 
 from toposcope.checkpoints.fold import fold
 from toposcope.checkpoints.spec import Skipped
-from toposcope.checkpoints.view import Model
+from toposcope.checkpoints.view import Layer, Model
 from toposcope.dynamics.heads import HeadDynamics, describe_head, head_dynamics
 from toposcope.dynamics.layers import LayerDynamics, layer_dynamics, stack_growth
 from toposcope.dynamics.null import randomised
 from toposcope.dynamics.storage import layer_storage_error
+
+WIDEST_SUM = 1024  # a sum over heads wider than this takes minutes a layer
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,13 +50,17 @@ def scan(
     *,
     null: bool = False,
     seed: int = 0,
+    sums: bool | None = None,
     workers: int = 2,
     tick: Callable[[], None] = lambda: None,
 ) -> ScanResult:
-    """Decide every self-attention head and layer, one layer in memory at a time; `tick` is called after each."""
+    """Decide every self-attention head and layer, one layer in memory at a time; `tick` is called after each.
+
+    `sums` asks for the layers as wholes, whose cost grows with the cube of the width; None leaves out wide ones.
+    """
     chosen = model.layers if layers is None else [model.layers[i] for i in layers]
     heads: list[HeadDynamics] = []
-    sums: list[LayerDynamics] = []
+    wholes: list[LayerDynamics] = []
     twins: list[HeadDynamics] = []
     skipped = list(model.skipped)
     random = np.random.default_rng(seed)
@@ -67,20 +73,32 @@ def scan(
                 continue
             error = layer_storage_error(model, layer)
             _ = layer.weights  # read once, before threads share it
+            judged = sums if sums is not None else _narrow(layer)
+            whole = pool.submit(layer_dynamics, layer, storage_error=error) if judged else None
             decide_one = partial(head_dynamics, layer, storage_error=error, context=model.spec.context)
             heads.extend(pool.map(decide_one, range(layer.spec.heads)))
-            sums.append(layer_dynamics(layer, storage_error=error))
+            if whole is not None:
+                wholes.append(whole.result())
+            elif sums is None:
+                what = f"layer {layer.number} as a whole"
+                skipped.append(Skipped(what, f"wider than {WIDEST_SUM}: ask for it if you can wait (--layer-sums)"))
             if null:
                 drawn = [randomised(fold(layer, head), random) for head in layer.heads]
                 twins.extend(pool.map(partial(describe_head, layer, storage_error=error, rotary=False), drawn))
             tick()
     return ScanResult(
         heads=tuple(heads),
-        layers=tuple(sums),
-        model=_whole(heads, sums, complete=len(chosen) == len(model.layers)),
+        layers=tuple(wholes),
+        model=_whole(heads, wholes, complete=len(chosen) == len(model.layers)),
         skipped=tuple(skipped),
         twin=tuple(twins),
     )
+
+
+def _narrow(layer: Layer) -> bool:
+    """Whether the sum over heads is small enough to be decided in seconds."""
+    spec = layer.spec
+    return min(spec.width, spec.kv_heads * spec.value_width) <= WIDEST_SUM
 
 
 def summary(heads: Sequence[HeadDynamics]) -> dict[str, Any]:

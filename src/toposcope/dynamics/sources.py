@@ -374,9 +374,9 @@ def _head_verdict(
         setting = replace(
             own,
             causal=system.causal,
-            rotary_excess=excess,
+            rotary_excess=float("inf") if small.compressed and excess else excess,
             linear_terms=position is not None or (_present(head.k_bias) and system.rotary is not None),
-            relative_bias=used.bias is not None,
+            relative_bias=used.bias is not None or system.reach is not None,
             bilinear=plain and (system.rotary is None or system.rotary.decay_F is None),
             norm=system.factor is not None,
         )

@@ -29,8 +29,8 @@ from toposcope.checkpoints import load
 from toposcope.checkpoints.fold import fold
 from toposcope.checkpoints.view import Layer, Model
 from toposcope.dynamics.heads import pair_index
-from toposcope.dynamics.layers import layer_dynamics
 from toposcope.dynamics.observables import dispersion, effective_rank, mean_cosine, norms
+from toposcope.dynamics.regime import positive_share
 from toposcope.dynamics.run import run
 from toposcope.dynamics.sources import layer_problem
 from toposcope.models.hidden import HiddenStates, attention_branch, hidden_states, self_layers
@@ -143,9 +143,10 @@ def beside(
     reference = load_reference(target)
     with load(reference.path) as model:
         found = []
+        known: dict[int, Weights] = {}
         for text, content in zip(texts, contents, strict=True):
             hidden = hidden_states(reference, content, tokens=tokens, name=str(text), begin=begin)
-            found.append(beside_states(model, hidden, layers, tick))
+            found.append(beside_states(model, hidden, layers, tick, known))
         return Beside(model.path.name, tuple(found))
 
 
@@ -154,18 +155,24 @@ def beside_states(
     hidden: HiddenStates,
     layers: Sequence[int] | None = None,
     tick: Callable[[], None] = lambda: None,
+    known: dict[int, Weights] | None = None,
 ) -> TextBeside:
-    """The same for hidden states that are already there."""
+    """The same for hidden states that are already there; `known` keeps the indices from one text to the next."""
+    known = {} if known is None else known
     own = self_layers(model, hidden)
     found = []
     for number in range(len(own)) if layers is None else layers:
         after = hidden.entering[number + 1] if number + 1 < len(own) else None
-        found.append(layer_beside(model, own[number], hidden.entering[number], after))
+        if number not in known:
+            known[number] = layer_weights(own[number])
+        found.append(layer_beside(model, own[number], hidden.entering[number], after, known[number]))
         tick()
     return TextBeside(hidden.cut, hidden.count, tuple(found))
 
 
-def layer_beside(model: Model, layer: Layer, x_ND: Array, after_ND: Array | None) -> LayerBeside:
+def layer_beside(
+    model: Model, layer: Layer, x_ND: Array, after_ND: Array | None, weights: Weights | None = None
+) -> LayerBeside:
     """One layer: measure x, x + a and the next layer's input, follow the flow for a unit of time, ask the weights."""
     branch_ND = attention_branch(layer, x_ND)
     flowed, status = _flow(model, layer, x_ND)
@@ -180,7 +187,7 @@ def layer_beside(model: Model, layer: Layer, x_ND: Array, after_ND: Array | None
         whole=None if after_ND is None else step(x_ND, after_ND),
         flow=None if flowed is None else step(x_ND, flowed),
         flow_status=status,
-        weights=_weights(layer),
+        weights=layer_weights(layer) if weights is None else weights,
     )
 
 
@@ -222,15 +229,21 @@ def _flow(model: Model, layer: Layer, x_ND: Array) -> tuple[Array | None, str]:
     return (result.final if result.end >= 1 - 1e-9 else None), str(result.status)
 
 
-def _weights(layer: Layer) -> Weights:
-    said = layer_dynamics(layer, storage_error=0.0)
-    pairs = [pair_index(fold(layer, head)) for head in layer.heads]
-    known = [value for value in pairs if value is not None]
+def layer_weights(layer: Layer) -> Weights:
+    """The layer's indices from the non-zero spectrum of U = sum_h O_h V_h, without the search for a certificate."""
+    folded = [fold(layer, head) for head in layer.heads]
+    groups = [[head for head in folded if head.kv_group == group] for group in range(layer.spec.kv_heads)]
+    values_RD = np.concatenate([group[0].v for group in groups])
+    outputs_DR = np.concatenate([np.sum([head.o for head in group], axis=0) for group in groups], axis=1)
+    small = values_RD @ outputs_DR if len(values_RD) <= len(outputs_DR) else outputs_DR @ values_RD
+    found = np.linalg.eigvals(small)
+    found = found[np.abs(found) > 1e-10 * np.abs(found).max()]
+    pairs = [value for head in folded if (value := pair_index(head)) is not None]
     return Weights(
-        growth_index=said.regime.growth_index,
-        alpha=said.regime.alpha,
-        rho_euler=said.rho_euler,
-        pair_index=float(np.mean(known)) if known else None,
+        growth_index=positive_share(found.real),
+        alpha=float(found.real.max()) if len(found) else None,
+        rho_euler=float(np.abs(1 + found).max()) if len(found) else None,
+        pair_index=float(np.mean(pairs)) if pairs else None,
     )
 
 

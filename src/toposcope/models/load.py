@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -159,7 +160,8 @@ def _quiet() -> Iterator[None]:
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     try:
-        yield
+        with redirect_stderr(io.StringIO()):  # the bar for GGUF files heeds no setting
+            yield
     finally:
         logging.set_verbosity(level)
         if bars:

@@ -27,7 +27,9 @@ def rank_correlation(
     predicted: str, measured: str, first: Sequence[float | None], second: Sequence[float | None]
 ) -> RankCorrelation:
     """Spearman's rho of two columns, rows with a gap left out."""
-    pairs = np.array([[a, b] for a, b in zip(first, second, strict=True) if _there(a) and _there(b)], dtype=np.float64)
+    pairs = np.array(
+        [[a, b] for a, b in zip(first, second, strict=True) if _there(a) and _there(b)], dtype=np.float64
+    )
     count = len(pairs)
     if count < 4 or (np.ptp(pairs, axis=0) == 0).any():
         return RankCorrelation(predicted, measured, None, None, count)

@@ -162,7 +162,9 @@ class Verification:
     def correlations(self) -> tuple[RankCorrelation, ...]:
         """Spearman's rank correlation of each index with each simulated rate, over the heads."""
         return tuple(
-            rank_correlation(index, rate, [getattr(r, index) for r in self.runs], [getattr(r, rate) for r in self.runs])
+            rank_correlation(
+                index, rate, [getattr(r, index) for r in self.runs], [getattr(r, rate) for r in self.runs]
+            )
             for rate in ("rate", "mean_rate")
             for index in INDICES
         )
@@ -344,7 +346,7 @@ def follow(V: Array, times_T: Array, path_TR: Array) -> Followed:
         least=-_log(float(np.linalg.norm(scipy.linalg.expm(-V * span), 2))),
         most=_log(float(np.linalg.norm(scipy.linalg.expm(V * span), 2))),
         error=error,
-        unstable_share=first / size if unstable and size > 0 else None,
+        unstable_share=(first / size if size > 0 else 0.0) if unstable else None,
         unstable_growth=_log(last) - _log(first) if unstable and first > 0 else None,
     )
 
@@ -353,11 +355,11 @@ def _log(value: float) -> float:
     return float(np.log(max(value, np.finfo(np.float64).tiny)))
 
 
-def _judged(
-    verdict: Regime, problem: Problem, result: FlowResult, followed: Followed | None
-) -> tuple[str, str]:
+def _judged(verdict: Regime, problem: Problem, result: FlowResult, followed: Followed | None) -> tuple[str, str]:
     if followed is not None and not followed.on_path:
         return "contradicts", f"the token that V alone drives left its path by {followed.error:.1e}"
+    if verdict.rule == "T6" and followed is not None and (followed.unstable_growth or 0.0) > 0:
+        return "contradicts", "the first token has a part that grows without end"
     if verdict.verdict is Verdict.CONVERGES and result.status is Status.GREW:
         result = _run(problem, SECOND_CAP)  # a long transient of a non-normal V, or more?
     if verdict.rule in ("T5", "T6") and verdict.verdict is not Verdict.CONVERGES:
@@ -373,8 +375,12 @@ def _grows(verdict: Regime, followed: Followed | None) -> tuple[str, str]:
     if followed is None:
         return "not_yet", f"{who} could not be followed"
     share, grown = followed.unstable_share, followed.unstable_growth
-    if share is None or grown is None:
-        return "not_yet", f"{who} has no part in the directions that grow"
+    if share is None:
+        return "contradicts", f"no direction grows, so {who} cannot"
+    if verdict.verdict is Verdict.DIVERGES and share < 1 - PATH_TOLERANCE:
+        return "contradicts", f"{who} has a part in directions that do not grow"
+    if grown is None:
+        return "not_yet", f"{who} has no part in the directions that grow: the theorem excepts such starts"
     if followed.log_growth > 0:
         return "agrees", f"{who} has grown {np.exp(min(followed.log_growth, 700)):.3g}-fold along e^(Vt)"
     if grown > 0:

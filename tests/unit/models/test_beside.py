@@ -1,0 +1,102 @@
+"""The discrete model beside its flow, on tiny models whose numbers can be had another way."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import toposcope
+from tests.unit.models.making import TEXT, write_bert, write_llama
+from toposcope.cli.common import console
+from toposcope.cli.flow_beside import print_beside
+from toposcope.dynamics.layers import layer_dynamics
+from toposcope.models.beside import beside, dispersion_rate, layer_weights, radial_rate, step
+from toposcope.models.hidden import attention_branch, hidden_states
+from toposcope.models.load import load_reference
+from toposcope.results import plain
+
+pytest.importorskip("torch", reason="hidden states need torch: pip install torch")
+pytest.importorskip("transformers", reason="hidden states need transformers: pip install transformers")
+
+
+def test_rates_are_derivatives() -> None:
+    random = np.random.default_rng(0)
+    x, a = random.standard_normal((2, 9, 6))
+    h = 1e-6
+    grown = step(x, x + h * a)
+    assert radial_rate(x, a) == pytest.approx(grown.norm_growth / h, rel=1e-4)
+    assert dispersion_rate(x, a) == pytest.approx(2 * grown.dispersion_growth / h, rel=1e-4)
+    assert step(x, x).norm_growth == step(x, x).rank_change == step(x, x).cosine_change == 0
+    assert step(x, 3 * x).norm_growth == pytest.approx(np.log(3))
+    assert radial_rate(x, 2 * x) == pytest.approx(2)
+    assert dispersion_rate(x, -x) == pytest.approx(-2)
+    assert dispersion_rate(x[:1], a[:1]) is None
+    assert step(x[:1], a[:1]).cosine_change is None
+
+
+@pytest.mark.parametrize("family", ["llama", "bert"])
+def test_the_whole_of_it(tmp_path: Path, family: str, capsys: pytest.CaptureFixture[str]) -> None:
+    (write_llama if family == "llama" else write_bert)(tmp_path / "model")
+    for name, text in (("one", TEXT), ("two", TEXT[40:] + TEXT)):
+        (tmp_path / name).write_text(text)
+    ticks: list[int] = []
+    found = beside(
+        tmp_path / "model",
+        [tmp_path / "one", tmp_path / "two"],
+        tokens=12,
+        tick=lambda: ticks.append(1),
+    )
+    assert len(ticks) == 10
+    first, second = found.texts
+    assert [each.layer for each in first.layers] == list(range(5))
+    assert first.layers[-1].whole is None
+    assert first.layers[0].radial_rate != second.layers[0].radial_rate
+    assert first.layers[3].weights == second.layers[3].weights
+    hidden = hidden_states(load_reference(tmp_path / "model"), TEXT, tokens=12)
+    with toposcope.load(tmp_path / "model") as model:
+        for each, layer, x in zip(first.layers, model.layers, hidden.entering, strict=True):
+            branch = attention_branch(layer, x)
+            assert each.radial_rate == pytest.approx(radial_rate(x, branch))
+            assert each.attention == step(x, x + branch)
+            if each.layer < 4:
+                assert each.whole == step(x, hidden.entering[each.layer + 1])
+            assert each.flow is not None
+    rows = {(each.predicted, each.measured): each for each in first.correlations}
+    assert rows["flow", "attention norm_growth"].count == 5
+    assert rows["growth_index", "whole norm_growth"].count == 4
+    assert json.loads(json.dumps(plain(found.as_dict()), allow_nan=False))["texts"][1]["tokens"] == 12
+    print_beside(console(), found)
+    printed = capsys.readouterr().out.splitlines()
+    assert "rho by Spearman; * p < 0.01" in printed
+    assert max(map(len, printed)) <= 80 or not any(len(line) > 80 for line in printed if "first" not in line)
+
+
+def test_the_flow_of_a_weak_layer_is_its_residual_step(tmp_path: Path) -> None:
+    """With a small O the tokens hardly move within the unit of time, and Euler's step is the flow."""
+    import torch
+
+    model = write_llama(tmp_path)
+    with torch.no_grad():
+        for layer in model.layers:
+            layer.self_attn.o_proj.weight.mul_(1e-3)
+    model.save_pretrained(tmp_path)
+    (tmp_path / "text").write_text(TEXT)
+    for each in beside(tmp_path, [tmp_path / "text"], tokens=12).texts[0].layers:
+        assert each.flow is not None
+        assert abs(each.attention.norm_growth) > 1e-6
+        assert each.flow.norm_growth == pytest.approx(each.attention.norm_growth, rel=0.05, abs=1e-6)
+        assert each.flow.cosine_change == pytest.approx(each.attention.cosine_change, rel=0.05, abs=1e-6)
+
+
+@pytest.mark.parametrize("family", ["llama", "bert"])
+def test_indices_are_those_of_scan(tmp_path: Path, family: str) -> None:
+    (write_llama if family == "llama" else write_bert)(tmp_path)
+    with toposcope.load(tmp_path) as model:
+        for layer in model.layers:
+            ours, theirs = layer_weights(layer), layer_dynamics(layer, storage_error=0.0)
+            assert ours.alpha == pytest.approx(theirs.regime.alpha)
+            assert ours.rho_euler == pytest.approx(theirs.rho_euler)
+            assert ours.growth_index == pytest.approx(theirs.regime.growth_index)

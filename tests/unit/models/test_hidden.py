@@ -1,0 +1,137 @@
+"""Hidden states and the attention branch of tiny models, against transformers' own forward pass."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import toposcope
+from tests.unit.models.making import TEXT, write_bert, write_llama
+from toposcope.errors import BadConfig, BadFile, BadValue, MissingExtra, NotFound
+from toposcope.models.hidden import HiddenStates, attention_branch, hidden_states, self_layers
+from toposcope.models.load import Reference, load_reference, locate, read_text
+
+torch = pytest.importorskip("torch", reason="the comparison needs torch: pip install torch")
+pytest.importorskip("transformers", reason="the comparison needs transformers: pip install transformers")
+
+
+def watched(model: Any, layers: Any, attention_of: Any, ids: np.ndarray) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """What enters each layer and what its attention adds, by hooks on the modules themselves."""
+    inputs: list[np.ndarray] = []
+    outputs: list[np.ndarray] = []
+    hooks = []
+    for layer in layers:
+        hooks.append(
+            layer.register_forward_pre_hook(
+                lambda _, args, kwargs: inputs.append((args[0] if args else kwargs["hidden_states"])[0].numpy()),
+                with_kwargs=True,
+            )
+        )
+        hooks.append(
+            attention_of(layer).register_forward_hook(
+                lambda _, __, out: outputs.append((out[0] if isinstance(out, tuple) else out)[0].numpy())
+            )
+        )
+    with torch.no_grad():
+        model(input_ids=torch.from_numpy(ids)[None])
+    for hook in hooks:
+        hook.remove()
+    return inputs, outputs
+
+
+@pytest.mark.parametrize("family", ["llama", "bert"])
+def test_states_and_branch_equal_theirs(tmp_path: Path, family: str) -> None:
+    (write_llama if family == "llama" else write_bert)(tmp_path)
+    reference = load_reference(tmp_path)
+    hidden = hidden_states(reference, TEXT, tokens=14)
+    model = reference.model
+    layers = model.layers if family == "llama" else model.encoder.layer
+    of = (lambda layer: layer.self_attn) if family == "llama" else (lambda layer: layer.attention.output.dense)
+    theirs_in, theirs_out = watched(model, layers, of, hidden.token_ids)
+    assert hidden.count == 14
+    assert len(hidden.entering) == len(theirs_in) == 5
+    with toposcope.load(reference.path) as ours:
+        for layer, x, their_x, added in zip(
+            self_layers(ours, hidden), hidden.entering, theirs_in, theirs_out, strict=True
+        ):
+            np.testing.assert_allclose(x, their_x, atol=1e-7)
+            branch = attention_branch(layer, x)
+            assert np.abs(added).max() > 0.1
+            np.testing.assert_allclose(branch, added, atol=1e-5)
+
+
+def test_a_long_text_is_cut_and_says_so(tmp_path: Path) -> None:
+    write_llama(tmp_path)
+    reference = load_reference(tmp_path)
+    assert reference.context == 32
+    long = hidden_states(reference, TEXT * 5, tokens=100, name="hills")
+    assert long.count == 32
+    assert long.cut == "the first 32 tokens of hills (of 100 asked for: the model's context is 32)"
+    short = hidden_states(reference, "the disc is", tokens=8, name="hills", begin=4)
+    assert short.tokens == ("disc", "is")
+    assert short.cut == "the first 2 tokens of hills from character 4 on (which has no more)"
+    with pytest.raises(BadValue, match="holds no token"):
+        hidden_states(reference, "", tokens=8)
+    with pytest.raises(BadValue, match="at least one token"):
+        hidden_states(reference, TEXT, tokens=0)
+
+
+def test_states_of_another_model_are_refused(tmp_path: Path) -> None:
+    write_llama(tmp_path)
+    with toposcope.load(tmp_path) as model:
+        wrong = HiddenStates("t", np.arange(3), ("a", "b", "c"), (np.zeros((3, 24)),), np.zeros((3, 24)), "t")
+        with pytest.raises(BadValue, match="not the same model"):
+            self_layers(model, wrong)
+
+
+def test_broken_weights_are_an_error(tmp_path: Path) -> None:
+    write_llama(tmp_path)
+    reference = load_reference(tmp_path)
+    with torch.no_grad():
+        reference.model.layers[1].mlp.up_proj.weight[0, 0] = float("nan")
+    with pytest.raises(BadValue, match="layer 2 hold NaN"):
+        hidden_states(reference, TEXT, tokens=4)
+
+
+class TestLoading:
+    def test_what_is_missing_is_named(self, tmp_path: Path) -> None:
+        with pytest.raises(NotFound, match="neither config.json nor"):
+            load_reference(tmp_path)
+        with pytest.raises(NotFound, match="Did you mean 'smollm2'"):
+            locate("smolm2")
+        with pytest.raises(NotFound, match="cannot read the text"):
+            read_text(tmp_path)
+
+    def test_no_tokenizer(self, tmp_path: Path) -> None:
+        write_llama(tmp_path)
+        (tmp_path / "tokenizer.json").unlink()
+        with pytest.raises(NotFound, match="no tokenizer lies in"):
+            load_reference(tmp_path)
+
+    def test_a_model_that_transformers_does_not_know(self, tmp_path: Path) -> None:
+        write_llama(tmp_path)
+        (tmp_path / "config.json").write_text('{"model_type": "hillfinder"}')
+        with pytest.raises(BadConfig, match="cannot build the model"):
+            load_reference(tmp_path)
+
+    def test_no_weights(self, tmp_path: Path) -> None:
+        write_llama(tmp_path)
+        (tmp_path / "model.safetensors").unlink()
+        with pytest.raises(BadFile, match="cannot read the weights"):
+            load_reference(tmp_path)
+
+    def test_without_torch(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "torch", None)
+        with pytest.raises(MissingExtra, match=r"needs torch: pip install 'toposcope\[torch,hf\]'"):
+            load_reference(tmp_path)
+
+    def test_a_weights_file_stands_for_its_directory(self, tmp_path: Path) -> None:
+        write_llama(tmp_path)
+        found = load_reference(tmp_path / "model.safetensors")
+        assert isinstance(found, Reference)
+        assert next(found.model.parameters()).dtype is torch.float32
+        assert not found.model.training
