@@ -1,7 +1,7 @@
 """Token dynamics: where attention drives the tokens, decided by theorems and watched by integration.
 
-`regime(W, V)` gives a verdict with its rule, scope and margin; `simulate(W, V, x0)` lets the tokens flow; `scan(model)`
-decides every head of a checkpoint.
+`regime(W, V)` gives a verdict with its rule, scope and margin; `simulate(W, V, x0)` lets the tokens flow;
+`scan(model)` decides every head of a checkpoint.
 """
 
 from __future__ import annotations
