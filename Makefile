@@ -34,7 +34,10 @@ $(VENV)/.full: $(VENV)/.core
 demo: $(VENV)/.core
 	@mkdir -p out
 	$(BIN)/toposcope check smollm2
-	$(BIN)/toposcope inspect smollm2 --head-table --html $(DEMO) --json out/smollm2.json
+	$(BIN)/toposcope scan smollm2 --json out/smollm2-scan.json
+	$(BIN)/toposcope inspect smollm2 --head-table --html $(DEMO) --csv out/smollm2-heads.csv > out/smollm2-heads.txt
+	@echo
+	@echo "Head table: $(CURDIR)/out/smollm2-heads.txt"
 	@echo "Report: $(CURDIR)/$(DEMO)"
 
 lint: $(VENV)/.full

@@ -11,12 +11,9 @@ import os
 import time
 from pathlib import Path
 
-for _threads in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ.setdefault(_threads, "1")  # matrices are small, and heads run in processes side by side
-
 import toposcope
-from toposcope.cli.flow_beside import print_verification
 from toposcope.cli.common import console
+from toposcope.cli.flow_beside import print_verification
 from toposcope.files import write_json
 from toposcope.models.hidden import hidden_states
 from toposcope.models.load import load_reference, read_text
@@ -25,6 +22,8 @@ from toposcope.results import plain
 
 
 def main() -> int:
+    # Matrices are small and heads run in processes side by side: those are not to start threads as well.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     parser = argparse.ArgumentParser(prog="bench.verdicts", description=__doc__)
     parser.add_argument("models", nargs="*", default=["smollm2", "minilm"], metavar="MODEL")
     parser.add_argument("--texts", nargs="+", default=["wiki", "c4"], metavar="TEXT")

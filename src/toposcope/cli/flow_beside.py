@@ -23,7 +23,8 @@ def print_beside(screen: Console, found: Beside) -> None:
         screen.print()
     screen.print("a: x + attention; f: one unit of the flow; w: the whole layer with its MLP.")
     screen.print("norm, spread: logarithms of growth; cos: difference; radial, disp: rates of")
-    screen.print("attention to first order. The other columns need no text: indices, no verdicts.")
+    screen.print("attention to first order. step: a as a predictor of w, the control for flow.")
+    screen.print("The columns after it need no text: they are indices, not verdicts.")
 
 
 def _print_layers(screen: Console, found: TextBeside) -> None:
@@ -122,14 +123,16 @@ def _print_correlations(screen: Console, found: Sequence[RankCorrelation]) -> No
     """One row per measured quantity, one column per predictor."""
     from rich.table import Table
 
-    predictors = list(dict.fromkeys(each.predicted for each in found))
+    order = {"flow": 0, "step": 1}  # then as they come
+    predictors = sorted(dict.fromkeys(each.predicted for each in found), key=lambda name: order.get(name, 2))
     table = Table(box=None, pad_edge=False, header_style="bold", title="rank correlation", title_justify="left")
     table.add_column("")
     for name in predictors:
         table.add_column(name, justify="right")
     for measured in dict.fromkeys(each.measured for each in found):
         row = {each.predicted: each for each in found if each.measured == measured}
-        table.add_row(measured, *(_rho(row.get(name)) for name in predictors))
+        label = measured.replace("attention ", "a ").replace("whole ", "w ")
+        table.add_row(label, *(_rho(row.get(name)) for name in predictors))
     screen.print(table)
     screen.print("rho by Spearman; * p < 0.01")
 

@@ -4,8 +4,10 @@
 
 is the 2-norm of the smallest complex perturbation that puts an eigenvalue of M on the line Re = s; with s = 0 and M
 stable it is the distance to instability. A grid over w only gives an upper bound, which can be many times too large.
-sigma_min changes by at most |w - w'| between w and w', so on [a, b] it cannot go below (f(a) + f(b) - (b - a))/2:
-branch and bound on that turns samples into a proof.
+sigma_min changes by at most |w - w'| between w and w', so a value at one w is a proof about an interval around it,
+and branch and bound turns such proofs into one for the whole line. Where the distance is well above rounding an
+interval of half width h around c is proven by one Cholesky factorisation: f(c) >= t + h exactly when
+(M - z)^*(M - z) - (t + h)^2 I is positive, z = s + i c. Nearer to zero singular values are computed instead.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import heapq
 from dataclasses import dataclass
 
 import numpy as np
+import scipy.linalg.lapack
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
@@ -46,8 +49,32 @@ def distance_to_line(matrix: Array, s: float = 0.0, *, tightness: float = TIGHTN
     sampler = _Sampler(matrix, norm)
     eigenvalues = np.linalg.eigvals(matrix)
     # Dips lie near the eigenvalues that are close to the line: starting there finds the minimum at once.
-    near = np.abs(eigenvalues[np.argsort(np.abs(eigenvalues.real - s))[:8]].imag)
-    starts = np.unique(np.clip(np.concatenate([np.linspace(0.0, end, 9), near]), 0.0, end))
+    near = np.abs(eigenvalues[np.argsort(np.abs(eigenvalues.real - s))[:4]].imag)
+    starts = np.unique(np.clip(np.concatenate([[0.0], near]), 0.0, end))
+    best = float(sampler(s, starts)[0].min())
+    if (tightness * best) ** 2 > 1e6 * size * EPS * (norm + abs(s) + end) ** 2:
+        return _by_factors(sampler, s, end, tightness, best, len(starts))
+    starts = np.unique(np.concatenate([starts, np.linspace(0.0, end, 9)]))
+    return _by_samples(sampler, s, tightness, starts, least=100 * size * EPS * norm)
+
+
+def _by_factors(sampler: _Sampler, s: float, end: float, tightness: float, best: float, samples: int) -> LineDistance:
+    """Halve intervals until each is proven to stay above tightness * best; a lower value met is the new best."""
+    intervals = [(end * i / 8, end * (i + 1) / 8) for i in range(8)]
+    while intervals and samples < MOST_SAMPLES:
+        a, b = intervals.pop()
+        centre, half = (a + b) / 2, (b - a) / 2
+        samples += 1
+        if sampler.surely_above(s, centre, tightness * best + half):
+            continue
+        if half < (1 - tightness) * best:  # so short that the value itself must be low here
+            best = min(best, float(sampler(s, np.array([centre]))[0][0]))
+        intervals += [(a, centre), (centre, b)]
+    return LineDistance(s, 0.0 if intervals else tightness * best, best, samples)
+
+
+def _by_samples(sampler: _Sampler, s: float, tightness: float, starts: Array, least: float) -> LineDistance:
+    """Branch and bound on values at interval ends, which bound the inside by (f(a) + f(b) - (b - a))/2."""
     values, floors = sampler(s, starts)
     best = float(values.min())
     queue: list[tuple[float, float, float, float, float]] = []
@@ -58,7 +85,7 @@ def distance_to_line(matrix: Array, s: float = 0.0, *, tightness: float = TIGHTN
     for i in range(len(starts) - 1):
         push(starts[i], starts[i + 1], floors[i], floors[i + 1])
     samples = len(starts)
-    while samples < MOST_SAMPLES and queue[0][0] < tightness * best and best > 100 * size * EPS * norm:
+    while samples < MOST_SAMPLES and queue[0][0] < tightness * best and best > least:
         # Split several of the worst intervals at once: one batched call instead of many small ones.
         worst = [heapq.heappop(queue) for _ in range(min(8, len(queue))) if queue[0][0] < tightness * best]
         middles = np.array([_split(*interval[1:]) for interval in worst])
@@ -87,6 +114,18 @@ class _Sampler:
 
     def __init__(self, matrix: Array, norm: float) -> None:
         self._matrix, self._norm, self._gram = matrix, norm, matrix.T @ matrix
+        self._even, self._odd = matrix + matrix.T, matrix.T - matrix
+
+    def surely_above(self, s: float, frequency: float, value: float) -> bool:
+        """Whether sigma_min(M - (s + i w) I) > value, proven by a Cholesky factorisation with room for rounding."""
+        size = len(self._matrix)
+        away = s * s + frequency * frequency
+        shifted = np.empty((size, size), dtype=np.complex128, order="F")
+        shifted.real = self._gram - s * self._even
+        shifted.imag = -frequency * self._odd
+        room = 16 * size * EPS * (self._norm + np.sqrt(away)) ** 2
+        shifted[np.diag_indices(size)] += away - value * value - room
+        return bool(scipy.linalg.lapack.zpotrf(shifted, lower=1, clean=0, overwrite_a=1)[1] == 0)
 
     def __call__(self, s: float, frequencies: Array) -> tuple[Array, Array]:
         z = s + 1j * frequencies[:, None, None]

@@ -8,11 +8,12 @@ For the residual stream x entering a layer and its attention branch a, over the 
 * radial rate      mean_i <x_i, a_i> / |x_i|^2
 * dispersion rate  2 sum_i <x_i - x, a_i - a> / sum_i |x_i - x|^2 (x, a without index: means)
 
-`attention` measures the step x -> x + a, the residual step of the layer's flow with step 1; `whole` the step to the next
-layer's input, MLP and norms included (not for the last layer, whose output a final norm may hide). `flow` is
-dx/dt = a(x), the norm's per-token factor on, followed for one unit of time from the same x. At t = 0 its rates are those
-of the real branch by construction, so only what it does in a whole unit of time is called a prediction. `weights`
-holds indices that have never seen a token.
+`attention` measures the step x -> x + a, of size 1 along the layer's flow; `whole` the step to the input of the next
+layer, MLP and norms included (not for the last layer, whose output a final norm may hide). `flow` is dx/dt = a(x)
+with the norm's per-token factor, followed for one unit of time from the same x. At t = 0 its rates are those of the
+real branch by construction, so only what it does in a whole unit of time is called a prediction. `weights` holds
+indices that have never seen a token. `step`, the attention step as a predictor of the whole one, is the control: the
+flow earns credit for the whole layer only where it does better than that.
 """
 
 from __future__ import annotations
@@ -97,6 +98,8 @@ class TextBeside:
             for name in STEP_FIELDS:
                 column = self._steps(measured, name)
                 found.append(rank_correlation("flow", f"{measured} {name}", self._steps("flow", name), column))
+                if measured == "whole":
+                    found.append(rank_correlation("step", f"whole {name}", self._steps("attention", name), column))
                 found += [self._by_weights(index, f"{measured} {name}", column) for index in WEIGHT_FIELDS]
         for name in RATE_FIELDS:
             column = [getattr(each, name) for each in self.layers]

@@ -142,7 +142,8 @@ def _tokenizer(place: _Place) -> Any:
         return AutoTokenizer.from_pretrained(**place.arguments)
     except (OSError, RuntimeError, ValueError, KeyError, TypeError, AttributeError, ImportError) as error:
         raise NotFound(
-            f"no tokenizer could be read in {place.directory} ({_brief(error)}). Copy the model's tokenizer files there."
+            f"no tokenizer could be read in {place.directory} ({_brief(error)}). "
+            "Copy the model's tokenizer files there."
         ) from error
 
 

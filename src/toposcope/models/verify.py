@@ -10,8 +10,8 @@ and stops early at growth 1e4 or after 6000 calls of the field. What theory allo
 
 * `converges` (T6): tokens may grow for a while, stand still or run out of time, but not grow without end. A run that
   reaches the growth cap is repeated with a cap of 1e8.
-* `diverges`, `not_convergent` (T5) speak of the first causal token, or of a consensus where there is no mask: its path
-  is known, x(t) = e^{V~ t} x(0), and the run must follow it. With eigenvalues of positive real part on the left
+* `diverges`, `not_convergent` (T5) speak of the first causal token, or of a consensus where there is no mask. Its
+  path is known, x(t) = e^{V~ t} x(0), and the run must follow it. With eigenvalues of positive real part on the left
   invariant space Y, |Y^T x| then grows without end unless Y^T x(0) = 0: `unstable_share` is |Y^T x(0)| / |x(0)|.
 """
 

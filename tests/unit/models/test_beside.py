@@ -67,6 +67,8 @@ def test_the_whole_of_it(tmp_path: Path, family: str, capsys: pytest.CaptureFixt
     rows = {(each.predicted, each.measured): each for each in first.correlations}
     assert rows["flow", "attention norm_growth"].count == 5
     assert rows["growth_index", "whole norm_growth"].count == 4
+    assert rows["step", "whole norm_growth"].count == 4
+    assert ("step", "attention norm_growth") not in rows
     assert json.loads(json.dumps(plain(found.as_dict()), allow_nan=False))["texts"][1]["tokens"] == 12
     print_beside(console(), found)
     printed = capsys.readouterr().out.splitlines()
