@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 
 import toposcope
+from toposcope.cli.beside_words import print_verification
 from toposcope.cli.common import console
-from toposcope.cli.flow_beside import print_verification
 from toposcope.files import write_json
 from toposcope.models.hidden import hidden_states
 from toposcope.models.load import load_reference, read_text

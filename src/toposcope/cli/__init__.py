@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 COMMANDS = {
+    "beside": "What layers do to a real text, beside the flow.",
     "check": "Is the positional encoding really there and in force?",
     "flow": "Let tokens flow under a model's weights, and watch.",
     "inspect": "Show a checkpoint's architecture, encoding and heads.",

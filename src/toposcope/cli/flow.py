@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from toposcope.dynamics.record import FlowResult
     from toposcope.dynamics.regime import Regime
     from toposcope.dynamics.run import Problem
+    from toposcope.encodings import Encoding
 
 PRESET_NAMES = "collapse, explode, helix, clusters, c1, c1-mirror, metastable"
 
@@ -138,7 +140,7 @@ def run(
 
         opened = load(model, family=family, heads=heads)
         tokens, described = _model_tokens(opened, text, token_ids, cloud, start, n, seed)
-        make = _from_model(opened, head, layer, stack, tokens, norms, shared)
+        make = _from_model(opened, head, layer, stack, tokens, norms, shared, positioned=start is not None)
         title = f"{opened.path.name} ({opened.family}): {described}"
     else:
         if text or token_ids or head or layer is not None or stack:
@@ -283,9 +285,17 @@ def _from_model(
     tokens: Any,
     norms: str | None,
     shared: dict[str, Any],
+    *,
+    positioned: bool,
 ) -> Callable[[str | None], Problem]:
+    """The problem for an encoding; tokens that are `positioned` already are not given the model's vectors again."""
     from toposcope.dynamics import sources
     from toposcope.errors import BadValue
+
+    def own(number: int, encoding: str | None) -> Encoding | str | None:
+        if encoding is not None or not positioned or not 0 <= number < len(model.layers):
+            return encoding
+        return replace(model.layers[number].encoding, input=None)
 
     asked = [name for name, on in (("--head", head), ("--layer", layer is not None), ("--stack", stack)) if on]
     if len(asked) != 1:
@@ -297,10 +307,10 @@ def _from_model(
         if not (dot and first.isdecimal() and second.isdecimal()):
             raise BadValue(f"'{head}' is not a head. Write layer and head as 5.3.")
         return lambda encoding: sources.head_problem(
-            model, int(first), int(second), tokens, encoding=encoding, **shared
+            model, int(first), int(second), tokens, encoding=own(int(first), encoding), **shared
         )
     if layer is not None:
-        return lambda encoding: sources.layer_problem(model, layer, tokens, encoding=encoding, **shared)
+        return lambda encoding: sources.layer_problem(model, layer, tokens, encoding=own(layer, encoding), **shared)
     return lambda encoding: sources.stack_problem(model, tokens, encoding=encoding, **shared)
 
 

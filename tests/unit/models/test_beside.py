@@ -10,8 +10,8 @@ import pytest
 
 import toposcope
 from tests.unit.models.making import TEXT, write_bert, write_llama
+from toposcope.cli.beside_words import print_beside
 from toposcope.cli.common import console
-from toposcope.cli.flow_beside import print_beside
 from toposcope.dynamics.layers import layer_dynamics
 from toposcope.models.beside import beside, dispersion_rate, layer_weights, radial_rate, step
 from toposcope.models.hidden import attention_branch, hidden_states

@@ -14,8 +14,8 @@ from safetensors.numpy import save_file
 import toposcope
 from tests.unit.tiny import CONFIG, tensors
 from toposcope.checkpoints.fold import fold
+from toposcope.cli.beside_words import print_verification
 from toposcope.cli.common import console
-from toposcope.cli.flow_beside import print_verification
 from toposcope.dynamics.heads import describe_head
 from toposcope.dynamics.regime import Verdict
 from toposcope.models.hidden import HiddenStates
