@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from tests.unit.tiny import write_llama
 from toposcope.checkpoints import load
@@ -244,3 +245,36 @@ def test_one_token_and_a_run_that_never_ends(capsys: pytest.CaptureFixture[str])
     code, out, _ = call(capsys, "--preset", "collapse", "--horizon", "1e12", "--max-evaluations", "60")
     assert code == 0
     assert "not known" in " ".join(out.split())
+
+
+def test_tokens_of_your_own_are_not_given_the_models_positions_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """--start takes tokens in which position is already; those of the vocabulary do get the vectors."""
+    random, width = np.random.default_rng(0), 8
+    shapes = {
+        "wte.weight": (12, width),
+        "wpe.weight": (16, width),
+        "h.0.ln_1.weight": (width,),
+        "h.0.ln_1.bias": (width,),
+        "h.0.attn.c_attn.weight": (width, 3 * width),
+        "h.0.attn.c_attn.bias": (3 * width,),
+        "h.0.attn.c_proj.weight": (width, width),
+        "h.0.attn.c_proj.bias": (width,),
+    }
+    directory = tmp_path / "gpt2"
+    directory.mkdir()
+    tensors = {name: random.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    save_file(tensors, directory / "model.safetensors")
+    config = {"model_type": "gpt2", "n_embd": width, "n_head": 2, "n_layer": 1, "n_positions": 16}
+    (directory / "config.json").write_text(json.dumps(config))
+    own = random.standard_normal((5, width))
+    np.save(tmp_path / "own.npy", own)
+    common = (str(directory), "--layer", "0", "--norms", "off", "--horizon", "0.1", "--out", str(tmp_path / "f.npz"))
+    code, _, error = call(capsys, *common, "--start", str(tmp_path / "own.npy"))
+    assert code == 0, error
+    np.testing.assert_allclose(FlowResult.load(tmp_path / "f.npz").tokens[0], own)
+    code, _, error = call(capsys, *common, "--token-ids", "3,4,5")
+    assert code == 0, error
+    embedded = tensors["wte.weight"][[3, 4, 5]].astype(np.float64) + tensors["wpe.weight"][:3]
+    np.testing.assert_allclose(FlowResult.load(tmp_path / "f.npz").tokens[0], embedded, rtol=1e-6)
