@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 import numpy as np
 import scipy.linalg
@@ -118,6 +119,23 @@ class Regime:
     certificate: Certificate | None
     warnings: tuple[str, ...]
     eigenvalues: NDArray[np.complex128]
+
+    def record(self, robust: bool) -> dict[str, Any]:
+        """What heads and layers print alike, in the order of the theory notes."""
+        return {
+            "verdict": self.verdict.value,
+            "rule": self.rule,
+            "scope": self.scope,
+            "exact": self.exact,
+            "margin": self.margin,
+            "robust": robust,
+            "alpha": self.alpha,
+            "omega": self.omega,
+            "n_pos": self.n_pos,
+            "n_neg": self.n_neg,
+            "n_zero": self.n_zero,
+            "growth_index": self.growth_index,
+        }
 
 
 def regime(W: ArrayLike, V: ArrayLike, *, causal: bool = True, **setting: object) -> Regime:
