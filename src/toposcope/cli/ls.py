@@ -1,27 +1,39 @@
-"""`toposcope ls models|families|encodings`: what Toposcope knows."""
+"""`toposcope ls models|families|encodings|texts`: what Toposcope knows."""
 
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from toposcope.cli.common import JsonOption, console
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from toposcope.checkpoints.installed import Item
 
 
 class What(StrEnum):
     models = "models"
     families = "families"
     encodings = "encodings"
+    texts = "texts"
 
 
 def run(
     what: Annotated[What, typer.Argument(help="What to list.")] = What.models,
     json: JsonOption = None,
 ) -> None:
-    """List the models found in installed packages, the families that can be read, or the encodings."""
-    rows, columns, note = {What.models: _models, What.families: _families, What.encodings: _encodings}[what]()
+    """List models and texts found in installed packages, the families that can be read, or the encodings."""
+    listing = {
+        What.models: _models,
+        What.families: _families,
+        What.encodings: _encodings,
+        What.texts: _texts,
+    }
+    rows, columns, note = listing[what]()
     if json:
         from toposcope.results import emit_json, envelope
 
@@ -48,15 +60,25 @@ def _cell(value: Any) -> str:
 def _models() -> tuple[list[dict[str, Any]], list[str], str]:
     from toposcope.checkpoints.installed import MODELS
 
-    rows = [
+    note = "Use a name wherever MODEL is asked for: toposcope inspect smollm2"
+    return _items(MODELS), ["name", "about", "ready"], note
+
+
+def _texts() -> tuple[list[dict[str, Any]], list[str], str]:
+    from toposcope.checkpoints.installed import TEXTS
+
+    return _items(TEXTS), ["name", "about", "ready"], "Use a name wherever a text is asked for: --text wiki"
+
+
+def _items(items: Sequence[Item]) -> list[dict[str, Any]]:
+    return [
         {
-            "name": entry.name,
-            "about": entry.description,
-            "ready": "yes" if entry.path() is not None else entry.install,
+            "name": item.name,
+            "about": item.description,
+            "ready": "yes" if item.path() is not None else item.install,
         }
-        for entry in MODELS
+        for item in items
     ]
-    return rows, ["name", "about", "ready"], "Use a name wherever MODEL is asked for: toposcope inspect smollm2"
 
 
 def _families() -> tuple[list[dict[str, Any]], list[str], str]:
