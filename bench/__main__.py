@@ -7,7 +7,7 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from bench import head_spectra, scanning, startup, streaming
+from bench import head_spectra, kernels, logits, scanning, startup, streaming
 from bench.row import Row, table
 
 ROWS = {
@@ -15,6 +15,8 @@ ROWS = {
     "streaming": streaming.measure,
     "head_spectra": head_spectra.measure,
     "scanning": scanning.measure,
+    "kernels": kernels.measure,
+    "logits": logits.measure,
 }
 
 

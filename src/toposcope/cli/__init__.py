@@ -14,6 +14,7 @@ COMMANDS = {
     "inspect": "Show a checkpoint's architecture, encoding and heads.",
     "ls": "List known models, families or encodings.",
     "scan": "Where do these weights drive the tokens, head by head?",
+    "spectrum": "Spectra of positional kernels, at any context.",
 }
 
 

@@ -1,0 +1,177 @@
+"""The split of logit variance: planted shares, exact zeros, and the closed form against the whole table."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from toposcope.encodings import NONE, Encoding, LogitBias, alibi, rope, t5
+from toposcope.errors import BadValue
+from toposcope.spectra.anova import Shares, decompose
+
+seeds = st.integers(0, 2**32 - 1)
+
+
+def by_definition(
+    logits_AIBJ: np.ndarray, weight_A: np.ndarray, weight_B: np.ndarray, visible_IJ: np.ndarray
+) -> tuple[float, float, float]:
+    """Section 3.6 word for word on the whole table, with one weighting throughout."""
+    pair = visible_IJ / visible_IJ.sum()
+    row = visible_IJ / visible_IJ.sum(axis=1, keepdims=True)
+    gauge = np.einsum("aibj,b,ij->ai", logits_AIBJ, weight_B, row)
+    L = logits_AIBJ - gauge[:, :, None, None]
+    grand = np.einsum("aibj,a,b,ij->", L, weight_A, weight_B, pair)
+    C = np.einsum("aibj,ij->ab", L, pair) - grand
+    P = np.einsum("aibj,a,b->ij", L, weight_A, weight_B) - grand
+    X = L - grand - C[:, None, :, None] - P[None, :, None, :]
+    parts = np.array(
+        [
+            np.einsum("ab,a,b->", C**2, weight_A, weight_B),
+            np.einsum("ij,ij->", P**2, pair),
+            np.einsum("aibj,a,b,ij->", X**2, weight_A, weight_B, pair),
+        ]
+    )
+    whole = np.einsum("aibj,a,b,ij->", (L - grand) ** 2, weight_A, weight_B, pair)
+    assert parts.sum() == pytest.approx(whole, rel=1e-10)  # the three are orthogonal
+    shares = parts / parts.sum()
+    return float(shares[0]), float(shares[1]), float(shares[2])
+
+
+def triple(shares: Shares) -> tuple[float, float, float]:
+    assert shares.content is not None
+    assert shares.position is not None
+    assert shares.coupling is not None
+    return shares.content, shares.position, shares.coupling
+
+
+@settings(max_examples=60, deadline=None)
+@given(seeds, st.integers(1, 5), st.integers(1, 5), st.integers(2, 9), st.booleans(), st.integers(0, 3))
+def test_the_shares_follow_the_definition(seed: int, a: int, b: int, n: int, causal: bool, kind: int) -> None:
+    random = np.random.default_rng(seed)
+    encoding = [NONE, rope(4, base=50.0), alibi(2), t5(random.standard_normal((8, 2)), max_distance=20)][kind]
+    q, k = random.standard_normal((a, n, 4)), random.standard_normal((b, n, 4))
+    weight_A, weight_B = random.uniform(0.1, 1, a), random.uniform(0.1, 1, b)
+    at = np.arange(n)
+    q_turned, k_turned = q, k
+    if encoding.rotary is not None:
+        q_turned = encoding.rotary.rotate(q, at, side="query")
+        k_turned = encoding.rotary.rotate(k, at, side="key")
+    logits = 0.7 * np.einsum("air,bjr->aibj", q_turned, k_turned)
+    if encoding.bias is not None:
+        logits = logits + encoding.bias.table(at, at)[1][None, :, None, :]
+    visible = np.tril(np.ones((n, n))) if causal else np.ones((n, n))
+    expected = by_definition(logits, weight_A / weight_A.sum(), weight_B / weight_B.sum(), visible)
+    options = {"weights": weight_A, "key_weights": weight_B, "causal": causal, "scale": 0.7, "head": 1}
+    ours = decompose(q, k, encoding, **options)
+    np.testing.assert_allclose(triple(ours), expected, atol=1e-10)
+    assert sum(triple(ours)) == pytest.approx(1, abs=4e-16)
+    closed = decompose(q, k, encoding, **options, direct_limit=0)
+    np.testing.assert_allclose(triple(closed), expected, atol=1e-10)
+    assert sum(triple(closed)) == pytest.approx(1, abs=4e-16)
+    assert closed.coupling_toeplitz is None
+    assert closed.position_toeplitz == pytest.approx(ours.position_toeplitz)
+
+
+@settings(max_examples=60, deadline=None)
+@given(seeds, st.integers(2, 8), st.integers(1, 12), st.booleans())
+def test_content_only_and_bias_only_heads_have_no_coupling(seed: int, m: int, n: int, causal: bool) -> None:
+    random = np.random.default_rng(seed)
+    q, k = random.standard_normal((m, 4)), random.standard_normal((m, 4))
+    content = decompose(q, k, NONE, np.arange(n), causal=causal)
+    np.testing.assert_allclose(triple(content), (1, 0, 0), atol=1e-12)
+    if n > 2:
+        for encoding in (alibi(2), t5(random.standard_normal((8, 2)), max_distance=20)):
+            mixed = decompose(q, k, encoding, np.arange(n), causal=causal)
+            assert mixed.coupling == pytest.approx(0, abs=1e-12)
+            assert mixed.position is not None
+            assert mixed.position > 0
+            only = decompose(np.zeros((m, 4)), k, encoding, np.arange(n), causal=causal)
+            np.testing.assert_allclose(triple(only), (0, 1, 0), atol=1e-12)
+
+
+def planted(n: int, content: float, position: float, coupling: float) -> tuple[np.ndarray, np.ndarray, Encoding]:
+    """Two tokens, n positions: s_b content + bias + s_b * pattern_j, three parts of the given mean squares."""
+    sign = np.array([1.0, -1.0])
+    wave = np.sqrt(2) * np.cos(2 * np.pi * np.arange(n) / n)  # mean 0, mean square 1
+    q = np.ones((2, n, 2))
+    k = np.empty((2, n, 2))
+    k[:, :, 0] = np.sqrt(content) * sign[:, None]
+    k[:, :, 1] = np.sqrt(coupling) * sign[:, None] * wave
+    size = np.sqrt(2 * position)
+    bias = LogitBias(1, lambda i, j: size * np.cos(2 * np.pi * (i[:, None] - j[None, :]) / n)[None], toeplitz=True)
+    return q, k, Encoding(name="planted", title="a planted bias", bias=bias)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(3, 24), st.floats(0, 5), st.floats(0.1, 5), st.floats(0, 5))
+def test_planted_shares_are_recovered(n: int, content: float, position: float, coupling: float) -> None:
+    q, k, encoding = planted(n, content, position, coupling)
+    total = content + position + coupling
+    ours = decompose(q, k, encoding)
+    np.testing.assert_allclose(triple(ours), np.array([content, position, coupling]) / total, atol=1e-10)
+    assert ours.total == pytest.approx(total)
+    assert ours.position_toeplitz == pytest.approx(position / total)  # the bias is Toeplitz
+    assert ours.coupling_toeplitz is not None
+    assert ours.coupling is not None
+    assert ours.coupling_toeplitz <= ours.coupling
+
+
+def test_rotary_logits_depend_on_the_offset_only_before_the_gauge() -> None:
+    """Same token vectors at all positions: L[a,i,b,j] is Toeplitz in (i,j); coupling is not zero."""
+    random = np.random.default_rng(0)
+    encoding = rope(8, base=100.0)
+    assert encoding.rotary is not None
+    q, k, at = random.standard_normal((3, 1, 8)), random.standard_normal((3, 1, 8)), np.arange(10)
+    turned_q = encoding.rotary.rotate(np.repeat(q, 10, axis=1), at, side="query")
+    turned_k = encoding.rotary.rotate(np.repeat(k, 10, axis=1), at, side="key")
+    logits = np.einsum("air,bjr->aibj", turned_q, turned_k)
+    np.testing.assert_allclose(logits[:, 1:, :, 1:], logits[:, :-1, :, :-1], atol=1e-12)
+    shares = decompose(q[:, 0], k[:, 0], encoding, at)
+    assert shares.coupling is not None
+    assert shares.coupling > 0.1
+    assert shares.position_toeplitz is not None
+    assert shares.position is not None
+    assert shares.position_toeplitz < shares.position  # the finite window: P after the gauge is not Toeplitz
+
+
+def test_repeating_a_token_is_weighting_it() -> None:
+    random = np.random.default_rng(1)
+    q, k = random.standard_normal((3, 6, 4)), random.standard_normal((3, 6, 4))
+    repeated = decompose(q[[0, 0, 1, 2]], k[[0, 0, 1, 2]], rope(4))
+    weighted = decompose(q, k, rope(4), weights=[2, 1, 1])
+    np.testing.assert_allclose(triple(repeated), triple(weighted), atol=1e-12)
+
+
+def test_what_only_the_query_decides_is_invisible() -> None:
+    """A key that is the same everywhere gives logits of the query alone: total 0, no shares."""
+    random = np.random.default_rng(2)
+    found = decompose(random.standard_normal((3, 4)), np.ones((2, 4)), NONE, np.arange(5))
+    assert found == Shares(None, None, None, None, None, 0.0)
+    assert decompose(np.zeros((2, 3, 4)), np.ones((2, 3, 4)), rope(4)).content is None
+
+
+def test_uneven_positions_have_no_toeplitz_part() -> None:
+    random = np.random.default_rng(3)
+    found = decompose(random.standard_normal((2, 4)), random.standard_normal((2, 4)), rope(4), [0, 1, 5])
+    assert found.position_toeplitz is found.coupling_toeplitz is None
+    assert found.content is not None
+
+
+def test_bad_designs_are_refused() -> None:
+    good = np.ones((2, 3, 4))
+    with pytest.raises(BadValue, match="same number of positions"):
+        decompose(good, np.ones((2, 5, 4)))
+    with pytest.raises(BadValue, match="together with the positions"):
+        decompose(np.ones((2, 4)), np.ones((2, 4)))
+    with pytest.raises(BadValue, match="NaN"):
+        decompose(good * np.nan, good)
+    with pytest.raises(BadValue, match="width"):
+        decompose(good, np.ones((2, 3, 6)))
+    with pytest.raises(BadValue, match="3 token weights given for 2"):
+        decompose(good, good, weights=[1, 1, 1])
+    with pytest.raises(BadValue, match="negative"):
+        decompose(good, good, weights=[1, -1])
+    with pytest.raises(BadValue, match="no head 5"):
+        decompose(good, good, alibi(2), head=5)

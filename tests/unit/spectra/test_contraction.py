@@ -1,0 +1,233 @@
+"""The contraction metrics: their exact properties, their routes against each other, and bad input."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import scipy.linalg
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from toposcope.encodings import NONE, Encoding, alibi, fire_init, kerple, mla, rope, sinusoidal, t5, xpos
+from toposcope.errors import BadEncoding, BadValue
+from toposcope.spectra.contraction import Contraction, contraction
+
+seeds = st.integers(0, 2**32 - 1)
+HEADS = 4
+
+
+def encodings(h: int, random: np.random.Generator) -> list[Encoding]:
+    table = random.standard_normal((8, HEADS))
+    base = float(10 ** random.uniform(1, 6))
+    return [
+        NONE,
+        rope(h, base=base),
+        rope(h, base=base, pairing="interleaved", partial=0.5),
+        rope(h, turning_heads=1),
+        rope(h, scaling="yarn", factor=8.0, original_context=16),
+        xpos(h),
+        mla(h // 2, h // 2),
+        alibi(HEADS),
+        t5(table, max_distance=20),
+        kerple(HEADS),
+    ]
+
+
+def draw(seed: int, n: int, h: int) -> tuple[np.ndarray, np.ndarray, np.random.Generator]:
+    random = np.random.default_rng(seed)
+    return random.standard_normal((n, h)), random.standard_normal((n, h)), random
+
+
+def numbers(found: Contraction) -> dict[str, float]:
+    return {
+        name: value
+        for name, value in dataclasses.asdict(found).items()
+        if isinstance(value, float) and name not in ("residual",)
+    }
+
+
+@settings(max_examples=40, deadline=None)
+@given(seeds, st.integers(1, 40), st.sampled_from([4, 8]), st.booleans(), st.integers(0, HEADS - 1))
+def test_every_route_gives_the_same_numbers(seed: int, n: int, h: int, causal: bool, head: int) -> None:
+    q, k, random = draw(seed, n, h)
+    for encoding in encodings(h, random):
+        dense = contraction(q, k, encoding, causal=causal, head=head, route="dense", scale=0.5)
+        auto = contraction(q, k, encoding, causal=causal, head=head, scale=0.5)
+        lanczos = contraction(q, k, encoding, causal=causal, head=head, route="lanczos", scale=0.5)
+        assert auto.route == ("dense" if causal or encoding.bias else "factors")
+        for name, value in numbers(dense).items():
+            if not name.startswith("cond"):
+                assert numbers(auto)[name] == pytest.approx(value, rel=1e-9, abs=1e-9), name
+        for name in ("rho", "cap", "norm", "norm_reference"):
+            assert getattr(lanczos, name) == pytest.approx(getattr(dense, name), rel=1e-7), (encoding.name, name)
+        assert lanczos.residual is not None
+        assert lanczos.residual <= 1e-8
+        assert lanczos.erank_ratio is None
+        assert "full rank" in str(lanczos.reason)
+
+
+@settings(max_examples=60, deadline=None)
+@given(seeds, st.integers(1, 30), st.booleans(), st.integers(0, HEADS - 1), st.floats(1e-3, 1e3))
+def test_cap_ranks_and_scale(seed: int, n: int, causal: bool, head: int, scale: float) -> None:
+    """The cap is never below 1, masked or not (S5f); effective rank is between 1 and n; rotation ignores scale."""
+    q, k, random = draw(seed, n, 8)
+    for encoding in encodings(8, random):
+        found = contraction(q, k, encoding, causal=causal, head=head)
+        assert found.cap is not None
+        assert found.cap >= 1 - 1e-12
+        assert found.erank is not None
+        assert found.stable_rank is not None
+        assert 1 <= found.stable_rank <= n + 1e-9
+        assert 1 <= found.erank <= n * (1 + 1e-9)
+        if encoding.bias is None:
+            scaled = contraction(q, k, encoding, causal=causal, head=head, scale=scale)
+            assert scaled.rho == pytest.approx(found.rho, rel=1e-9)
+            assert scaled.erank_ratio == pytest.approx(found.erank_ratio, rel=1e-9)
+            assert scaled.maj_gap == pytest.approx(found.maj_gap, rel=1e-9, abs=1e-12)
+
+
+@settings(max_examples=50, deadline=None)
+@given(seeds, st.integers(1, 40), st.booleans())
+def test_no_encoding_changes_nothing(seed: int, n: int, causal: bool) -> None:
+    q, k, _ = draw(seed, n, 4)
+    for encoding, head in ((NONE, 0), (rope(4, turning_heads=1), 1)):
+        found = contraction(q, k, encoding, causal=causal, head=head)
+        assert found.rho == found.erank_ratio == 1
+        assert found.maj_gap == 0
+        assert found.maj_ok
+        assert found.cond_r == found.cond_r_reference
+
+
+@settings(max_examples=50, deadline=None)
+@given(seeds, st.integers(1, 60), st.integers(1, 8))
+def test_constant_content_contracts_by_the_kernel(seed: int, n: int, pairs: int) -> None:
+    """With z conj(w) >= 0, rho = lambda_max(T_n(g)) / n, and the spectrum is majorised (S5d, metric 3.1)."""
+    random = np.random.default_rng(seed)
+    encoding = rope(2 * pairs, base=float(10 ** random.uniform(0.5, 5)))
+    row = random.standard_normal(2 * pairs)
+    gains = np.tile(random.uniform(0, 2, pairs), 2)  # a nonnegative multiple per pair (half layout)
+    found = contraction(np.tile(row, (n, 1)), np.tile(row * gains, (n, 1)), encoding)
+    weight = gains[:pairs] * (row[:pairs] ** 2 + row[pairs:] ** 2)
+    assert encoding.rotary is not None
+    g = np.cos(np.outer(np.arange(n), encoding.rotary.frequencies())) @ weight / weight.sum()
+    assert found.rho == pytest.approx(np.linalg.eigvalsh(scipy.linalg.toeplitz(g)).max() / n, rel=1e-9)
+    assert found.maj_ok
+
+
+@settings(max_examples=50, deadline=None)
+@given(seeds, st.integers(1, 12))
+def test_full_rank_gram_content_with_one_kernel_has_no_larger_condition(seed: int, n: int) -> None:
+    """cond_r with r = n, A positive definite, every pair holding the same content (S1): not larger."""
+    random = np.random.default_rng(seed)
+    root = random.standard_normal((n, n)) + 0.1 * np.eye(n)
+    pairs = 3
+    # C_f = a_f C with C = root root^T: each channel of `root` is copied to `pairs` first channels, phases zero
+    encoding = rope(2 * n * pairs, divisors=np.tile(1.5 ** np.arange(pairs), n) * _flat(n * pairs))
+    q = np.zeros((n, 2 * n * pairs))
+    q[:, : n * pairs] = np.repeat(root, pairs, axis=1) * np.sqrt(np.tile(random.uniform(0.1, 1, pairs), n))
+    found = contraction(q, q, encoding)
+    assert found.rank_reference == n
+    assert found.maj_ok
+    assert found.cond_r is not None
+    assert found.cond_r_reference is not None
+    assert found.cond_r <= found.cond_r_reference * (1 + 1e-8)
+
+
+def _flat(pairs: int) -> np.ndarray:
+    """Divisors that undo the geometric ladder, so that every pair has frequency 1."""
+    rotary = rope(2 * pairs).rotary
+    assert rotary is not None
+    return rotary.frequencies()
+
+
+def test_masking_is_applied_to_both_sides() -> None:
+    """The causal reference is tril(q k^T), not q k^T (S6)."""
+    q, k, _ = draw(1, 20, 4)
+    found = contraction(q, k, rope(4), causal=True)
+    assert found.norm_reference == pytest.approx(np.linalg.norm(np.tril(q @ k.T), 2), rel=1e-12)
+    assert found.causal
+
+
+def test_bias_and_positions_are_used() -> None:
+    q, k, _ = draw(2, 12, 4)
+    encoding = alibi(HEADS)
+    at = np.array([0, 1, 2, 5, 6, 9, 10, 12, 20, 21, 30, 31])
+    assert encoding.bias is not None
+    expected = np.linalg.norm(q @ k.T + encoding.bias.table(at, at)[2], 2)
+    for route in ("dense", "lanczos"):
+        found = contraction(q, k, encoding, at, head=2, route=route)
+        assert found.norm == pytest.approx(expected, rel=1e-9)
+    stepped = contraction(q, k, encoding, 3 * np.arange(12), head=2)
+    expected = np.linalg.norm(q @ k.T + encoding.bias.table(3 * np.arange(12), 3 * np.arange(12))[2], 2)
+    assert stepped.norm == pytest.approx(expected, rel=1e-12)
+    both_positions = contraction(q, k, fire_init(HEADS, seed=0), head=1)
+    assert both_positions.route == "dense"
+
+
+def test_undefined_metrics_are_none_with_a_reason() -> None:
+    q = np.array([[1.0, 1.0, 0.0, 0.0]] * 2)
+    k = np.array([[1.0, -1.0, 0.0, 0.0]] * 2)
+    found = contraction(q, k, rope(4, base=100.0))  # cancelling channels: S_0 = 0, S is not (S5b i)
+    assert found.norm == pytest.approx(0.455, abs=5e-4)
+    assert found.rho is found.erank_ratio is found.maj_gap is found.maj_ok is found.cond_r is None
+    assert found.stable_rank_reference is None
+    assert found.stable_rank is not None
+    assert "zero" in str(found.reason)
+    nothing = contraction(np.zeros((5, 4)), k[[0] * 5], rope(4))
+    assert nothing.norm == 0
+    assert nothing.cap is nothing.rho is nothing.erank is None
+    only_bias = contraction(np.zeros((5, 4)), np.ones((5, 4)), alibi(HEADS))
+    assert only_bias.cap == pytest.approx(1)
+    assert only_bias.rho is None
+
+
+def test_one_position_and_deficient_content() -> None:
+    one = contraction([[1.0, 2.0]], [[3.0, 4.0]], rope(2), [1000], causal=True)
+    assert one.rho == pytest.approx(1)
+    assert one.erank == one.rank_reference == 1
+    deficient = contraction(np.ones((30, 8)), np.ones((30, 8)), rope(8))
+    assert deficient.rank_reference == 1
+    assert deficient.cond_r == 1
+    # rank falls: r = 2 without position, but a half turn per step merges the two channels
+    assert contraction(np.ones((1, 2)), np.zeros((1, 2)), rope(2)).rank_reference == 0
+
+
+def test_long_contexts_take_a_structured_route_and_dense_is_refused_with_its_size() -> None:
+    random = np.random.default_rng(0)
+    q, k = random.standard_normal((3000, 8)), random.standard_normal((3000, 8))
+    assert contraction(q, k, rope(8)).route == "factors"
+    causal = contraction(q, k, rope(8), causal=True)
+    assert causal.route == "lanczos"
+    assert causal.rho is not None
+    with pytest.raises(BadValue, match=r"3000 positions are 0\.1 GiB.*limit of 2048"):
+        contraction(q, k, rope(8), route="dense")
+    with pytest.raises(BadValue, match="full rank"):
+        contraction(q, k, rope(8), causal=True, route="factors")
+
+
+def test_bad_input_is_refused() -> None:
+    good = np.ones((3, 4))
+    with pytest.raises(BadValue, match="NaN"):
+        contraction(good * np.nan, good, rope(4))
+    with pytest.raises(BadValue, match="4 queries and 3 keys"):
+        contraction(np.ones((4, 4)), good, rope(4))
+    with pytest.raises(BadValue, match="width 4"):
+        contraction(good, good, rope(6))
+    with pytest.raises(BadEncoding, match="pairs"):
+        rope(5)
+    with pytest.raises(BadValue, match="2 positions given for 3"):
+        contraction(good, good, rope(4), [0, 1])
+    with pytest.raises(BadValue, match="rise"):
+        contraction(good, good, rope(4), [2, 1, 0], causal=True)
+    with pytest.raises(BadValue, match="no head 7"):
+        contraction(good, good, alibi(4), head=7)
+    with pytest.raises(BadValue, match="count from 0"):
+        contraction(good, good, rope(4), head=-1)
+    with pytest.raises(BadValue, match="scale"):
+        contraction(good, good, rope(4), scale=np.inf)
+    with pytest.raises(BadValue, match="is no route"):
+        contraction(good, good, rope(4), route="densest")  # type: ignore[arg-type]
+    with pytest.raises(BadValue, match="before queries and keys"):
+        contraction(good, good, sinusoidal(4))

@@ -1,0 +1,246 @@
+"""Every encoding's spectrum against the dense matrix made from its own tables, and what each point claims."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from toposcope.encodings import NONE, Encoding, Sizes, alibi, combine, learned, make, parse, rope, sinusoidal, t5
+from toposcope.errors import BadEncoding, BadValue
+from toposcope.spectra import encoding_spectrum
+from toposcope.spectra.encoding_spectrum import Point, contexts_up_to, rotary_weights, spectrum
+from toposcope.spectra.toeplitz import effective_rank
+
+TOLERANCE = 1e-9
+
+
+def dense_kernel(encoding: Encoding, n: int, head: int = 0) -> np.ndarray:
+    """The kernel at n positions by the encoding's own rotation, table or vectors, n x n."""
+    at = np.arange(n)
+    if encoding.rotary is not None and (
+        encoding.rotary.turning_heads is None or head < encoding.rotary.turning_heads
+    ):
+        ones = np.ones((n, encoding.rotary.head_dim))
+        # counted from the middle: xPos multiplies queries and keys by large and small factors that cancel
+        q = encoding.rotary.rotate(ones, at - n // 2, side="query", context=n)
+        k = encoding.rotary.rotate(ones, at - n // 2, side="key", context=n)
+        logits = q @ k.T
+        return (np.tril(logits) if encoding.rotary.decay_F is not None else logits) / logits[0, 0]
+    if encoding.bias is not None:
+        table = encoding.bias.table(at, at)[head]
+        return np.exp(table - (table[0, 0] if encoding.bias.toeplitz else np.diagonal(table).max()))
+    if encoding.input is not None:
+        vectors = encoding.input.vectors(at)
+        return vectors @ vectors.T * (n / (vectors**2).sum())
+    return np.ones((n, n))
+
+
+def agrees(point: Point, matrix: np.ndarray) -> None:
+    n = point.context
+    values = np.linalg.svd(matrix, compute_uv=False)
+    assert point.lambda_max_over_n * n == pytest.approx(values[0], rel=TOLERANCE)
+    assert point.effective_rank == pytest.approx(effective_rank(values), rel=1e-7)
+    top = values[0]
+    sure = (values > 1e-7 * top).sum(), (values > 1e-16 * top).sum()
+    assert point.rank is not None
+    assert sure[0] <= point.rank <= max(sure[1], sure[0])
+    if point.condition is not None and point.condition < 1e5 and sure[0] == n:
+        assert point.condition == pytest.approx(top / values[n - 1], rel=1e-6)
+    if point.negative is not None and np.array_equal(matrix, matrix.T) and sure[0] == n:
+        assert point.negative == (np.linalg.eigvalsh(matrix) < 0).sum()
+
+
+@st.composite
+def encodings(draw: st.DrawFn) -> tuple[Encoding, int]:
+    """An encoding of every kind with random parameters, and one of its heads."""
+    heads, half = draw(st.integers(1, 6)), draw(st.integers(1, 16))
+    number = st.floats(0.05, 3)
+    base = draw(st.floats(2, 1e6))
+    choices: dict[str, dict[str, Any]] = {
+        "none": {},
+        "rope": {"base": base},
+        "rope-partial": {"rotary_dim": 2 * draw(st.integers(1, half)), "heads": draw(st.integers(1, heads))},
+        "mla": {"rope_dim": 2 * draw(st.integers(1, half)), "base": base},
+        "xpos": {"base": base, "scale_base": draw(st.floats(100, 2000))},
+        "alibi": {"max_bias": draw(st.floats(0.5, 10)), "scale": draw(st.floats(0.1, 2))},
+        "t5": {
+            "bidirectional": draw(st.booleans()),
+            "seed": draw(st.integers(0, 99)),
+            "std": draw(st.floats(0.01, 2)),
+            "max_distance": draw(st.integers(20, 300)),
+        },
+        "kerple": {"r1": draw(number), "r2": draw(number)},
+        "kerple-power": {"r1": draw(number), "r2": draw(st.floats(0.1, 2))},
+        "fire": {"seed": draw(st.integers(0, 99)), "threshold": draw(st.floats(1, 600))},
+        "sinusoidal": {
+            "base": base,
+            "offset": draw(st.integers(0, 5)),
+            "scale": draw(number),
+            "layout": draw(st.sampled_from(["interleaved", "half"])) if half > 1 else "interleaved",
+        },
+        "learned": {"seed": draw(st.integers(0, 99))},
+        "random": {"std": draw(number)},
+    }
+    name = draw(st.sampled_from(sorted(choices)))
+    sizes = Sizes(2 * half, heads, 2 * half, 512, causal=draw(st.booleans()))
+    return make(name, sizes, **choices[name]), draw(st.integers(0, heads - 1))
+
+
+@settings(deadline=None, max_examples=150)
+@given(encodings(), st.one_of(st.sampled_from([1, 2, 33, 300]), st.integers(1, 80)))
+def test_structured_equals_dense_for_every_encoding(chosen: tuple[Encoding, int], n: int) -> None:
+    encoding, head = chosen
+    found = spectrum(encoding, [n], head)
+    agrees(found.points[0], dense_kernel(encoding, n, head))
+    if encoding.bias is not None:
+        table = encoding.bias.table(np.arange(n), np.arange(n))[head]
+        if np.abs(table).max() > 0:
+            agrees(found.logit_points[0], table)
+        else:
+            assert found.logit_points[0].effective_rank is None
+    else:
+        assert found.logit_points == ()
+
+
+@pytest.mark.parametrize("text", ["rope", "alibi", "t5", "kerple", "xpos", "sinusoidal", "learned", "mla"])
+def test_at_512_positions(text: str) -> None:
+    encoding = parse(text).build(Sizes(64, 4, 64, 512))
+    agrees(spectrum(encoding, [512], 2).points[0], dense_kernel(encoding, 512, 2))
+
+
+def test_what_each_statement_rests_on() -> None:
+    sizes = Sizes(64, 8, 64, 2**20)
+    for text in ("rope", "alibi", "sinusoidal", "none"):
+        points = spectrum(parse(text).build(sizes), [32, 2**20]).points
+        assert {point.statement for point in points} == {"theorem"}
+    kerple = spectrum(parse("kerple").build(sizes), [100, 5000, 2**18])
+    assert [point.statement for point in kerple.points] == ["measured", "measured", "bound"]
+    for point in (*kerple.points[1:], *kerple.logit_points[1:]):
+        assert point.lower is not None
+        assert point.upper is not None
+        assert point.lower * (1 - 1e-9) <= point.lambda_max_over_n <= point.upper * (1 + 1e-9)
+    assert kerple.points[1].effective_rank_statement == "at most"
+    assert kerple.points[1].residual is not None
+    assert kerple.points[1].residual < 1e-6
+
+
+def test_beyond_the_dense_limit_the_routes_agree_with_closed_forms(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kerple's power kernel with r2 = 1 is ALiBi: its Lanczos and bounds are checked against ALiBi's closed form."""
+    slope = 0.01
+    general = parse(f"kerple:kernel=power,r1={slope},r2=1").build(Sizes(8, 1, 8, 6000))
+    closed = alibi(1, slopes=[slope])
+    there, here = spectrum(general, [6000]), spectrum(closed, [6000])
+    assert there.logit_points[0].statement == "measured"
+    assert there.logit_points[0].lambda_max_over_n == pytest.approx(here.logit_points[0].lambda_max_over_n, rel=1e-9)
+    top = here.points[0].lambda_max_over_n
+    assert (there.points[0].lower or 9) <= top <= (there.points[0].upper or 0)
+    rank, bound = here.points[0].effective_rank, there.points[0].effective_rank
+    assert rank is not None
+    assert bound is not None
+    assert rank <= bound <= 1.05 * rank
+    assert there.logit_points[0].effective_rank is None  # the estimate is far off at 2048, so it is not given
+    monkeypatch.setattr(encoding_spectrum, "ALL_EIGENVALUES", 4000)
+    limit = spectrum(closed, [6000])
+    assert limit.points[0].effective_rank_statement == "limit"
+    assert limit.points[0].lambda_max_over_n == pytest.approx(top, rel=1e-12)
+    assert limit.points[0].effective_rank == pytest.approx(rank, rel=0.02)
+    assert limit.points[0].condition == pytest.approx(here.points[0].condition, rel=1e-9)
+    assert limit.logit_points[0].condition == pytest.approx(here.logit_points[0].condition, rel=1e-9)
+
+
+@settings(deadline=None)
+@given(st.floats(0.001, 2), st.integers(2, 200))
+def test_one_sided_alibi_has_two_singular_values(slope: float, n: int) -> None:
+    encoding = alibi(1, slopes=[slope], symmetric=False)
+    found = spectrum(encoding, [n])
+    table = encoding.bias.table(np.arange(n), np.arange(n))[0]  # type: ignore[union-attr]
+    assert found.logit_points[0].rank == 2
+    assert found.logit_points[0].lambda_max_over_n * n == pytest.approx(np.linalg.norm(table, 2), rel=1e-9)
+    top = np.linalg.norm(np.exp(table), 2)
+    assert found.points[0].lambda_max_over_n * n == pytest.approx(top, rel=1e-9)
+
+
+def test_the_law_stands_beside_plain_rope_only() -> None:
+    plain = spectrum(rope(64), [2048, 10**6]).points
+    assert plain[0].law == pytest.approx(0.257, abs=5e-4)
+    assert plain[1].law is None
+    assert plain[0].law_bound is not None
+    assert plain[0].law_bound <= plain[0].lambda_max_over_n
+    for other in (rope(64, partial=0.5), rope(64, scaling="linear", factor=4), make("mla", Sizes(64, 1, 64, 99))):
+        assert spectrum(other, [2048]).points[0].law is None
+
+
+def test_weights_of_channels_that_do_not_turn() -> None:
+    half = rope(8, rotary_dim=4)
+    assert half.rotary is not None
+    frequencies, weights = rotary_weights(half.rotary)
+    assert frequencies[-1] == 0
+    assert weights.tolist() == pytest.approx([0.25, 0.25, 0.5])
+
+
+def test_a_head_that_does_not_turn_is_the_matrix_of_ones() -> None:
+    mixed = rope(16, turning_heads=2)
+    assert spectrum(mixed, [100], 1).points[0].lambda_max_over_n < 0.8
+    assert spectrum(mixed, [100], 2).points[0].lambda_max_over_n == 1
+
+
+def test_decay_is_the_slope_between_points() -> None:
+    found = spectrum(alibi(1, slopes=[1.0]), [1000, 4000])
+    assert found.decay()[0] == pytest.approx(-1, abs=1e-3)  # the norm is bounded, so norm / n falls like 1/n
+    assert spectrum(NONE, [10, 100]).decay() == (0,)
+    assert found.as_dict()["points"][0]["context"] == 1000
+
+
+def test_contexts() -> None:
+    assert contexts_up_to(131072) == (32, 128, 512, 2048, 8192, 32768, 131072)
+    assert contexts_up_to(1000) == (32, 128, 512, 1000)
+    assert contexts_up_to(1) == (1,)
+    assert [point.context for point in spectrum(NONE, [9, 3, 9]).points] == [3, 9]
+
+
+def test_what_cannot_be_computed_is_said() -> None:
+    table = learned(np.random.default_rng(0).standard_normal((100, 8)))
+    found = spectrum(table, [50, 200])
+    assert [point.context for point in found.points] == [50]
+    assert "200 positions: the table holds 100" in found.skipped[0]
+    fire = make("fire", Sizes(8, 2, 8, 100))
+    assert "not Toeplitz" in spectrum(fire, [20, 10**5]).skipped[0]
+    steep = spectrum(alibi(1, slopes=[1.0], symmetric=False), [10, 10**6])
+    assert "float64" in steep.skipped[0]
+    assert len(steep.logit_points) == 2
+    both = combine(sinusoidal(8), rope(8))
+    assert "its input part is left aside" in spectrum(both, [9]).notes[-1]
+
+
+def test_degenerate_tables_have_defined_values() -> None:
+    flat = spectrum(t5(np.zeros((32, 1))), [40])
+    assert flat.points[0].lambda_max_over_n == pytest.approx(1)
+    assert flat.logit_points[0].lambda_max_over_n == 0
+    assert flat.logit_points[0].effective_rank is None
+    still = spectrum(alibi(1, slopes=[0.0]), [40])
+    assert still.points[0].lambda_max_over_n == pytest.approx(1)
+    zero = spectrum(learned(np.zeros((40, 4))), [40])
+    assert zero.points[0].effective_rank is None
+    odd = spectrum(sinusoidal(7), [40]).points[0]
+    assert odd.method == "thin QR of the table"
+    assert math.isfinite(odd.lambda_max_over_n)
+
+
+def test_bad_input_is_refused_with_a_sentence() -> None:
+    with pytest.raises(BadEncoding, match="not given by tables"):
+        spectrum(make("cope", Sizes(8, 2, 8, 100)), [10])
+    with pytest.raises(BadValue, match="at least 1"):
+        spectrum(NONE, [0])
+    with pytest.raises(BadValue, match="at least one context"):
+        spectrum(NONE, [])
+    with pytest.raises(BadValue, match="heads 0 to 3"):
+        spectrum(alibi(4), [10], head=4)
+    with pytest.raises(BadValue, match="from 0"):
+        spectrum(NONE, [10], head=-1)
+    with pytest.raises(BadValue, match="range of float64"):
+        spectrum(t5(np.linspace(0, 900, 32)[:, None]), [500])

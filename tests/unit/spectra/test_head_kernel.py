@@ -1,0 +1,141 @@
+"""The mean positional kernel: planted offsets, the mean of real logits, and weights against samples."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from toposcope.encodings import NONE, Pairing, alibi, fire_init, mla, rope, sinusoidal, xpos
+from toposcope.errors import BadValue
+from toposcope.spectra.head_kernel import from_covariance, from_mean, kernel
+
+seeds = st.integers(0, 2**32 - 1)
+
+
+def looking_back(t: float, h: int, pairing: Pairing, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """A query and a key whose rotary logit is largest at i - j = t: the key is the query turned t steps on."""
+    rotary = rope(h, pairing=pairing).rotary
+    assert rotary is not None
+    q = random.standard_normal((1, h)) + 0.5
+    return q, rotary.rotate(q, [t], side="query")
+
+
+@settings(max_examples=200, deadline=None)
+@given(seeds, st.integers(-40, 40), st.sampled_from([8, 16, 64]), st.sampled_from(["half", "interleaved"]))
+def test_a_head_built_to_look_t_back_is_reported_so(seed: int, t: int, h: int, pairing: Pairing) -> None:
+    random = np.random.default_rng(seed)
+    q, k = looking_back(t, h, pairing, random)
+    found = kernel(q, k, rope(h, pairing=pairing), context=64, causal=False)
+    assert found.peak_offset == t
+    assert found.peak_value == pytest.approx(found.a_F.sum())
+    assert str(found) == ("looks at itself" if t == 0 else f"looks {abs(t)} {'back' if t > 0 else 'ahead'}")
+    # the same head from weights: Q = identity-like map, K = turned Q
+    width = 12
+    basis = random.standard_normal((h, width))
+    rotary = rope(h, pairing=pairing).rotary
+    assert rotary is not None
+    K = rotary.rotate(basis.T, np.full(width, t), side="query").T
+    assert from_covariance(basis, K, None, rope(h, pairing=pairing), context=64, causal=False).peak_offset == t
+    mean = random.standard_normal(width)
+    assert from_mean(basis, K, mean, rope(h, pairing=pairing), context=64, causal=False).peak_offset == t
+
+
+@settings(max_examples=60, deadline=None)
+@given(seeds, st.integers(1, 9), st.integers(1, 7), st.integers(0, 3))
+def test_g_is_the_mean_logit_at_each_offset(seed: int, n: int, m: int, kind: int) -> None:
+    """The mean over all pairs of rotated content at offset t, plus what does not turn, is the whole kernel."""
+    random = np.random.default_rng(seed)
+    encoding = [
+        rope(8, base=30.0, scaling="yarn", factor=4.0, original_context=16),
+        rope(8, partial=0.5),
+        xpos(8),
+        mla(4, 4),
+    ][kind]
+    q, k = random.standard_normal((n, 8)), random.standard_normal((m, 8))
+    found = kernel(q, k, encoding, context=20, scale=0.3, causal=False)
+    rotary = encoding.rotary
+    assert rotary is not None
+    for t, value in zip(found.offsets_T, found.total_T, strict=True):
+        turned = rotary.rotate(q, np.full(n, t), side="query", context=20)
+        still = rotary.rotate(k, np.zeros(m), side="key", context=20)
+        assert value == pytest.approx(0.3 * (turned @ still.T).mean(), abs=1e-10)
+    if rotary.decay_F is None:
+        assert (np.abs(found.g_T) <= found.a_F.sum() * (1 + 1e-12)).all()
+    assert found.query_energy_F.sum() == pytest.approx((q[:, rotary.pairs_F2.ravel()] ** 2).sum(axis=1).mean())
+
+
+@settings(max_examples=40, deadline=None)
+@given(seeds)
+def test_weights_agree_with_tokens_drawn(seed: int) -> None:
+    """Exact sums over a finite set of tokens: independent pairs need the mean, equal ones the second moment."""
+    random = np.random.default_rng(seed)
+    x = random.standard_normal((30, 6)) + random.standard_normal(6)
+    Q, K, bias = random.standard_normal((8, 6)), random.standard_normal((8, 6)), random.standard_normal(8)
+    encoding = rope(8)
+    data = kernel(x @ Q.T + bias, x @ K.T - bias, encoding)
+    ours = from_mean(Q, K, x.mean(axis=0), encoding, q_bias=bias, k_bias=-bias)
+    np.testing.assert_allclose(ours.a_F, data.a_F, atol=1e-10)
+    np.testing.assert_allclose(ours.g_T, data.g_T, atol=1e-10)
+    second = x.T @ x / len(x)
+    same = from_covariance(Q, K, second, encoding)
+    rotary = encoding.rotary
+    assert rotary is not None
+    z, w = x @ Q.T, x @ K.T
+    for t in (0, 1, 17):
+        turned = rotary.rotate(z, np.full(len(x), t), side="query")
+        assert same.g_T[t] == pytest.approx((turned * w).sum(axis=1).mean(), abs=1e-9)
+    first, last = rotary.pairs_F2.T
+    np.testing.assert_allclose(same.query_energy_F, (z[:, first] ** 2 + z[:, last] ** 2).mean(axis=0))
+    np.testing.assert_allclose(same.key_energy_F, (w[:, first] ** 2 + w[:, last] ** 2).mean(axis=0))
+    diagonal = random.uniform(0.1, 1, 6)
+    np.testing.assert_allclose(
+        from_covariance(Q, K, diagonal, encoding).g_T,
+        from_covariance(Q, K, np.diag(diagonal), encoding).g_T,
+        atol=1e-12,
+    )
+
+
+def test_a_decay_and_a_bias_move_the_peak() -> None:
+    ones = np.ones((1, 4))
+    assert kernel(ones, ones, alibi(2), causal=False).peak_offset == 0
+    assert kernel(ones, ones, NONE).peak_offset is None
+    assert str(kernel(ones, ones, NONE)) == "no offset preferred"
+    assert kernel(ones, ones, NONE).constant == 4
+    turned_off = kernel(ones, ones, rope(4, turning_heads=1), head=1)
+    assert turned_off.peak_offset is None
+    assert len(turned_off.a_F) == 0
+    assert kernel(np.zeros((2, 4)), ones, rope(4)).peak_offset is None
+    one = kernel(ones, ones, rope(4), context=1)
+    assert one.offsets_T.tolist() == [0]
+    assert one.peak_offset is None
+
+
+def test_of_equal_peaks_the_nearest_is_named() -> None:
+    """cos(w t) with w = 1 / divisor of a whole period repeats: offset 0 wins, and -3 against +5 is -3."""
+    encoding = rope(2, divisors=[8 / (2 * np.pi)])
+    assert kernel([[1.0, 0.0]], [[1.0, 0.0]], encoding, context=30, causal=False).peak_offset == 0
+    key = np.array([[np.cos(2 * np.pi * 5 / 8), np.sin(2 * np.pi * 5 / 8)]])
+    assert kernel([[1.0, 0.0]], key, encoding, context=30, causal=False).peak_offset == -3
+    assert kernel([[1.0, 0.0]], key, encoding, context=30).peak_offset == 5
+
+
+def test_bad_input_is_refused() -> None:
+    good = np.ones((3, 4))
+    with pytest.raises(BadValue, match="NaN"):
+        kernel(good * np.nan, good, rope(4))
+    with pytest.raises(BadValue, match="rotation of width 6"):
+        kernel(good, good, rope(6))
+    with pytest.raises(BadValue, match="context"):
+        kernel(good, good, rope(4), context=0)
+    with pytest.raises(BadValue, match="before queries and keys"):
+        kernel(good, good, sinusoidal(4))
+    with pytest.raises(BadValue, match="both positions"):
+        kernel(good, good, fire_init(2, seed=0))
+    with pytest.raises(BadValue, match="one shape"):
+        from_mean(np.ones((4, 3)), np.ones((4, 2)), np.ones(3), rope(4))
+    with pytest.raises(BadValue, match="mean of width 2"):
+        from_mean(np.ones((4, 3)), np.ones((4, 3)), np.ones(2), rope(4))
+    with pytest.raises(BadValue, match="covariance of shape"):
+        from_covariance(np.ones((4, 3)), np.ones((4, 3)), np.ones((2, 2)), rope(4))

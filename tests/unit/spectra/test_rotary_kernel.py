@@ -1,0 +1,188 @@
+"""The rotary kernel's closed form: equal to dense, flat in n, and the table of section 2.3."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from toposcope.errors import BadValue
+from toposcope.spectra.rotary_kernel import (
+    constant_vector_bound,
+    contraction_law,
+    dirichlet,
+    kernel_spectrum,
+    kernel_values,
+    peak_offset,
+    positions_factor,
+)
+from toposcope.spectra.toeplitz import toeplitz_matrix
+
+CONTEXTS = (32, 128, 512, 2048, 8192, 32768, 131072, 10**6)
+TABLE = {
+    16: (0.668, 0.509, 0.357, 0.210, 0.076, 0.071, 0.065, 0.063),
+    64: (0.709, 0.559, 0.409, 0.259, 0.115, 0.045, 0.020, 0.016),
+    128: (0.717, 0.566, 0.416, 0.267, 0.122, 0.048, 0.018, 0.009),
+}
+# slow, coinciding, still, and half-turn frequencies among ordinary ones
+frequency = st.one_of(
+    st.sampled_from([0.0, 1.0, np.pi, np.pi / 2, 2 * np.pi, 1e-5, 1e-9]), st.floats(0, 6.5), st.floats(-3, 3)
+)
+contexts = st.one_of(st.sampled_from([1, 2, 3, 512]), st.integers(1, 130))
+
+
+def rope(h: int, base: float = 1e4) -> tuple[np.ndarray, np.ndarray]:
+    return base ** (-np.arange(0, h, 2) / h), np.full(h // 2, 2 / h)
+
+
+def dense(w: np.ndarray, a: np.ndarray, n: int, phi: np.ndarray | None = None) -> np.ndarray:
+    return toeplitz_matrix(kernel_values(np.arange(1 - n, n), w, a, phi))
+
+
+@pytest.mark.parametrize("h", TABLE)
+def test_table_of_section_2_3(h: int) -> None:
+    found = [kernel_spectrum(*rope(h), n).lambda_max_over_n for n in CONTEXTS]
+    assert tuple(round(value, 3) for value in found) == TABLE[h]
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(frequency, st.floats(0, 2)), min_size=1, max_size=9), contexts)
+def test_closed_form_equals_dense_for_weights_that_are_not_negative(pairs: list[tuple[float, float]], n: int) -> None:
+    w, a = np.array(pairs).T
+    expected = np.linalg.eigvalsh(dense(w, a, n))[::-1]
+    found = np.zeros(n)
+    values = kernel_spectrum(w, a, n).values
+    found[: len(values)] = values
+    assert np.abs(found - expected).max() <= 1e-12 * max(expected[0], 1e-300) + 1e-300
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.tuples(frequency, st.floats(-2, 2), st.floats(-7, 7)), min_size=1, max_size=9),
+    contexts,
+    st.booleans(),
+)
+def test_signs_and_phases_equal_the_dense_svd(
+    pairs: list[tuple[float, float, float]], n: int, with_phases: bool
+) -> None:
+    w, a, phi = np.array(pairs).T
+    matrix = dense(w, a, n, phi if with_phases else None)
+    expected = np.linalg.svd(matrix, compute_uv=False)
+    found = kernel_spectrum(w, a, n, phi if with_phases else None)
+    padded = np.zeros(n)
+    padded[: min(n, len(found.values))] = found.sizes[:n]
+    assert (found.sizes[n:] <= 1e-12 * n * np.abs(a).sum()).all()
+    # cancelling weights leave a norm far below n sum |a|, which is what rounding is measured by
+    assert np.abs(padded - expected).max() <= 1e-12 * n * np.abs(a).sum()
+    if not with_phases:
+        signed = np.sort(np.concatenate([found.values, np.zeros(n)]))
+        eigenvalues = np.sort(np.concatenate([np.linalg.eigvalsh(matrix), np.zeros(len(found.values))]))
+        assert np.abs(signed - eigenvalues).max() <= 1e-12 * n * np.abs(a).sum()
+
+
+@pytest.mark.parametrize("h", [2, 16, 64, 128])
+@pytest.mark.parametrize("n", [1, 5, 77, 512])
+def test_rope_to_1e_12_of_the_top(h: int, n: int) -> None:
+    w, a = rope(h)
+    expected = np.linalg.eigvalsh(dense(w, a, n))[::-1]
+    for spectrum in (kernel_spectrum(w, a, n), kernel_spectrum(w, a, n, np.full(len(w), 1e-300))):
+        found = np.zeros(max(n, h))
+        found[: len(spectrum.values)] = spectrum.sizes
+        assert np.abs(found[:n] - expected).max() <= 1e-12 * expected[0]
+
+
+@settings(deadline=None)
+@given(st.integers(1, 3000), st.lists(st.floats(1e-6, 3), min_size=1, max_size=6))
+def test_the_doubled_factor_is_the_factor_of_all_positions(n: int, w: list[float]) -> None:
+    angle = np.arange(n)[:, None] * np.array(w)
+    v = np.concatenate([np.cos(angle), np.sin(angle)], axis=1)
+    r = positions_factor(w, n)
+    assert len(r) <= 2 * len(w)
+    np.testing.assert_allclose(r.T @ r, v.T @ v, atol=1e-11 * n)
+
+
+@settings(deadline=None)
+@given(st.floats(-20, 20), st.integers(1, 200))
+def test_dirichlet_sums(difference: float, n: int) -> None:
+    x = np.arange(n) - (n - 1) / 2
+    assert dirichlet(difference, n) == pytest.approx(np.cos(difference * x).sum(), abs=1e-9 * n)
+    for turns in (-2, -1, 0, 1, 3):
+        exact = n * (-1.0) ** (turns * (n - 1))
+        assert dirichlet(2 * np.pi * turns, n) == pytest.approx(exact, rel=1e-9)
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.tuples(frequency, st.floats(0.01, 2)), min_size=1, max_size=9),
+    st.one_of(st.integers(1, 2000), st.just(10**6)),
+)
+def test_exact_properties(pairs: list[tuple[float, float]], n: int) -> None:
+    """Trace n sum a, rank at most 2F and n, norm between the constant vector's and the trace (S2)."""
+    w, a = np.array(pairs).T
+    found = kernel_spectrum(w, a, n)
+    assert found.values.sum() == pytest.approx(n * a.sum(), rel=1e-9)
+    assert found.rank <= min(n, 2 * len(w))
+    assert constant_vector_bound(w, a, n) <= found.lambda_max_over_n * (1 + 1e-9)
+    assert found.lambda_max_over_n <= a.sum() * (1 + 1e-9)
+    rank = found.effective_rank
+    assert rank is not None
+    assert 1 - 1e-9 <= rank <= min(n, 2 * len(w)) * (1 + 1e-9)
+
+
+def test_one_frequency_and_its_limits() -> None:
+    assert kernel_spectrum([0.0], [1.0], 50).values[0] == pytest.approx(50)
+    assert kernel_spectrum([0.0], [1.0], 50).rank == 1
+    assert kernel_spectrum([1.0], [3.0], 1).lambda_max_over_n == pytest.approx(3)
+    half_turn = kernel_spectrum([np.pi], [1.0], 50)
+    assert half_turn.rank == 1
+    assert half_turn.lambda_max_over_n == pytest.approx(1)
+    long = kernel_spectrum(*rope(16), 10**9)
+    assert long.lambda_max_over_n == pytest.approx(1 / 16, rel=1e-3)
+
+
+def test_law_of_contraction() -> None:
+    for n, h, law in ((32, 128, 0.716), (2048, 64, 0.257), (32, 16, 0.661)):
+        found = contraction_law(n, 1e4, h)
+        assert found is not None
+        assert round(found, 3) == law
+        assert found == pytest.approx(kernel_spectrum(*rope(h), n).lambda_max_over_n, abs=0.01)
+    one, four = contraction_law(100, 1e4, 64), contraction_law(400, 1e4, 64)
+    assert one is not None
+    assert four is not None
+    assert one - four == pytest.approx(0.1505, abs=5e-5)
+    assert contraction_law(10**6, 1e4, 64) is None
+    assert contraction_law(1, 1e4, 64) is None
+
+
+@settings(deadline=None)
+@given(st.integers(0, 40), st.integers(0, 100))
+def test_a_kernel_built_to_look_t_back_peaks_there(t: int, seed: int) -> None:
+    w, a = rope(64)
+    a = a * np.random.default_rng(seed).uniform(0.5, 1.5, len(a))
+    assert peak_offset(w, a, -w * t, reach=200) == t
+    assert peak_offset(w, a, w * t, reach=200, causal=False) == -t
+
+
+def test_cost_does_not_depend_on_the_context() -> None:
+    w, a = rope(128)
+    seconds = {}
+    for n in (1024, 2**30):
+        started = time.process_time()
+        for _ in range(10):
+            kernel_spectrum(w, a, n)
+        seconds[n] = time.process_time() - started
+    assert seconds[2**30] < 4 * seconds[1024] + 0.05
+
+
+def test_bad_input_is_refused_with_a_sentence() -> None:
+    with pytest.raises(BadValue, match="at least one position"):
+        kernel_spectrum([1.0], [1.0], 0)
+    with pytest.raises(BadValue, match="one weight"):
+        kernel_spectrum([1.0, 2.0], [1.0], 5)
+    with pytest.raises(BadValue, match="NaN"):
+        kernel_spectrum([np.nan], [1.0], 5)
+    with pytest.raises(BadValue, match="reach"):
+        peak_offset([1.0], [1.0], reach=-1)

@@ -1,0 +1,235 @@
+"""Toeplitz matrices by FFT: equal to the dense ones, with the exact properties of the share."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from toposcope.errors import BadValue
+from toposcope.spectra.toeplitz import (
+    Spectrum,
+    ToeplitzOperator,
+    dense_singular_values,
+    diagonal_means,
+    effective_rank,
+    fast_length,
+    norm_bounds,
+    optimal_circulant,
+    symbol,
+    symbol_range,
+    toeplitz_matrix,
+    toeplitz_projection,
+    toeplitz_share,
+    top_singular_value,
+)
+
+sizes = st.integers(1, 70)
+seeds = st.integers(0, 2**32 - 1)
+
+
+def factors(n: int, h: int, seed: int, shift: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
+    draw = np.random.default_rng(seed).standard_normal
+    return draw((n, h)) + shift, draw((n, h)) + shift
+
+
+def dense_share(s: np.ndarray, causal: bool, centred: bool) -> float:
+    visible = np.tril(np.ones_like(s)) if causal else np.ones_like(s)
+    s = s * visible
+    if centred:
+        s = (s - s.sum() / visible.sum()) * visible
+    return float((toeplitz_projection(s, causal=causal) ** 2).sum() / (s**2).sum())
+
+
+@settings(deadline=None)
+@given(sizes, st.integers(1, 20), seeds, st.booleans())
+def test_diagonal_means_are_those_of_the_dense_matrix(n: int, h: int, seed: int, causal: bool) -> None:
+    q, k = factors(n, h, seed)
+    s = q @ k.T
+    expected = [np.diagonal(s, -t).mean() for t in range(0 if causal else 1 - n, n)]
+    np.testing.assert_allclose(diagonal_means(q, k, causal), expected, atol=1e-9 * np.abs(s).max())
+
+
+@settings(deadline=None)
+@given(st.integers(2, 70), st.integers(1, 8), seeds, st.booleans(), st.booleans(), st.sampled_from([0.0, 3.0, 1e4]))
+def test_share_is_that_of_the_dense_matrix(
+    n: int, h: int, seed: int, causal: bool, centred: bool, shift: float
+) -> None:
+    q, k = factors(n, h, seed, shift if not centred else 0.0)
+    expected = dense_share(q @ k.T, causal, centred)
+    assert toeplitz_share(q, k, causal=causal, centred=centred) == pytest.approx(expected, abs=1e-9)
+    assert toeplitz_share(-7 * q, 0.1 * k, causal=causal, centred=centred) == pytest.approx(expected, abs=1e-9)
+
+
+def test_a_small_variation_on_a_large_mean_is_not_lost() -> None:
+    """S = 1e12 + small: the centred share is that of the small part, which the raw norms cannot resolve."""
+    n = 40
+    small = np.random.default_rng(0).standard_normal((n, 3))
+    small -= small.mean(axis=0)
+    q, k = np.column_stack([np.full(n, 1e6), small]), np.column_stack([np.full(n, 1e6), small])
+    found = toeplitz_share(q, k, centred=True)
+    assert found == pytest.approx(dense_share(small @ small.T, False, True), rel=1e-6)
+
+
+@settings(deadline=None)
+@given(st.integers(1, 60), st.integers(1, 6), seeds, st.booleans())
+def test_rotary_logits_of_constant_content_are_toeplitz(n: int, pairs: int, seed: int, causal: bool) -> None:
+    draw = np.random.default_rng(seed)
+    z, w = (draw.standard_normal(pairs) + 1j * draw.standard_normal(pairs) for _ in range(2))
+    turn = np.exp(1j * np.arange(n)[:, None] * draw.uniform(0, 1, pairs))
+    q, k = (np.concatenate([(turn * c).real, (turn * c).imag], axis=1) for c in (z, w))
+    assert toeplitz_share(q, k, causal=causal) == pytest.approx(1, abs=1e-9)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_constant_and_zero_logits_have_no_share(causal: bool) -> None:
+    ones = np.full((9, 3), 0.3)
+    assert toeplitz_share(ones, ones, causal=causal) == pytest.approx(1)
+    assert toeplitz_share(ones, ones, causal=causal, centred=True) is None
+    assert toeplitz_share(0 * ones, ones, causal=causal) is None
+    assert toeplitz_share(np.ones((1, 2)), np.ones((1, 2)), causal=causal, centred=True) is None
+
+
+def test_independent_entries_have_the_share_of_the_dimensions() -> None:
+    n, draws = 48, 40
+    for causal, expected in ((False, (2 * n - 1) / n**2), (True, 2 / (n + 1))):
+        found = [toeplitz_share(*factors(n, 200, seed), causal=causal) for seed in range(draws)]
+        assert np.mean([each for each in found if each is not None]) == pytest.approx(expected, rel=0.15)
+
+
+@settings(deadline=None)
+@given(sizes, seeds, st.booleans())
+def test_projection_is_an_orthogonal_projection(n: int, seed: int, causal: bool) -> None:
+    a, b = np.random.default_rng(seed).standard_normal((2, n, n))
+    if causal:
+        a, b = np.tril(a), np.tril(b)
+    once = toeplitz_projection(a, causal=causal)
+    np.testing.assert_allclose(toeplitz_projection(once, causal=causal), once, atol=1e-12)
+    assert ((a - once) * toeplitz_projection(b, causal=causal)).sum() == pytest.approx(0, abs=1e-9 * n)
+
+
+@settings(deadline=None)
+@given(sizes, seeds)
+def test_products_equal_the_dense_ones(n: int, seed: int) -> None:
+    draw = np.random.default_rng(seed).standard_normal
+    lags, x = draw(2 * n - 1), draw((n, 3))
+    operator, dense = ToeplitzOperator(lags), toeplitz_matrix(lags)
+    np.testing.assert_allclose(operator.matvec(x), dense @ x, atol=1e-10)
+    np.testing.assert_allclose(operator.rmatvec(x[:, 0]), dense.T @ x[:, 0], atol=1e-10)
+
+
+@settings(deadline=None)
+@given(sizes, seeds, st.booleans())
+def test_spectrum_bounds_and_lanczos_agree_with_the_dense_svd(n: int, seed: int, symmetric: bool) -> None:
+    lags = np.random.default_rng(seed).standard_normal(2 * n - 1)
+    if symmetric:
+        lags = lags + lags[::-1]
+    expected = np.linalg.svd(toeplitz_matrix(lags), compute_uv=False)
+    found = dense_singular_values(lags)
+    np.testing.assert_allclose(np.sort(np.abs(found))[::-1], expected, atol=1e-10 * expected[0])
+    if symmetric:
+        np.testing.assert_allclose(
+            np.sort(found), np.linalg.eigvalsh(toeplitz_matrix(lags)), atol=1e-10 * expected[0]
+        )
+    below, above = norm_bounds(lags)
+    assert below <= expected[0] * (1 + 1e-12)
+    assert above >= expected[0] * (1 - 1e-12)
+    top = top_singular_value(lags)
+    distance = np.abs(expected - top.value).min()
+    assert distance <= (top.residual + 1e-9) * top.value
+    if top.converged:
+        assert top.value == pytest.approx(expected[0], rel=1e-5)
+
+
+@settings(deadline=None)
+@given(st.integers(2, 60), st.floats(0.05, 3))
+def test_the_optimal_circulant_is_majorised(n: int, slope: float) -> None:
+    lags = np.exp(-slope * np.abs(np.arange(1 - n, n)))
+    inner, outer = np.sort(optimal_circulant(lags).real)[::-1], dense_singular_values(lags)
+    assert (np.cumsum(inner) <= np.cumsum(outer) + 1e-9).all()
+    assert inner.sum() == pytest.approx(outer.sum())
+    assert (effective_rank(inner) or 0) >= (effective_rank(outer) or 0) - 1e-9
+
+
+@settings(deadline=None)
+@given(st.integers(1, 20), seeds)
+def test_the_symbol_holds_all_eigenvalues(reach: int, seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    half = draw.standard_normal(reach)
+    lags = np.concatenate([half[::-1], draw.standard_normal(1), half])
+    angle = 2 * np.pi * np.arange(12) / 12
+    direct = (lags * np.exp(1j * np.arange(-reach, reach + 1) * angle[:, None])).sum(axis=1)
+    np.testing.assert_allclose(symbol(lags, 12), direct, atol=1e-10)
+    found = symbol_range(lags)
+    assert found.least_bound <= found.least <= found.largest <= found.largest_bound
+    fine = symbol(lags, 20011).real
+    assert found.least_bound <= fine.min()
+    assert fine.max() <= found.largest_bound
+    longer = np.zeros(2 * 60 - 1)
+    longer[59 - reach : 60 + reach] = lags
+    values = dense_singular_values(longer)
+    assert found.least_bound - 1e-9 <= values.min()
+    assert values.max() <= found.largest_bound + 1e-9
+
+
+def test_exp_alibi_of_section_2_5() -> None:
+    for n, least, largest in ((32, 0.1246, 7.316), (128, 0.1244, 7.974), (512, 0.1244, 8.037)):
+        values = dense_singular_values(np.exp(-0.25 * np.abs(np.arange(1 - n, n))))
+        assert (round(values.min(), 4), round(values.max(), 3)) == (least, largest)
+
+
+def test_the_sign_of_a_lag_is_query_minus_key() -> None:
+    assert toeplitz_matrix([10, 20, 30]).tolist() == [[20, 10], [30, 20]]
+    q, k = np.array([[0.0], [1.0]]), np.array([[1.0], [0.0]])  # only the second query meets the first key: t = 1
+    assert diagonal_means(q, k).tolist() == pytest.approx([0, 0, 1])
+
+
+def test_share_of_a_long_text_takes_seconds() -> None:
+    q, k = factors(131072, 32, 0)
+    started = time.process_time()
+    found = toeplitz_share(q, k)
+    assert time.process_time() - started < 10
+    assert found == pytest.approx(2 / 131072, rel=0.5)
+
+
+@settings(deadline=None)
+@given(st.integers(1, 5000))
+def test_fast_lengths_are_the_smallest_smooth_ones(n: int) -> None:
+    def smooth(m: int) -> bool:
+        for p in (2, 3, 5):
+            while m % p == 0:
+                m //= p
+        return m == 1
+
+    assert fast_length(n) == next(m for m in range(n, 2 * n + 1) if smooth(m))
+
+
+def test_numbers_of_a_spectrum() -> None:
+    assert effective_rank(np.ones(7)) == pytest.approx(7)
+    assert effective_rank([5, 0, 0]) == pytest.approx(1)
+    assert effective_rank([0.0]) is None
+    found = Spectrum(np.array([4.0, -2.0, 1e-20]), 4)
+    assert (found.top, found.rank, found.condition, found.negative) == (4, 2, 2, 1)
+    assert found.lambda_max_over_n == 1
+    zero = Spectrum(np.zeros(3), 3)
+    assert (zero.rank, zero.condition, zero.effective_rank) == (0, None, None)
+
+
+def test_bad_input_is_refused_with_a_sentence() -> None:
+    with pytest.raises(BadValue, match="one shape"):
+        diagonal_means(np.ones((3, 2)), np.ones((4, 2)))
+    with pytest.raises(BadValue, match="NaN"):
+        toeplitz_share(np.full((3, 2), np.nan), np.ones((3, 2)))
+    with pytest.raises(BadValue, match="2n - 1"):
+        ToeplitzOperator([1.0, 2.0])
+    with pytest.raises(BadValue, match="refused"):
+        dense_singular_values(np.ones(2 * 5000 - 1))
+    with pytest.raises(BadValue, match="GB"):
+        toeplitz_matrix(np.ones(2 * 100_000 - 1))
+    with pytest.raises(BadValue, match="square"):
+        toeplitz_projection(np.ones((2, 3)))
+    with pytest.raises(BadValue, match="not symmetric"):
+        symbol_range([1.0, 2.0, 3.0])
