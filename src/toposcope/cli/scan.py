@@ -20,6 +20,7 @@ from toposcope.cli.common import (
     console,
     progress,
 )
+from toposcope.cli.scan_spectra import print_spectra
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,6 +48,12 @@ def run(
     head_table: Annotated[bool, typer.Option("--head-table", help="Print every head.")] = False,
     null: Annotated[bool, typer.Option("--null", help="Compare with a twin of random orientation.")] = False,
     seed: Annotated[int, typer.Option("--seed", help="Seed of the twin.")] = 0,
+    context: Annotated[
+        int | None, typer.Option("--context", metavar="N", min=2, help="Context for kernels (default: the model's).")
+    ] = None,
+    what_if: Annotated[
+        list[str] | None, typer.Option("--what-if", metavar="ENCODING", help="The same under another encoding.")
+    ] = None,
     layer_sums: Annotated[
         bool | None, typer.Option("--layer-sums/--no-layer-sums", help="Judge layers as wholes too (slow when wide).")
     ] = None,
@@ -61,19 +68,28 @@ def run(
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from toposcope.checkpoints import load
     from toposcope.dynamics.scan import scan
+    from toposcope.encodings import parse
     from toposcope.ranges import parse_range
     from toposcope.results import emit_csv, emit_json, envelope, subject
+    from toposcope.spectra.of_model import model_spectra
 
     started = time.perf_counter()
+    encodings = [("own", None), *((name, parse(name)) for name in what_if or [])]
     with load(model, family=family, heads=heads) as opened:
         chosen = parse_range(layers, len(opened.layers))
         with progress("scanning layers", len(chosen)) as tick:
             workers = os.cpu_count() or 1
             found = scan(opened, chosen, null=null, seed=seed, sums=layer_sums, workers=workers, tick=tick)
+        length = context or opened.spec.context or 4096
+        spectra = model_spectra(opened, chosen, context=length, encodings=encodings)
         about = subject(opened)
     result = envelope(
         "scan",
-        found.as_dict(),
+        {
+            **found.as_dict(),
+            "spectra": spectra[0].as_dict(),
+            "what_if": [other.as_dict() for other in spectra[1:]],
+        },
         about=about,
         options={
             "layers": layers,
@@ -99,6 +115,7 @@ def run(
             _print_map(out, found)
             _print_counts(out, found)
             _print_extremes(out, found.heads)
+            print_spectra(out, spectra)
             _print_meaning(out, found)
         if head_table:
             _print_heads(out, found.heads)

@@ -1,0 +1,120 @@
+"""The spectral half of `toposcope scan`: from the weights alone, at which offset a head's rotation looks, and how.
+
+All of it is an index. The kernel is that of a token with its like, E[z^f conj(w^f)] for x = x' with E[x x^T] = C,
+and C is taken from the token embedding (or is the identity): deeper layers see other vectors. The split of layer 0 is
+exact for tokens of the vocabulary, since nothing stands between embedding and attention there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toposcope.checkpoints.attention import project
+from toposcope.checkpoints.view import Head, Layer, Model
+from toposcope.encodings import Encoding
+from toposcope.errors import BadValue
+from toposcope.spectra.anova import decompose
+from toposcope.spectra.head_kernel import from_covariance
+from toposcope.spectra.rotary_kernel import kernel_spectrum
+
+Array = NDArray[np.float64]
+OFFSETS = 128  # how far the kernel is looked at for its peak
+TOKENS, POSITIONS = 16, 32  # the factorial design of layer 0
+
+
+@dataclass(frozen=True)
+class HeadSpectra:
+    """Where one head looks by its weights, at which frequencies, and how far its kernel contracts (indices).
+
+    `peak_offset` is the t = i - j at which the kernel is largest, `looks` the same in words, `peak_share` its value
+    over sum_f a_f. `lambda_max_over_n` is sigma_max(T_n(g)) / (n sum_f a_f) at the scanned context. `query_energy`
+    and `key_energy` are the shares of each frequency, fastest first.
+    """
+
+    layer: int
+    head: int
+    looks: str
+    peak_offset: int | None
+    peak_share: float | None
+    lambda_max_over_n: float | None
+    query_energy: tuple[float, ...]
+    key_energy: tuple[float, ...]
+
+
+def head_spectra(
+    layer: Layer, head: Head, *, second_moment: Array | None, context: int, encoding: Encoding | None = None
+) -> HeadSpectra:
+    """The kernel of one head with its norms folded in, under its own encoding or under another one."""
+    used = layer.encoding if encoding is None else encoding
+    try:
+        found = from_covariance(
+            head.q,
+            head.k,
+            second_moment,
+            used,
+            context=min(OFFSETS, context),
+            causal=layer.spec.causal,
+            scale=head.scale,
+            head=head.head,
+        )
+    except BadValue:  # position acts on the input alone, or depends on both positions: no kernel over offsets
+        return HeadSpectra(head.layer, head.head, "no kernel over offsets", None, None, None, (), ())
+    total = float(found.a_F.sum())
+    top = kernel_spectrum(found.frequencies_F, found.a_F, context, found.phi_F).top if total > 0 else None
+    return HeadSpectra(
+        layer=head.layer,
+        head=head.head,
+        looks=str(found),
+        peak_offset=found.peak_offset,
+        peak_share=None if found.peak_value is None or total == 0 else found.peak_value / total,
+        lambda_max_over_n=None if top is None else top / (context * total),
+        query_energy=_shares(found.query_energy_F),
+        key_energy=_shares(found.key_energy_F),
+    )
+
+
+def second_moment(model: Model) -> Array | None:
+    """E[x x^T] over the vocabulary, in units of its mean square; None (the identity) where there is no embedding."""
+    table = model.token_embedding()
+    if table is None or not model.layers or table.shape[1] != model.layers[0].spec.width:
+        return None
+    moment = table.T @ table / len(table)
+    return moment * len(moment) / float(np.trace(moment))
+
+
+def first_layer_shares(
+    model: Model, encoding: Encoding | None = None, seed: int = 0
+) -> list[dict[str, float | None]]:
+    """Content, position and coupling of every head of layer 0: 16 tokens of the vocabulary at 32 positions.
+
+    Empty where layer 0 does not read the embedding as it is (norms after the embedding, other widths), or where the
+    encoding has no tables.
+    """
+    table = model.token_embedding()
+    if table is None or not model.layers:
+        return []
+    layer = model.layers[0]
+    used = layer.encoding if encoding is None else encoding
+    if layer.spec.placement == "post" or layer.spec.kind == "cross" or not used.exact_tables:
+        return []
+    if table.shape[1] != layer.spec.width or len(table) < TOKENS:
+        return []
+    drawn = table[np.random.default_rng(seed).choice(len(table), TOKENS, replace=False)]
+    at = np.arange(POSITIONS)
+    added = np.zeros((POSITIONS, table.shape[1])) if used.input is None else used.input.vectors(at)
+    x = (drawn[:, None] + added).reshape(-1, table.shape[1])
+    q_HNR, k_HNR, _ = project(layer, x)
+    found = []
+    for h in range(layer.spec.heads):
+        q_AIR, k_AIR = (part[h].reshape(TOKENS, POSITIONS, -1) for part in (q_HNR, k_HNR))
+        split = decompose(q_AIR, k_AIR, used, at, causal=layer.spec.causal, scale=layer.spec.scale, head=h)
+        found.append({"content": split.content, "position": split.position, "coupling": split.coupling})
+    return found
+
+
+def _shares(energy_F: Array) -> tuple[float, ...]:
+    total = float(energy_F.sum())
+    return tuple(float(value) for value in energy_F / total) if total > 0 else ()

@@ -1,0 +1,142 @@
+"""The spectral half of `toposcope scan` for a whole model: heads, layer 0's split, biases and position tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toposcope.checkpoints.fold import fold
+from toposcope.checkpoints.view import Layer, Model
+from toposcope.encodings import Encoding, EncodingSpec, Sizes
+from toposcope.spectra.encoding_spectrum import spectrum
+from toposcope.spectra.of_heads import HeadSpectra, first_layer_shares, head_spectra, second_moment
+from toposcope.spectra.singular import effective_rank, numerical_rank
+from toposcope.spectra.toeplitz import toeplitz_share
+
+Array = NDArray[np.float64]
+LONGEST_BIAS = 2048  # positions at which biases and tables are looked at
+
+
+@dataclass(frozen=True)
+class BiasSpectrum:
+    """The kernel exp(b) of one head's bias: its norm over n, its effective rank, and whether a theorem gives them."""
+
+    head: int
+    context: int
+    lambda_max_over_n: float | None
+    effective_rank: float | None
+    statement: str
+
+
+@dataclass(frozen=True)
+class TableSpectrum:
+    """The position vectors as a matrix. A sinusoid has a Toeplitz Gram matrix and one frequency in each column."""
+
+    positions: int
+    rank: int
+    effective_rank: float | None
+    toeplitz_share: float | None
+    sinusoid_likeness: float
+
+
+@dataclass(frozen=True)
+class ModelSpectra:
+    """The spectral rows of all scanned heads under one encoding.
+
+    `tokens` says where the second moment of tokens comes from ("embedding" or "identity"); `first_layer` is layer 0's
+    split (empty where it cannot be had), `biases` the spectrum of each head's bias and `table` that of the position
+    table, for encodings that have them.
+    """
+
+    encoding: str
+    context: int
+    tokens: str
+    heads: tuple[HeadSpectra, ...]
+    first_layer: tuple[dict[str, float | None], ...]
+    biases: tuple[BiasSpectrum, ...]
+    table: TableSpectrum | None
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def model_spectra(
+    model: Model, layers: Sequence[int], *, context: int, encodings: Sequence[tuple[str, EncodingSpec | None]]
+) -> list[ModelSpectra]:
+    """The spectral half of a scan under each encoding (None: the model's own), reading every layer once."""
+    moment = second_moment(model)
+    rows: dict[str, list[HeadSpectra]] = {name: [] for name, _ in encodings}
+    first: dict[str, tuple[dict[str, float | None], ...]] = {name: () for name, _ in encodings}
+    biases: dict[str, tuple[BiasSpectrum, ...]] = {name: () for name, _ in encodings}
+    tables: dict[str, TableSpectrum | None] = {name: None for name, _ in encodings}
+    for number in layers:
+        layer = model.layers[number]
+        if layer.spec.kind == "cross" or not layer.encoding.exact_tables:
+            continue
+        folded = [fold(layer, head) for head in layer.heads]
+        for name, spec in encodings:
+            used = layer.encoding if spec is None else _built(spec, layer, context)
+            rows[name] += [
+                head_spectra(layer, head, second_moment=moment, context=context, encoding=used) for head in folded
+            ]
+            if number == 0:
+                first[name] = tuple(first_layer_shares(model, used))
+            if not biases[name]:  # layers share their biases and tables in all models but UMT5
+                biases[name] = bias_spectra(used, context)
+            tables[name] = tables[name] or table_spectrum(used, context)
+    source = "identity" if moment is None else "embedding"
+    return [
+        ModelSpectra(name, context, source, tuple(rows[name]), first[name], biases[name], tables[name])
+        for name, _ in encodings
+    ]
+
+
+def bias_spectra(encoding: Encoding, context: int) -> tuple[BiasSpectrum, ...]:
+    """What each head's bias does as a kernel exp(b), at 2048 positions at most: exact for ALiBi, else dense."""
+    if encoding.bias is None or not encoding.bias.toeplitz:
+        return ()
+    length = min(context, LONGEST_BIAS)
+    found = []
+    for head in range(encoding.bias.heads):
+        point = spectrum(encoding, [length], head).points[-1]
+        found.append(BiasSpectrum(head, length, point.lambda_max_over_n, point.effective_rank, point.statement))
+    return tuple(found)
+
+
+def table_spectrum(encoding: Encoding, context: int) -> TableSpectrum | None:
+    """Rank, Toeplitz share of the Gram matrix P P^T (mean removed) and sinusoid-likeness of the position vectors."""
+    table = encoding.input
+    if table is None:
+        return None
+    length = min(context, LONGEST_BIAS) if table.length is None else min(table.length, context, LONGEST_BIAS)
+    rows_ND = table.vectors(np.arange(length))
+    values = np.linalg.svd(rows_ND, compute_uv=False)
+    return TableSpectrum(
+        positions=length,
+        rank=numerical_rank(values, max(rows_ND.shape)),
+        effective_rank=effective_rank(values),
+        toeplitz_share=toeplitz_share(rows_ND, rows_ND, centred=True),
+        sinusoid_likeness=_one_frequency(rows_ND),
+    )
+
+
+def _one_frequency(rows_ND: Array) -> float:
+    """The median over columns of the energy that the strongest frequency and its neighbours hold, mean removed."""
+    window_N1 = np.hanning(len(rows_ND) + 2)[1:-1, None]
+    energy_KD = np.abs(np.fft.rfft((rows_ND - rows_ND.mean(axis=0)) * window_N1, axis=0)) ** 2
+    total_D = energy_KD.sum(axis=0)
+    alive = total_D > 0
+    if not alive.any():
+        return 0.0
+    top_D = energy_KD.argmax(axis=0)
+    near_KD = np.abs(np.arange(len(energy_KD))[:, None] - top_D) <= 2
+    return float(np.median(((energy_KD * near_KD).sum(axis=0) / np.where(alive, total_D, 1.0))[alive]))
+
+
+def _built(spec: EncodingSpec, layer: Layer, context: int) -> Encoding:
+    sizes = Sizes(layer.spec.width, layer.spec.heads, layer.spec.head_dim, context, layer.spec.causal)
+    return spec.build(sizes)

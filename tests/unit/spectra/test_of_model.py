@@ -1,0 +1,123 @@
+"""The spectral half of scan, on checkpoints whose answer is planted."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+import toposcope
+from tests.unit.tiny import CONFIG, tensors
+from toposcope.checkpoints.fold import fold
+from toposcope.encodings import NONE, learned, parse, random, rope, sinusoidal
+from toposcope.results import plain
+from toposcope.spectra.of_heads import head_spectra, second_moment
+from toposcope.spectra.of_model import ModelSpectra, bias_spectra, model_spectra, table_spectrum
+
+WIDTH, HEADS = 64, 2
+WIDE = WIDTH // HEADS
+
+
+def planted(directory: Path, looks_back: int) -> Path:
+    """One layer: head 0 looks so many tokens back whatever the tokens are, head 1 has no queries at all."""
+    config = {
+        **CONFIG,
+        "hidden_size": WIDTH,
+        "num_attention_heads": HEADS,
+        "num_key_value_heads": HEADS,
+        "num_hidden_layers": 1,
+        "vocab_size": WIDTH,
+    }
+    made = tensors(config)
+    at = "model.layers.0."
+    keys = np.linalg.qr(np.random.default_rng(0).standard_normal((WIDTH, WIDE)))[0].T
+    rotary = rope(WIDE).rotary
+    assert rotary is not None
+    # z = e^{-i w t} w in every pair: the kernel is sum cos(w (t - looks_back)), largest at looks_back
+    turned = rotary.rotate(keys.T, np.full(WIDTH, -float(looks_back)), side="query").T
+    made[f"{at}self_attn.k_proj.weight"] = np.tile(keys, (HEADS, 1)).astype(np.float32)
+    made[f"{at}self_attn.q_proj.weight"] = np.concatenate([turned, np.zeros_like(turned)]).astype(np.float32)
+    made[f"{at}input_layernorm.weight"] = np.ones(WIDTH, np.float32)
+    made["model.embed_tokens.weight"] = np.eye(WIDTH, dtype=np.float32)
+    directory.mkdir()
+    save_file({name: np.ascontiguousarray(value) for name, value in made.items()}, directory / "model.safetensors")
+    (directory / "config.json").write_text(json.dumps(config))
+    return directory
+
+
+def scanned(path: Path, *what_if: str) -> list[ModelSpectra]:
+    with toposcope.load(path) as model:
+        return model_spectra(model, [0], context=64, encodings=[("own", None), *((w, parse(w)) for w in what_if)])
+
+
+@pytest.mark.parametrize("back", [0, 1, 2, 5, 17, 40])
+def test_a_head_built_to_look_back_is_reported_so(tmp_path: Path, back: int) -> None:
+    own = scanned(planted(tmp_path / "m", back))[0]
+    assert own.heads[0].peak_offset == back
+    assert own.heads[0].peak_share == pytest.approx(1.0, abs=1e-6)
+    assert own.heads[0].looks == ("looks at itself" if back == 0 else f"looks {back} back")
+    assert own.heads[1].peak_offset is None
+    assert own.tokens == "embedding"
+    assert sum(own.heads[0].query_energy) == pytest.approx(1.0)
+
+
+def test_without_position_the_split_is_content_alone(tmp_path: Path) -> None:
+    _, none = scanned(planted(tmp_path / "m", 1), "none")
+    assert none.first_layer[0]["position"] == pytest.approx(0.0, abs=1e-12)
+    assert none.first_layer[0]["coupling"] == pytest.approx(0.0, abs=1e-12)
+    assert none.heads[0].peak_offset is None
+
+
+def test_a_bias_alone_has_no_coupling(tmp_path: Path) -> None:
+    own, alibi = scanned(planted(tmp_path / "m", 1), "alibi")
+    assert alibi.first_layer[1]["position"] == pytest.approx(1.0)
+    assert alibi.first_layer[1]["coupling"] == pytest.approx(0.0, abs=1e-12)
+    assert len(alibi.biases) == HEADS
+    assert alibi.biases[0].statement == "theorem"
+    assert own.biases == ()
+    assert own.first_layer[0]["coupling"] is not None
+    assert own.first_layer[0]["coupling"] > 0.05
+
+
+def test_another_base_moves_the_peak_of_a_rotary_head(tmp_path: Path) -> None:
+    own, other = scanned(planted(tmp_path / "m", 17), "rope:base=100")
+    assert own.heads[0].peak_offset == 17
+    assert other.heads[0].peak_offset != 17
+
+
+def test_the_kernel_norm_is_that_of_the_dense_matrix(tmp_path: Path) -> None:
+    path = planted(tmp_path / "m", 3)
+    own = scanned(path)[0]
+    with toposcope.load(path) as model:
+        layer = model.layers[0]
+        head = fold(layer, layer.heads[0])
+        rotary = layer.encoding.rotary
+        assert rotary is not None
+        w_F = rotary.frequencies()
+        offset_NN = np.subtract.outer(np.arange(64), np.arange(64))
+        g_NN = np.cos((offset_NN[..., None] - 3) * w_F).mean(axis=-1)
+        assert own.heads[0].lambda_max_over_n == pytest.approx(np.linalg.norm(g_NN, 2) / 64, rel=1e-6)
+        again = head_spectra(layer, head, second_moment=second_moment(model), context=64, encoding=NONE)
+        assert again.lambda_max_over_n is None
+
+
+def test_tables_tell_a_sinusoid_from_noise() -> None:
+    sines, noise = table_spectrum(sinusoidal(32), 256), table_spectrum(random(32, 256), 256)
+    assert sines is not None
+    assert noise is not None
+    assert sines.toeplitz_share == pytest.approx(1.0, abs=1e-9)
+    assert sines.sinusoid_likeness > 0.99 > 0.5 > noise.sinusoid_likeness
+    assert noise.toeplitz_share is not None
+    assert noise.toeplitz_share < 0.5
+    assert table_spectrum(learned(np.zeros((9, 4))), 9) is not None
+    assert table_spectrum(rope(8), 64) is None
+    assert bias_spectra(rope(8), 64) == ()
+
+
+def test_all_of_it_can_be_written_as_json(tmp_path: Path) -> None:
+    found = scanned(planted(tmp_path / "m", 1), "none", "alibi", "t5")
+    text = json.dumps(plain([each.as_dict() for each in found]), allow_nan=False)
+    assert json.loads(text)[0]["heads"][0]["peak_offset"] == 1
