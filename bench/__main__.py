@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
-from dataclasses import asdict
 from pathlib import Path
 
 from bench import head_spectra, kernels, logits, scanning, startup, streaming
 from bench.row import Row, table
+from toposcope.files import write_json
+from toposcope.results import plain
 
 ROWS = {
     "startup": startup.measure,
@@ -34,7 +34,7 @@ def main() -> None:
         rows += ROWS[name]()
     print("\n" + table(rows))
     chosen.json.parent.mkdir(parents=True, exist_ok=True)
-    chosen.json.write_text(json.dumps([asdict(row) for row in rows], indent=2) + "\n")
+    write_json(chosen.json, plain(rows))
 
 
 main()
