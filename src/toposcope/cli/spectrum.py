@@ -43,6 +43,7 @@ def run(
     from toposcope.encodings import Sizes, parse
     from toposcope.results import emit_json, envelope
     from toposcope.spectra.encoding_spectrum import contexts_up_to, spectrum
+    from toposcope.spectra.offsets import OFFSETS, kernel_at, symbol_range
 
     started = time.perf_counter()
     if plot:
@@ -55,11 +56,20 @@ def run(
     contexts = contexts_up_to(context)
     found = [spectrum(each, contexts, head) for each in built]
     names = [str(spec) for spec in specs]
+    kernels = [kernel_at(each, OFFSETS, head) for each in built]
+    symbols = [symbol_range(each, head) for each in built]
     body = {
         "contexts": contexts,
         "encodings": [
-            {"spec": name, **each.as_dict(), "parameters": dict(made.parameters)}
-            for name, each, made in zip(names, found, built, strict=True)
+            {
+                "spec": name,
+                **each.as_dict(),
+                "offsets": None if kernel is None else OFFSETS,
+                "kernel_at": kernel,
+                "symbol_range": symbol,
+                "parameters": dict(made.parameters),
+            }
+            for name, each, made, kernel, symbol in zip(names, found, built, kernels, symbols, strict=True)
         ],
     }
     options = {"context": context, "head_dim": head_dim, "heads": heads, "width": sizes.width, "head": head}
@@ -71,8 +81,15 @@ def run(
         draw(found, names, plot)
     if json != "-":
         out = console()
-        for name, each in zip(names, found, strict=True):
+        for name, each, kernel, symbol in zip(names, found, kernels, symbols, strict=True):
             _print_one(out, name, each)
+            if kernel is not None:
+                cells = "  ".join(f"{t}: {value:.3g}" for t, value in zip(OFFSETS[1:7], kernel[1:7], strict=True))
+                out.print(f"  kernel at  {cells}")
+            if symbol is not None:
+                out.print(
+                    f"  symbol from {symbol[0]:.4g} to {symbol[1]:.4g}: all eigenvalues lie between, at every n"
+                )
         if len(found) > 1:
             _print_together(out, names, found, contexts)
         _print_legend(out, found)
