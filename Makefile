@@ -1,5 +1,6 @@
 # make demo   fresh clone -> a report on a real model (core install, no torch)
 # make test   everything CI runs: lint, types, all tests
+# make bench  speed and memory as ratios; make docs  the pictures of the documentation
 # The models are other people's packages; they are installed without their dependencies and never committed.
 
 PYTHON ?= python3
@@ -52,6 +53,9 @@ test: lint types
 
 bench: $(VENV)/.full
 	$(BIN)/python -m bench
+
+docs: $(VENV)/.full
+	$(BIN)/python docs/make_pictures.py
 
 clean:
 	rm -rf $(VENV) out dist build

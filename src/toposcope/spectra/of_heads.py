@@ -7,6 +7,7 @@ exact for tokens of the vocabulary, since nothing stands between embedding and a
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +16,6 @@ from numpy.typing import NDArray
 from toposcope.checkpoints.attention import project
 from toposcope.checkpoints.view import Head, Layer, Model
 from toposcope.encodings import Encoding
-from toposcope.errors import BadValue
 from toposcope.spectra.anova import decompose
 from toposcope.spectra.head_kernel import from_covariance
 from toposcope.spectra.rotary_kernel import kernel_spectrum
@@ -23,6 +23,7 @@ from toposcope.spectra.rotary_kernel import kernel_spectrum
 Array = NDArray[np.float64]
 OFFSETS = 128  # how far the kernel is looked at for its peak
 TOKENS, POSITIONS = 16, 32  # the factorial design of layer 0
+_EMBEDDING_NORM = re.compile(r"emb(ed)?(d|ding|dings)?[._].*norm", re.IGNORECASE)  # BLOOM, ModernBERT, GGUF, ...
 
 
 @dataclass(frozen=True)
@@ -49,19 +50,18 @@ def head_spectra(
 ) -> HeadSpectra:
     """The kernel of one head with its norms folded in, under its own encoding or under another one."""
     used = layer.encoding if encoding is None else encoding
-    try:
-        found = from_covariance(
-            head.q,
-            head.k,
-            second_moment,
-            used,
-            context=min(OFFSETS, context),
-            causal=layer.spec.causal,
-            scale=head.scale,
-            head=head.head,
-        )
-    except BadValue:  # position acts on the input alone, or depends on both positions: no kernel over offsets
+    if used.mechanisms == ("input",) or (used.bias is not None and not used.bias.toeplitz):
         return HeadSpectra(head.layer, head.head, "no kernel over offsets", None, None, None, (), ())
+    found = from_covariance(
+        head.q,
+        head.k,
+        second_moment,
+        used,
+        context=min(OFFSETS, context),
+        causal=layer.spec.causal,
+        scale=head.scale,
+        head=head.head,
+    )
     total = float(found.a_F.sum())
     top = kernel_spectrum(found.frequencies_F, found.a_F, context, found.phi_F).top if total > 0 else None
     return HeadSpectra(
@@ -88,28 +88,33 @@ def second_moment(model: Model) -> Array | None:
 def first_layer_shares(
     model: Model, encoding: Encoding | None = None, seed: int = 0
 ) -> list[dict[str, float | None]]:
-    """Content, position and coupling of every head of layer 0: 16 tokens of the vocabulary at 32 positions.
+    """Content, position and coupling of every head of layer 0: 16 tokens of the vocabulary at up to 32 positions.
 
-    Empty where layer 0 does not read the embedding as it is (norms after the embedding, other widths), or where the
-    encoding has no tables.
+    Empty where layer 0 does not read the embedding as it is (norms after the embedding, other widths), where logits
+    are soft-capped, or where the encoding has no tables.
     """
     table = model.token_embedding()
     if table is None or not model.layers:
         return []
     layer = model.layers[0]
     used = layer.encoding if encoding is None else encoding
-    if layer.spec.placement == "post" or layer.spec.kind == "cross" or not used.exact_tables:
+    if layer.spec.placement == "post" or layer.spec.kind == "cross" or layer.spec.softcap or not used.exact_tables:
         return []
+    if any(_EMBEDDING_NORM.search(name) for name in model.source.names()):
+        return []
+    if layer.spec.stack == "encoder" and "decoder" in (model.spec.embedding or ""):
+        return []  # the encoder reads something else than tokens (Whisper)
     if table.shape[1] != layer.spec.width or len(table) < TOKENS:
         return []
     drawn = table[np.random.default_rng(seed).choice(len(table), TOKENS, replace=False)]
-    at = np.arange(POSITIONS)
-    added = np.zeros((POSITIONS, table.shape[1])) if used.input is None else used.input.vectors(at)
+    longest = None if used.input is None else used.input.length
+    at = np.arange(POSITIONS if longest is None else min(POSITIONS, longest))
+    added = np.zeros((len(at), table.shape[1])) if used.input is None else used.input.vectors(at)
     x = (drawn[:, None] + added).reshape(-1, table.shape[1])
     q_HNR, k_HNR, _ = project(layer, x)
     found = []
     for h in range(layer.spec.heads):
-        q_AIR, k_AIR = (part[h].reshape(TOKENS, POSITIONS, -1) for part in (q_HNR, k_HNR))
+        q_AIR, k_AIR = (part[h].reshape(TOKENS, len(at), -1) for part in (q_HNR, k_HNR))
         split = decompose(q_AIR, k_AIR, used, at, causal=layer.spec.causal, scale=layer.spec.scale, head=h)
         found.append({"content": split.content, "position": split.position, "coupling": split.coupling})
     return found

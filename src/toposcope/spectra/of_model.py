@@ -78,10 +78,11 @@ def model_spectra(
         if layer.spec.kind == "cross" or not layer.encoding.exact_tables:
             continue
         folded = [fold(layer, head) for head in layer.heads]
+        known = moment if moment is not None and len(moment) == layer.spec.width else None  # towers differ in width
         for name, spec in encodings:
             used = layer.encoding if spec is None else _built(spec, layer, context)
             rows[name] += [
-                head_spectra(layer, head, second_moment=moment, context=context, encoding=used) for head in folded
+                head_spectra(layer, head, second_moment=known, context=context, encoding=used) for head in folded
             ]
             if number == 0:
                 first[name] = tuple(first_layer_shares(model, used))

@@ -121,3 +121,37 @@ def test_all_of_it_can_be_written_as_json(tmp_path: Path) -> None:
     found = scanned(planted(tmp_path / "m", 1), "none", "alibi", "t5")
     text = json.dumps(plain([each.as_dict() for each in found]), allow_nan=False)
     assert json.loads(text)[0]["heads"][0]["peak_offset"] == 1
+
+
+def tiny_gpt2(directory: Path, **more: np.ndarray) -> Path:
+    """A GPT-2 whose table of positions is shorter than the factorial design."""
+    draw, width = np.random.default_rng(0).standard_normal, 8
+    shapes = {
+        "wte.weight": (20, width),
+        "wpe.weight": (6, width),
+        "h.0.ln_1.weight": (width,),
+        "h.0.ln_1.bias": (width,),
+    }
+    shapes |= {"h.0.attn.c_attn.weight": (width, 3 * width), "h.0.attn.c_attn.bias": (3 * width,)}
+    shapes |= {"h.0.attn.c_proj.weight": (width, width), "h.0.attn.c_proj.bias": (width,)}
+    made = {name: draw(shape).astype(np.float32) for name, shape in shapes.items()}
+    directory.mkdir()
+    save_file({**made, **more}, directory / "model.safetensors")
+    config = {"model_type": "gpt2", "n_embd": width, "n_head": 2, "n_layer": 1, "n_positions": 6}
+    (directory / "config.json").write_text(json.dumps(config))
+    return directory
+
+
+def test_a_short_table_of_positions_is_enough_for_the_split(tmp_path: Path) -> None:
+    own, none = scanned(tiny_gpt2(tmp_path / "m"), "none")
+    assert own.heads[0].looks == "no kernel over offsets"
+    assert own.table is not None
+    assert own.table.positions == 6
+    assert own.first_layer[0]["position"] is not None
+    assert own.first_layer[0]["position"] > 0
+    assert none.first_layer[0]["position"] == pytest.approx(0.0, abs=1e-12)
+
+
+def test_no_split_where_a_norm_stands_between_embedding_and_layer_0(tmp_path: Path) -> None:
+    norm = {"word_embeddings_layernorm.weight": np.ones(8, np.float32)}
+    assert scanned(tiny_gpt2(tmp_path / "m", **norm))[0].first_layer == ()
