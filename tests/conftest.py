@@ -6,6 +6,13 @@ from collections import defaultdict
 from typing import Any
 
 import pytest
+from hypothesis import settings
+
+# The same examples in every run, so that a failure is the change's and not the draw's; to look further, run
+# pytest --hypothesis-profile explore.
+settings.register_profile("repeatable", derandomize=True)
+settings.register_profile("explore", max_examples=1000)
+settings.load_profile("repeatable")
 
 ROWS: dict[str, dict[str, float]] = defaultdict(dict)
 

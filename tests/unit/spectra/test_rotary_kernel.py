@@ -27,7 +27,9 @@ TABLE = {
 }
 # slow, coinciding, still, and half-turn frequencies among ordinary ones
 frequency = st.one_of(
-    st.sampled_from([0.0, 1.0, np.pi, np.pi / 2, 2 * np.pi, 1e-5, 1e-9]), st.floats(0, 6.5), st.floats(-3, 3)
+    st.sampled_from([0.0, 1.0, np.pi, np.pi / 2, 2 * np.pi, 1e-5, 1e-9]),
+    st.floats(0, 6.5, allow_subnormal=False),
+    st.floats(-3, 3, allow_subnormal=False),
 )
 contexts = st.one_of(st.sampled_from([1, 2, 3, 512]), st.integers(1, 130))
 
@@ -47,7 +49,7 @@ def test_table_of_section_2_3(h: int) -> None:
 
 
 @settings(deadline=None)
-@given(st.lists(st.tuples(frequency, st.floats(0, 2)), min_size=1, max_size=9), contexts)
+@given(st.lists(st.tuples(frequency, st.floats(0, 2, allow_subnormal=False)), min_size=1, max_size=9), contexts)
 def test_closed_form_equals_dense_for_weights_that_are_not_negative(pairs: list[tuple[float, float]], n: int) -> None:
     w, a = np.array(pairs).T
     expected = np.linalg.eigvalsh(dense(w, a, n))[::-1]
@@ -59,7 +61,11 @@ def test_closed_form_equals_dense_for_weights_that_are_not_negative(pairs: list[
 
 @settings(deadline=None)
 @given(
-    st.lists(st.tuples(frequency, st.floats(-2, 2), st.floats(-7, 7)), min_size=1, max_size=9),
+    st.lists(
+        st.tuples(frequency, st.floats(-2, 2, allow_subnormal=False), st.floats(-7, 7, allow_subnormal=False)),
+        min_size=1,
+        max_size=9,
+    ),
     contexts,
     st.booleans(),
 )
@@ -93,7 +99,7 @@ def test_rope_to_1e_12_of_the_top(h: int, n: int) -> None:
 
 
 @settings(deadline=None)
-@given(st.integers(1, 3000), st.lists(st.floats(1e-6, 3), min_size=1, max_size=6))
+@given(st.integers(1, 3000), st.lists(st.floats(1e-6, 3, allow_subnormal=False), min_size=1, max_size=6))
 def test_the_doubled_factor_is_the_factor_of_all_positions(n: int, w: list[float]) -> None:
     angle = np.arange(n)[:, None] * np.array(w)
     v = np.concatenate([np.cos(angle), np.sin(angle)], axis=1)
@@ -103,7 +109,7 @@ def test_the_doubled_factor_is_the_factor_of_all_positions(n: int, w: list[float
 
 
 @settings(deadline=None)
-@given(st.floats(-20, 20), st.integers(1, 200))
+@given(st.floats(-20, 20, allow_subnormal=False), st.integers(1, 200))
 def test_dirichlet_sums(difference: float, n: int) -> None:
     x = np.arange(n) - (n - 1) / 2
     assert dirichlet(difference, n) == pytest.approx(np.cos(difference * x).sum(), abs=1e-9 * n)
@@ -114,7 +120,7 @@ def test_dirichlet_sums(difference: float, n: int) -> None:
 
 @settings(deadline=None)
 @given(
-    st.lists(st.tuples(frequency, st.floats(0.01, 2)), min_size=1, max_size=9),
+    st.lists(st.tuples(frequency, st.floats(0.01, 2, allow_subnormal=False)), min_size=1, max_size=9),
     st.one_of(st.integers(1, 2000), st.just(10**6)),
 )
 def test_exact_properties(pairs: list[tuple[float, float]], n: int) -> None:
