@@ -18,7 +18,7 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.txt", "vocab.json
 
 @dataclass(frozen=True, eq=False)
 class Reference:
-    """A model as transformers runs it (float32, eager attention, evaluation mode), its tokenizer, and its files."""
+    """A model as transformers runs it (float32, evaluation mode), its tokenizer, and its files."""
 
     path: Path  # what Toposcope's own reader opens as well
     model: Any
@@ -34,13 +34,18 @@ class Reference:
         return min(found) if found else None
 
 
-def load_reference(target: str | Path) -> Reference:
-    """A directory in Hugging Face layout, a .gguf file, a file of such a directory, or an installed model's name."""
+def load_reference(target: str | Path, *, head: bool = False, attention: str = "eager") -> Reference:
+    """A directory in Hugging Face layout, a .gguf file, a file of such a directory, or an installed model's name.
+
+    `head`: with the head that predicts tokens, where the checkpoint has one. `attention`: 'eager' writes the
+    probabilities out, 'sdpa' never holds them and takes longer texts.
+    """
     path = locate(target)
     require("torch", "transformers")
     place = _place(path)
     with _quiet():
-        return Reference(path, _model(place), _tokenizer(place))
+        tokenizer = _tokenizer(place)  # first: it is small, and may be missing
+        return Reference(path, _model(place, head, attention), tokenizer)
 
 
 def locate(target: str | Path) -> Path:
@@ -110,16 +115,16 @@ def _place(path: Path) -> _Place:
     return _Place(path, files[0])
 
 
-def _model(place: _Place) -> Any:
+def _model(place: _Place, head: bool, attention: str) -> Any:
     import torch
-    from transformers import AutoModel
 
     if place.gguf is not None:
         require("gguf", "accelerate")
     elif not (place.directory / "config.json").is_file():
         raise NotFound(f"{place.directory} holds no config.json, without which transformers cannot run the model.")
     try:
-        model = AutoModel.from_pretrained(**place.arguments, dtype=torch.float32, attn_implementation="eager")
+        built = _auto_class(place, head)
+        model = built.from_pretrained(**place.arguments, dtype=torch.float32, attn_implementation=attention)
     except (OSError, RuntimeError) as error:
         raise BadFile(f"transformers cannot read the weights in {place.directory} ({_brief(error)}).") from error
     except (ValueError, KeyError, TypeError, AttributeError, ImportError) as error:
@@ -128,6 +133,25 @@ def _model(place: _Place) -> Any:
             "It must be a model that AutoModel knows."
         ) from error
     return model.eval()
+
+
+def _auto_class(place: _Place, head: bool) -> Any:
+    """The transformers class that loads a checkpoint: by the architecture it names, without a head where it has none."""
+    import transformers
+
+    if not head:
+        return transformers.AutoModel
+    if place.gguf is not None:
+        return transformers.AutoModelForCausalLM
+    config = transformers.AutoConfig.from_pretrained(str(place.directory), local_files_only=True)
+    named = " ".join(config.architectures or ())
+    if "MaskedLM" in named or "ForPreTraining" in named:
+        return transformers.AutoModelForMaskedLM
+    if "ConditionalGeneration" in named:
+        return transformers.AutoModelForSeq2SeqLM
+    if "CausalLM" in named or "LMHead" in named:
+        return transformers.AutoModelForCausalLM
+    return transformers.AutoModel
 
 
 def _tokenizer(place: _Place) -> Any:
