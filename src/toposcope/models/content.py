@@ -107,7 +107,8 @@ def matched_view(instrument: Instrument) -> View:
         found = view(instrument.model)
     except UnknownFamily as error:
         raise BadConfig(
-            f"{type(instrument.model).__name__} can be run and its heads removed, but its encoding is not known: {error}"
+            f"{type(instrument.model).__name__} can be run and its heads removed, but its encoding is not known: "
+            f"{error}"
         ) from error
     mine = [(layer.spec.heads, layer.spec.kind == "cross") for layer in found.layers]
     theirs = [(site.heads, site.cross) for site in instrument.sites]
@@ -140,10 +141,7 @@ def _as_they_lie(instrument: Instrument, model: View) -> list[Encoding]:
         )
     if best is rotary:
         return encodings
-    return [
-        each if each.rotary is None else replace(each, rotary=_halves(each.rotary))
-        for each in encodings
-    ]
+    return [each if each.rotary is None else replace(each, rotary=_halves(each.rotary)) for each in encodings]
 
 
 def _probe(instrument: Instrument, site: Site) -> tuple[Array, Array]:
@@ -191,5 +189,3 @@ def _double(tensor: Any) -> Array:
 
     array: Array = tensor.detach().to(torch.float64).cpu().numpy()
     return array
-
-

@@ -136,7 +136,7 @@ def _model(place: _Place, head: bool, attention: str) -> Any:
 
 
 def _auto_class(place: _Place, head: bool) -> Any:
-    """The transformers class that loads a checkpoint: by the architecture it names, without a head where it has none."""
+    """The transformers class that loads a checkpoint: by the architecture it names."""
     import transformers
 
     if not head:
