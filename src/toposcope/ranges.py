@@ -32,3 +32,15 @@ def show_range(indices: list[int]) -> str:
         else:
             runs.append([index, index])
     return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+
+
+def parse_heads(text: str) -> list[tuple[int, int]]:
+    """Single heads as (layer, head), written `3.2,5.0-4`; whether they exist is for the model to say."""
+    found: list[tuple[int, int]] = []
+    for part in text.split(","):
+        layer, dot, heads = part.strip().partition(".")
+        first, dash, last = heads.partition("-")
+        if not (dot and layer.isdecimal() and first.isdecimal() and (not dash or last.isdecimal())):
+            raise BadValue(f"'{part.strip()}' is not a head. Write layer.head, such as 3.2, or 3.0-4 for several.")
+        found += [(int(layer), head) for head in range(int(first), int(last if dash else first) + 1)]
+    return sorted(set(found))

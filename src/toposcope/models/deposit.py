@@ -128,21 +128,22 @@ def bootstrap(
         )
     if draws < 1 or not 0 < level < 1:
         raise BadValue(f"the bootstrap needs draws >= 1 and 0 < level < 1, got {draws} and {level}.")
-    columns = [base[:, None], ablated]
-    if floor is not None:
-        columns.append(_floor_per_sequence(floor, len(base))[:, None])
-    scores_SC = np.concatenate(columns, axis=1)
+    given = None if floor is None else _floor(floor, len(base))
+    columns = [base, ablated]
+    if given is not None and given.ndim == 1:
+        columns.append(given)
+    noise = 0.0 if given is None else float(np.std(given - base, ddof=1)) / np.sqrt(len(base))
+    least = _least(score, noise)
+    scores_SC = np.column_stack(columns)
+    last = 1 + ablated.shape[1]
 
     def split(means_DC: Array) -> tuple[Array, Array, Array | None]:
-        heads = means_DC[..., 1:] if floor is None else means_DC[..., 1:-1]
-        return means_DC[..., 0], heads, None if floor is None else means_DC[..., -1]
+        return means_DC[..., 0], means_DC[..., 1:last], means_DC[..., last] if len(columns) == 3 else given
 
-    noise = 0.0 if floor is None else float(np.std(scores_SC[:, -1] - base, ddof=1)) / np.sqrt(len(base))
-    least = _least(score, noise)
     point = _deposit(*split(scores_SC.mean(axis=0)), score, least)
-    drawn = split(_resampled_means(scores_SC, draws, np.random.default_rng(seed)))
-    found = _measures(*drawn, score, least)
-    leaders_D = _harm(drawn[0], drawn[1], score).argmax(axis=-1)
+    drawn_base, drawn_heads, drawn_floor = split(_resampled_means(scores_SC, draws, np.random.default_rng(seed)))
+    found = _measures(drawn_base, drawn_heads, drawn_floor, score, least)
+    leaders_D = _harm(drawn_base, drawn_heads, score).argmax(axis=-1)
     return DepositBootstrap(
         deposit=point,
         **{name: _interval(getattr(point, name), found[name], level) for name in ("d_rel", "share", "gini", "di")},
@@ -239,11 +240,11 @@ def _check(score: str) -> None:
         raise BadValue(f"'{score}' is no kind of score. {did_you_mean(str(score), get_args(Score))}")
 
 
-def _floor_per_sequence(floor: ArrayLike, count: int) -> Array:
+def _floor(floor: ArrayLike, count: int) -> Array:
     given = np.asarray(floor, dtype=np.float64)
     if given.shape not in ((), (count,)) or not np.isfinite(given).all():
         raise BadValue(f"the floor is one finite number, or one for each of {count} sequences; got {given.shape}.")
-    return np.broadcast_to(given, (count,))
+    return given
 
 
 def _numbers(what: str, given: ArrayLike, dimensions: int) -> Array:

@@ -75,3 +75,21 @@ def _write(directory: Path, model: Any) -> Any:
     model.eval().save_pretrained(directory)
     write_tokenizer(directory)
     return model
+
+
+def write_llama_lm(directory: Path, **changes: Any) -> Any:
+    """The same Llama with a head that predicts the next word, 3 layers of it."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    settings: dict[str, Any] = {
+        "hidden_size": 24,
+        "intermediate_size": 32,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "num_hidden_layers": 3,
+        "max_position_embeddings": 32,
+        "vocab_size": len(WORDS) + 2,
+        "bos_token_id": None,
+        "eos_token_id": None,
+    }
+    return _write(directory, LlamaForCausalLM(LlamaConfig(**{**settings, **changes})))

@@ -1,0 +1,136 @@
+"""How well a model does on one sequence of tokens, as one number that grows when something is taken from it.
+
+* next token      a causal model: nats per predicted token;
+* masked token    a masked one: nats per token hidden, 15 % of the positions, chosen once by the seed;
+* continuation    an encoder and a decoder: nats per token of the second half, the encoder having read the first;
+* drift           a model that predicts nothing: 1 - cosine between its mean output and that of the whole model.
+"""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from toposcope.errors import BadConfig, BadValue
+from toposcope.models.corpus import Ids
+from toposcope.models.load import Reference
+
+Kind = Literal["next token", "masked token", "continuation", "drift"]
+UNITS: dict[Kind, str] = {
+    "next token": "nats per token",
+    "masked token": "nats per masked token",
+    "continuation": "nats per token of the second half",
+    "drift": "1 - cosine with the whole model's mean output",
+}
+HIDDEN_SHARE = 0.15
+_ROWS = 64  # rows of logits whose logarithms are held at once
+
+
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """One sequence as the model is given it: the score looks at `positions_P`, where `targets_P` are right."""
+
+    kind: Kind
+    inputs: dict[str, Any]
+    positions_P: Any
+    targets_P: Any | None
+
+    @property
+    def tokens(self) -> int:
+        return int(self.inputs["input_ids"].shape[1])
+
+
+def kind_of(model: Any) -> Kind:
+    """What a loaded transformers model can be scored by."""
+    name = type(model).__name__
+    if getattr(model, "get_output_embeddings", lambda: None)() is None:
+        return "drift"
+    if getattr(model.config, "is_encoder_decoder", False):
+        return "continuation"
+    return "masked token" if name.endswith(("ForMaskedLM", "ForPreTraining")) else "next token"
+
+
+def trial(reference: Reference, ids: Ids, *, number: int = 0, seed: int = 0, second_half: bool = False) -> Trial:
+    """The trial of one sequence. `second_half`: score only there, as for tokens that the first half foretells."""
+    import torch
+
+    kind = kind_of(reference.model)
+    count = len(ids)
+    given = torch.from_numpy(np.asarray(ids, dtype=np.int64))[None]
+    first = (count + 1) // 2 if second_half else 0
+    if kind == "drift":
+        return Trial(kind, {"input_ids": given}, torch.arange(first, count), None)
+    if kind == "masked token":
+        positions = _hidden_positions(reference.tokenizer, ids, first, (seed, number))
+        hidden = given.clone()
+        hidden[0, positions] = reference.tokenizer.mask_token_id
+        return Trial(kind, {"input_ids": hidden}, positions, given[0, positions])
+    if kind == "continuation":
+        half = (count + 1) // 2
+        start = reference.model.config.decoder_start_token_id
+        begin = torch.tensor([[0 if start is None else start]])
+        inputs = {"input_ids": given[:, :half], "decoder_input_ids": torch.cat([begin, given[:, half:-1]], 1)}
+        return Trial(kind, inputs | {"use_cache": False}, torch.arange(count - half), given[0, half:])
+    # Position p predicts p + 1: the last tells nothing that could be checked.
+    positions = torch.arange(max(first - 1, 0), count - 1)
+    inputs = {"input_ids": given, "use_cache": False}
+    if "logits_to_keep" in inspect.signature(type(reference.model).forward).parameters:
+        inputs["logits_to_keep"] = positions
+    return Trial(kind, inputs, positions, given[0, positions + 1])
+
+
+def score(trial: Trial, output: Any, whole: Any | None = None) -> Any:
+    """The score of a model's output, a tensor of one number in float64; a drift is from `whole`, a `pool`ed output."""
+    import torch
+    from torch.nn.functional import cosine_similarity
+
+    if trial.kind == "drift":
+        return torch.zeros(()) if whole is None else 1 - cosine_similarity(pool(trial, output), whole, dim=0)
+    return token_losses(trial, output).mean()
+
+
+def token_losses(trial: Trial, output: Any) -> Any:
+    """The loss of each target, in nats: (P,), float64."""
+    import torch
+    from torch.nn.functional import cross_entropy
+
+    logits_PW, targets_P = output.logits[0], trial.targets_P
+    assert targets_P is not None
+    if len(logits_PW) != len(targets_P):
+        logits_PW = logits_PW[trial.positions_P]
+    parts = [
+        cross_entropy(logits_PW[at : at + _ROWS], targets_P[at : at + _ROWS], reduction="none").double()
+        for at in range(0, len(targets_P), _ROWS)
+    ]
+    return torch.cat(parts)
+
+
+def pool(trial: Trial, output: Any) -> Any:
+    """The mean of the output over the scored positions, in float64."""
+    state = output.last_hidden_state if hasattr(output, "last_hidden_state") else output[0]
+    return state[0, trial.positions_P].double().mean(0)
+
+
+def as_number(value: Any) -> float:
+    """A score as a number, which must be finite."""
+    found = float(value)
+    if not np.isfinite(found):
+        raise BadValue(f"the model's score is {found}: its outputs hold NaN or infinity, and it cannot be measured.")
+    return found
+
+
+def _hidden_positions(tokenizer: Any, ids: Ids, first: int, seed: tuple[int, int]) -> Any:
+    import torch
+
+    if getattr(tokenizer, "mask_token_id", None) is None:
+        raise BadConfig(
+            "the model predicts hidden tokens, but its tokenizer has no mask token. Add one to its files."
+        )
+    free = first + np.flatnonzero(~np.isin(ids[first:], tokenizer.all_special_ids))
+    if not len(free):
+        raise BadValue("a sequence holds nothing but special tokens: there is nothing to hide. Give a longer text.")
+    chosen = np.random.default_rng(seed).choice(free, max(1, round(HIDDEN_SHARE * len(free))), replace=False)
+    return torch.from_numpy(np.sort(chosen))

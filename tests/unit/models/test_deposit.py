@@ -1,0 +1,238 @@
+"""The deposit index: its defining properties, its edges, and its bootstrap against a plain loop."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from toposcope.errors import BadValue
+from toposcope.models.deposit import Deposit, bootstrap, deposit, gini
+
+accuracies = st.floats(0, 1)
+heads = st.lists(accuracies, min_size=1, max_size=9)
+
+
+def by_the_definition(base: float, ablated: list[float], floor: float) -> dict[str, float | None]:
+    """Section 8 word for word, one head at a time."""
+    damages = sorted((max(0.0, base - max(each, floor)) for each in ablated), reverse=True)
+    second = damages[1] if len(damages) > 1 else 0.0
+    total, count = sum(damages), len(damages)
+    pairs = sum(abs(a - b) for a in damages for b in damages)
+    return {
+        "d_max": max(base - each for each in ablated),
+        "d_rel": damages[0] / (base - floor),
+        "share": damages[0] / total if total else None,
+        "gini": pairs / (2 * count * total) if total else None,
+        "di": (damages[0] - second) / (base - floor),
+    }
+
+
+@given(heads, accuracies, accuracies)
+def test_follows_the_definition(ablated: list[float], base: float, floor: float) -> None:
+    found = deposit(base, ablated, floor)
+    if base - floor < 0.1 - 1e-9:
+        assert (found.d_rel, found.share, found.gini, found.di) == (None, None, None, None)
+        assert found.d_max == max(base - each for each in ablated)
+    elif base - floor > 0.1 + 1e-9:
+        for name, value in by_the_definition(base, ablated, floor).items():
+            assert getattr(found, name) == (None if value is None else pytest.approx(value, rel=1e-9, abs=1e-12))
+        assert found.di is not None
+        assert found.d_rel is not None
+        assert 0 <= found.di <= found.d_rel <= 1
+        assert found.margin == found.di
+
+
+@given(heads, accuracies, accuracies)
+def test_a_loss_is_an_accuracy_upside_down(ablated: list[float], base: float, floor: float) -> None:
+    as_loss = deposit(-base, [-each for each in ablated], -floor, score="loss", noise=0.01)
+    assert as_loss == deposit(base, ablated, floor)  # ten times 0.01 is the 0.1 of an accuracy
+
+
+@given(st.lists(st.integers(0, 100), min_size=2, max_size=9, unique=True), st.randoms(use_true_random=False))
+def test_permuting_heads_permutes_the_map(percents: list[int], random: Any) -> None:
+    ablated = [percent / 100 for percent in percents]
+    order = list(range(len(ablated)))
+    random.shuffle(order)
+    first, second = deposit(0.9, ablated, 0.2), deposit(0.9, [ablated[i] for i in order], 0.2)
+    for name in ("d_max", "d_rel", "share", "gini", "di"):
+        before, after = getattr(first, name), getattr(second, name)
+        assert before is after is None or before == pytest.approx(after, rel=1e-12)
+    for name in ("head", "second"):
+        before, after = getattr(first, name), getattr(second, name)
+        assert before is after is None or order[after] == before
+
+
+@pytest.mark.parametrize("drop", [0.1, 0.3, 0.75])
+@pytest.mark.parametrize("count", [1, 2, 8])
+def test_one_head_alone(drop: float, count: int) -> None:
+    ablated = np.full(count, 1.0)
+    ablated[count // 2] -= drop
+    found = deposit(1.0, ablated, 0.25)
+    assert found.di == found.d_rel == pytest.approx(drop / 0.75)
+    assert found.share == 1
+    assert found.gini == pytest.approx(1 - 1 / count)
+    assert (found.head, found.second) == (count // 2, None)
+
+
+def test_equal_heads_have_index_0() -> None:
+    found = deposit(0.9, [0.5] * 4, 0.1)
+    assert (found.di, found.gini, found.share) == (0, 0, 0.25)
+    assert found.d_rel == pytest.approx(0.5)
+    assert (found.head, found.second) == (0, 1)
+
+
+def test_damage_stops_at_the_floor_but_d_max_does_not() -> None:
+    found = deposit(1.0, [0.0, 0.1, 1.0], 0.25)
+    assert (found.d_max, found.d_rel, found.di, found.share) == (1.0, 1.0, 0.0, 0.5)
+    assert (found.head, found.second) == (0, 1)
+    loss = deposit(2.0, [9.0, 2.5], 3.0, score="loss")
+    assert (loss.d_max, loss.d_rel, loss.di) == (7.0, 1.0, 0.5)
+
+
+def test_no_head_matters() -> None:
+    assert deposit(0.9, [0.9, 0.95], 0.1) == Deposit(0.0, 0.0, None, None, 0.0, None, None)
+
+
+def test_no_skill_to_lose() -> None:
+    for base in (0.24, 0.2, 0.1):
+        found = deposit(base, [0.05, 0.2], 0.2)
+        assert (found.d_rel, found.share, found.gini, found.di) == (None, None, None, None)
+        assert found.d_max == pytest.approx(base - 0.05)
+    assert deposit(0.9, [0.85], 0.8).di == pytest.approx(0.5)  # 0.9 - 0.8 counts as 0.1, whatever its last bit
+
+
+def test_a_loss_needs_ten_standard_errors() -> None:
+    assert deposit(2.0, [2.3], 3.0, score="loss", noise=0.1).di == pytest.approx(0.3)
+    assert deposit(2.0, [2.3], 3.0, score="loss", noise=0.11).di is None
+    assert deposit(2.0, [2.3], 2.0, score="loss").di is None
+
+
+def test_without_a_floor_only_the_spread_is_known() -> None:
+    found = deposit(2.0, [5.0, 3.0, 1.0], None, score="loss")
+    assert found == Deposit(3.0, None, 0.75, pytest.approx(gini([3.0, 1.0, 0.0])), None, 0, 1)
+
+
+def test_gini_of_known_spreads() -> None:
+    assert gini([1, 0, 0, 0]) == 0.75
+    assert gini([2, 2]) == 0
+    assert gini([1, 2, 3]) == pytest.approx(8 / 36)
+    assert np.isnan(gini([0, 0]))
+    assert gini([[1, 0], [1, 1]]) == pytest.approx([0.5, 0])
+
+
+def planted(count: int = 400, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Right or wrong per sequence: a good model, head 1 carries most of it, head 3 some, the others nothing."""
+    draw = np.random.default_rng(seed)
+    base = draw.random(count) < 0.95
+    keep = np.array([1.0, 0.35, 1.0, 0.8])
+    return base.astype(float), (base[:, None] & (draw.random((count, 4)) < keep)).astype(float)
+
+
+@pytest.mark.parametrize("level", [0.9, 0.95])
+def test_the_bootstrap_is_a_loop_over_resampled_sequences(level: float) -> None:
+    """Not the same draws, so equal up to their noise: a quantile of 2000 has about a tenth of their spread."""
+    base, ablated = planted()
+    found = bootstrap(base, ablated, 0.1, level=level)
+    assert found.deposit == deposit(float(base.mean()), ablated.mean(axis=0), 0.1)
+    draw = np.random.default_rng(99)
+    rows = []
+    for _ in range(4000):
+        chosen = draw.integers(len(base), size=len(base))
+        rows.append(by_the_definition(base[chosen].mean(), list(ablated[chosen].mean(axis=0)), 0.1))
+    for name in ("d_rel", "share", "gini", "di"):
+        theirs = np.array([row[name] for row in rows], dtype=float)
+        ours = getattr(found, name)
+        low, high = np.quantile(theirs, [(1 - level) / 2, (1 + level) / 2])
+        assert (ours.low, ours.high) == pytest.approx((low, high), abs=0.25 * theirs.std())
+        assert ours.low < getattr(found.deposit, name) < ours.high
+        assert ours.defined == 1
+    assert found.same_head == 1
+    assert found.deposit.head == 1
+
+
+def test_the_bootstrap_pairs_sequences() -> None:
+    """Every head carries a fixed part of what the model answers: with pairs kept, nothing is left to chance."""
+    base = np.array([1.0, 0.0] * 50)
+    ablated = np.stack([0.5 * base, 0.75 * base], axis=1)
+    found = bootstrap(base, ablated, 0.0, draws=200)
+    assert found.d_rel is not None
+    assert (found.d_rel.low, found.d_rel.high) == pytest.approx((0.5, 0.5))
+    assert found.di is not None
+    assert (found.di.low, found.di.high) == pytest.approx((0.25, 0.25))
+
+
+def test_sequences_that_agree_leave_no_interval() -> None:
+    found = bootstrap(np.full(30, 0.75), np.full((30, 2), [0.25, 0.5]), 0.25, draws=50)
+    for name, value in {"d_rel": 1.0, "di": 0.5, "share": 2 / 3, "gini": 1 / 6}.items():
+        assert (getattr(found, name).low, getattr(found, name).high) == pytest.approx((value, value), rel=1e-12)
+
+
+def test_a_floor_per_sequence_is_resampled_with_the_rest() -> None:
+    draw = np.random.default_rng(1)
+    base = draw.normal(3.0, 0.5, 300)
+    ablated = np.stack([base + 0.6, base + 0.2], axis=1)
+    paired = bootstrap(base, ablated, base + 1.0, score="loss", draws=300)
+    assert paired.di is not None
+    assert (paired.di.low, paired.di.high) == pytest.approx((0.4, 0.4))
+    fixed = bootstrap(base, ablated, 4.0, score="loss", draws=300)
+    assert fixed.di is not None
+    assert fixed.di.high - fixed.di.low > 0.01
+
+
+def test_the_seed_decides_and_blocks_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    base, ablated = planted(50)
+    whole = bootstrap(base, ablated, 0.1, draws=101, seed=3)
+    assert whole == bootstrap(base, ablated, 0.1, draws=101, seed=3)
+    assert whole != bootstrap(base, ablated, 0.1, draws=101, seed=4)
+    monkeypatch.setattr("toposcope.models.deposit._BLOCK", 170)
+    assert whole == bootstrap(base, ablated, 0.1, draws=101, seed=3)
+
+
+def test_heads_that_only_differ_by_chance_are_told_by_same_head() -> None:
+    draw = np.random.default_rng(5)
+    base = np.ones(500)
+    ablated = (draw.random((500, 8)) < 0.7).astype(float)
+    found = bootstrap(base, ablated, 0.1)
+    assert found.di is not None
+    assert found.di.low >= 0
+    assert found.same_head is not None
+    assert found.same_head < 0.9
+
+
+def test_what_is_undefined_has_no_interval() -> None:
+    nope = bootstrap(np.full(40, 0.2), np.full((40, 3), 0.1), 0.2)
+    assert (nope.d_rel, nope.share, nope.gini, nope.di) == (None, None, None, None)
+    untouched = bootstrap(np.ones(40), np.ones((40, 3)), 0.2)
+    assert (untouched.share, untouched.same_head) == (None, None)
+    assert untouched.di is not None
+    assert (untouched.di.low, untouched.di.high) == (0, 0)
+    rare = np.ones((20, 2))
+    rare[0, 0] = 0  # the only sequence that suffers is missing from (1 - 1/20)^20 = 36 % of the draws
+    found = bootstrap(np.ones(20), rare, 0.2, draws=4000)
+    assert found.share is not None
+    assert found.share.defined == pytest.approx(1 - 0.95**20, abs=4 * np.sqrt(0.23 / 4000))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: deposit(0.9, [], 0.1),
+        lambda: deposit(0.9, [[0.1]], 0.1),
+        lambda: deposit(float("nan"), [0.1], 0.1),
+        lambda: deposit(0.9, [0.1], float("inf")),
+        lambda: deposit(0.9, [0.1], 0.1, score="los"),  # type: ignore[arg-type]
+        lambda: deposit(0.9, [0.1], 0.1, score="loss", noise=-1.0),
+        lambda: bootstrap([0.9], [[0.1]], 0.1),
+        lambda: bootstrap([0.9, 0.8], [[0.1]], 0.1),
+        lambda: bootstrap([0.9, 0.8], [[0.1], [0.2]], [0.1, 0.2, 0.3]),
+        lambda: bootstrap([0.9, 0.8], [[0.1], [0.2]], 0.1, draws=0),
+        lambda: bootstrap([0.9, 0.8], [[0.1], [0.2]], 0.1, level=1.0),
+    ],
+)
+def test_wrong_input_is_refused(call: Any) -> None:
+    with pytest.raises(BadValue):
+        call()

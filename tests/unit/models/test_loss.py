@@ -1,0 +1,123 @@
+"""The loss of a text against transformers' own, under the model's encoding and others."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.unit.models.making import TEXT, write_llama, write_llama_lm
+from toposcope.cli import main
+from toposcope.encodings import parse
+from toposcope.errors import BadConfig, BadValue
+from toposcope.models.corpus import cut
+from toposcope.models.load import load_reference
+from toposcope.models.loss import Wanted, bin_edges, measure_loss
+from toposcope.ranges import parse_heads
+
+torch = pytest.importorskip("torch", reason="losses need torch: pip install torch")
+pytest.importorskip("transformers", reason="losses need transformers: pip install transformers")
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    found = tmp_path_factory.mktemp("lm")
+    write_llama_lm(found)
+    (found / "text.txt").write_text(TEXT * 6)
+    return found
+
+
+def test_loss_is_theirs_and_none_is_positions_at_zero(directory: Path) -> None:
+    reference = load_reference(directory, head=True, attention="sdpa")
+    corpus = cut(reference, TEXT * 6, tokens=24, count=3)
+    found = measure_loss(reference, corpus, [Wanted(parse("none")), Wanted(parse("none"), layers=(1,))])
+    own, none, inside = found.conditions
+    theirs, flat = [], []
+    with torch.no_grad():
+        for ids in corpus.sequences:
+            given = torch.from_numpy(ids)[None]
+            theirs.append(float(reference.model(input_ids=given, labels=given).loss))
+            zeros = torch.zeros_like(given)
+            flat.append(float(reference.model(input_ids=given, labels=given, position_ids=zeros).loss))
+    assert np.allclose(own.by_sequence, theirs, atol=1e-6)
+    assert np.allclose(none.by_sequence, flat, atol=1e-5)
+    assert own.difference == 0
+    assert own.half_width is None
+    assert none.difference == pytest.approx(np.mean(flat) - np.mean(theirs), abs=1e-5)
+    assert inside.loss != pytest.approx(none.loss, abs=1e-4)
+
+
+def test_bins_hold_every_token_once(directory: Path) -> None:
+    reference = load_reference(directory, head=True, attention="sdpa")
+    corpus = cut(reference, TEXT * 6, tokens=24, count=2)
+    own = measure_loss(reference, corpus).conditions[0]
+    assert sum(part.tokens for part in own.bins) == 2 * 23
+    assert [part.first for part in own.bins] == [0, 1, 2, 4, 8, 16]
+    total = sum(part.tokens * part.loss for part in own.bins) / (2 * 23)
+    assert total == pytest.approx(own.loss, abs=1e-9)
+    assert bin_edges(23) == [0, 1, 2, 4, 8, 16, 23]
+
+
+def test_a_model_that_predicts_nothing_has_no_loss(tmp_path: Path) -> None:
+    write_llama(tmp_path)
+    reference = load_reference(tmp_path, head=True, attention="sdpa")
+    with pytest.raises(BadConfig, match="predicts no tokens"):
+        measure_loss(reference, cut(reference, TEXT, tokens=8))
+
+
+def test_command(directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text, out = str(directory / "text.txt"), tmp_path / "loss.json"
+    with pytest.raises(SystemExit) as ended:
+        main(["loss", str(directory), "--text", text, "--tokens", "24", "--encoding", "none", "--each", "layer",
+              "--json", str(out)])  # fmt: skip
+    assert ended.value.code == 0
+    found = json.loads(out.read_text())
+    assert found["schema"] == "toposcope/loss/1"
+    assert [row["where"] for row in found["conditions"]] == [None, "layer 0", "layer 1", "layer 2"]
+    said = capsys.readouterr().out
+    assert "nats per token as it is" in said
+    assert "none in layer 2" in said
+    assert all(len(line) <= 80 for line in said.splitlines()[1:])
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--tokens", "1"], "at least 2 tokens, got 1"),
+        (["--layers", "0"], "say where an --encoding goes"),
+        (["--encoding", "rop"], "Did you mean"),
+        (["--encoding", "none", "--heads", "0.9"], "no head 0.9"),
+        (["--encoding", "none", "--heads", "nine"], "is not a head"),
+        (["--encoding", "none", "--each", "neuron"], "'layer' or 'head'"),
+    ],
+    ids=["short", "nowhere", "unknown", "head", "words", "each"],
+)
+def test_wrong_input(directory: Path, more: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["loss", str(directory), "--text", str(directory / "text.txt"), *more])
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_missing_tokenizer_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_llama_lm(tmp_path)
+    (tmp_path / "tokenizer.json").unlink()
+    with pytest.raises(SystemExit) as ended:
+        main(["loss", str(tmp_path), "--text", str(tmp_path / "config.json")])
+    assert ended.value.code == 2
+    assert "no tokenizer lies in" in capsys.readouterr().err
+
+
+def test_heads_as_users_write_them() -> None:
+    assert parse_heads("3.2,5.0-1") == [(3, 2), (5, 0), (5, 1)]
+    with pytest.raises(BadValue, match=r"layer\.head"):
+        parse_heads("3")
+
+
+def test_memory_is_foreseen(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toposcope.memory.available", lambda: 1000)
+    reference = load_reference(directory, head=True, attention="sdpa")
+    with pytest.raises(BadValue, match=r"a text of 24 tokens would take about .* GB .* Use fewer --tokens"):
+        measure_loss(reference, cut(reference, TEXT * 6, tokens=24))
