@@ -9,13 +9,20 @@ from toposcope._version import __version__
 if TYPE_CHECKING:
     from toposcope.check.module import check_module
     from toposcope.checkpoints import Model, load
+    from toposcope.models.intervene import ablated, captured
+    from toposcope.models.view import view as from_transformers
+    from toposcope.models.what_if import encoding
 
-__all__ = ["Model", "__version__", "check_module", "load"]
+__all__ = ["Model", "__version__", "ablated", "captured", "check_module", "encoding", "from_transformers", "load"]
 
 _HOMES = {
-    "Model": "toposcope.checkpoints",
-    "check_module": "toposcope.check.module",
-    "load": "toposcope.checkpoints",
+    "Model": ("toposcope.checkpoints", "Model"),
+    "ablated": ("toposcope.models.intervene", "ablated"),
+    "captured": ("toposcope.models.intervene", "captured"),
+    "check_module": ("toposcope.check.module", "check_module"),
+    "encoding": ("toposcope.models.what_if", "encoding"),
+    "from_transformers": ("toposcope.models.view", "view"),
+    "load": ("toposcope.checkpoints", "load"),
 }
 
 
@@ -25,4 +32,5 @@ def __getattr__(name: str) -> Any:
 
     if name not in _HOMES:
         raise AttributeError(f"module 'toposcope' has no attribute '{name}'")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    module, attribute = _HOMES[name]
+    return getattr(importlib.import_module(module), attribute)

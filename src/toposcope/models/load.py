@@ -6,6 +6,7 @@ import importlib.util
 import io
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,8 @@ def load_reference(target: str | Path, *, head: bool = False, attention: str = "
     require("torch", "transformers")
     place = _place(path)
     with _quiet():
+        if place.gguf is not None:
+            place = _converted(place)
         tokenizer = _tokenizer(place)  # first: it is small, and may be missing
         return Reference(path, _model(place, head, attention), tokenizer)
 
@@ -113,6 +116,30 @@ def _place(path: Path) -> _Place:
         seen = f"{len(files)} .gguf files" if files else "neither config.json nor a .gguf file"
         raise NotFound(f"{path} holds {seen}; expected a model in Hugging Face layout, or one .gguf file.")
     return _Place(path, files[0])
+
+
+def _converted(place: _Place) -> _Place:
+    """The copy of a GGUF file in Hugging Face layout, made now if need be; the file itself where none can be kept."""
+    from toposcope.models import gguf_cache
+
+    directory = gguf_cache.directory_for(place.directory / str(place.gguf))
+    if directory is not None and gguf_cache.find(directory) is None:
+        tokenizer, model = _tokenizer(place), _model(place, True, "eager")
+
+        def save(to: Path) -> None:
+            from safetensors.torch import save_model
+
+            tokenizer.save_pretrained(to)
+            save_model(model, str(to / "model.safetensors"), metadata={"format": "pt"})
+            config = deepcopy(model.config)
+            config.architectures = [type(model).__name__]
+            if hasattr(config, "quantization_config"):  # the numbers are plain now
+                del config.quantization_config
+            config.save_pretrained(to)
+
+        gguf_cache.keep(directory, save)
+    found = gguf_cache.find(directory)
+    return place if found is None else _Place(found, None)
 
 
 def _model(place: _Place, head: bool, attention: str) -> Any:
