@@ -45,6 +45,13 @@ class Content:
 class ContentReader:
     """Turns what an instrument shows into content. Made once per model; `layers` are Toposcope's own view of it."""
 
+    @classmethod
+    def of(cls, instrument: Instrument) -> ContentReader:
+        """The reader of an instrument, made when first asked for."""
+        if instrument.reader is None:
+            instrument.reader = cls(instrument)
+        return instrument.reader
+
     def __init__(self, instrument: Instrument) -> None:
         self.instrument = instrument
         self.view = matched_view(instrument)

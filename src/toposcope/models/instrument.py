@@ -59,6 +59,7 @@ class Instrument:
         self.input_observers: list[Callable[[Site, Any], None]] = []
         self.edits: list[Edit] = []
         self.rewrites: list[Rewrite] = []
+        self.reader: Any | None = None  # kept by content.py
         self.position_ids: Any | None = None
         self.sites: tuple[Site, ...] = ()
         self._of_module: WeakKeyDictionary[Any, list[Site]] = WeakKeyDictionary()
@@ -205,7 +206,9 @@ def attached(model: Any) -> Iterator[Instrument]:
         if not hasattr(module, "register_forward_pre_hook"):
             raise BadConfig(f"a torch model was expected, got {type(module).__name__}.")
         if module.training:
-            raise BadConfig("the model is in training mode, where dropout changes every run. Call model.eval() first.")
+            raise BadConfig(
+                "the model is in training mode, where dropout changes every run. Call model.eval() first."
+            )
         instrument, stack = Instrument(module), ExitStack()
         stack.enter_context(instrument._installed())
         _OPEN[module] = (instrument, stack, [0])
@@ -334,4 +337,3 @@ def _replaced_attend(module: Any, attend: Callable[..., Any]) -> Iterator[None]:
         yield
     finally:
         module.attend = before
-

@@ -1,10 +1,10 @@
 """Context managers for a loaded model: see its attention, or take heads out, for as long as the block lasts.
 
-    with ablated(model, layer=3, head=2):
-        model(input_ids=ids)
-    with captured(model) as trace:
-        model(input_ids=ids)
-    trace[3].query_BHNR
+with ablated(model, layer=3, head=2):
+    model(input_ids=ids)
+with captured(model) as trace:
+    model(input_ids=ids)
+trace[3].query_BHNR
 """
 
 from __future__ import annotations

@@ -59,7 +59,9 @@ def checked_heads(site: Site, heads: tuple[int, ...]) -> tuple[int, ...]:
     """The heads, if the site has them all."""
     for head in heads:
         if not 0 <= head < site.heads:
-            raise BadValue(f"there is no head {site.number}.{head}: layer {site.number} has heads 0 to {site.heads - 1}.")
+            raise BadValue(
+                f"there is no head {site.number}.{head}: layer {site.number} has heads 0 to {site.heads - 1}."
+            )
     return heads
 
 

@@ -43,7 +43,7 @@ def encoding(
     or a record. `layers`, or single `heads` as (layer, head), limit where it acts.
     """
     with attached(model) as instrument:
-        reader = ContentReader(instrument)
+        reader = ContentReader.of(instrument)
         chosen = chosen_heads(instrument, layers, heads)
         everywhere = all(
             len(chosen.get(site.number, ())) == site.heads for site in instrument.sites if not site.cross
