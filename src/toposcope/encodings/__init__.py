@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 from toposcope.encodings.absolute import learned, learned_init, random, sinusoidal
-from toposcope.encodings.bias import alibi, alibi_slopes, fire, fire_init, kerple, t5, t5_bucket, t5_init
+from toposcope.encodings.bias import (
+    alibi,
+    alibi_slopes,
+    fire,
+    fire_init,
+    fire_network,
+    kerple,
+    t5,
+    t5_bucket,
+    t5_init,
+)
 from toposcope.encodings.config import RopeSettings, Setting, rope_from_config, rope_settings
 from toposcope.encodings.content import cope, pope, pope_frequencies
 from toposcope.encodings.kinds import Kind, Sizes, kinds
@@ -35,6 +45,7 @@ __all__ = [
     "cope",
     "fire",
     "fire_init",
+    "fire_network",
     "kerple",
     "kinds",
     "learned",

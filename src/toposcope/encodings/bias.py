@@ -245,23 +245,25 @@ def fire(
     )
 
 
-def fire_init(
-    heads: int, *, hidden: int = 32, c: float = 0.1, threshold: float = 512.0, causal: bool = True, seed: int = 0
-) -> Encoding:
-    """FIRE before training: weights and biases uniform in +-1/sqrt(fan in), the same for the same seed."""
+def fire_network(heads: int, hidden: int = 32, seed: int = 0) -> tuple[Array, Array, Array, Array]:
+    """FIRE's network before training: hidden weight and bias (W,), output weight (H, W) and bias (H,)."""
     if heads < 1 or hidden < 1:
         raise BadEncoding(f"FIRE needs at least one head and one hidden unit, got {heads} and {hidden}.")
     draw = np.random.default_rng(seed).uniform
     inner = 1 / math.sqrt(hidden)
-    made = fire(
+    return (
         draw(-1, 1, hidden),
         draw(-1, 1, hidden),
         draw(-inner, inner, (heads, hidden)),
         draw(-inner, inner, heads),
-        c=c,
-        threshold=threshold,
-        causal=causal,
     )
+
+
+def fire_init(
+    heads: int, *, hidden: int = 32, c: float = 0.1, threshold: float = 512.0, causal: bool = True, seed: int = 0
+) -> Encoding:
+    """FIRE before training: weights and biases uniform in +-1/sqrt(fan in), the same for the same seed."""
+    made = fire(*fire_network(heads, hidden, seed), c=c, threshold=threshold, causal=causal)
     return Encoding(
         name=made.name,
         title=f"{made.title}, before training",

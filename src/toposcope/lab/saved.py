@@ -1,0 +1,40 @@
+"""The state of an unfinished run on disk: written whole or not at all, read without running any code."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from toposcope.errors import BadFile
+from toposcope.files import write_bytes
+
+NAME = "checkpoint.pt"
+
+
+def save(directory: Path, state: dict[str, Any]) -> None:
+    """Write the state to a temporary name, then rename it."""
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    write_bytes(directory / NAME, buffer.getvalue())
+
+
+def restore(directory: Path) -> dict[str, Any] | None:
+    """The state of an earlier session, or None. Only tensors and plain data are accepted."""
+    path = directory / NAME
+    if not path.exists():
+        return None
+    try:
+        state = torch.load(path, weights_only=True)
+        if not isinstance(state, dict) or {"key", "step", "model", "optimizer", "history"} - state.keys():
+            raise ValueError("parts are missing")  # noqa: TRY301
+    except Exception as error:  # damaged in any way the unpickler can meet
+        raise BadFile(f"{path} is damaged ({error}). Delete it to start this run anew.") from error
+    return state
+
+
+def forget(directory: Path) -> None:
+    """Remove the state of a run that is finished."""
+    (directory / NAME).unlink(missing_ok=True)

@@ -1,0 +1,251 @@
+"""Train one small model on one task: the loop, its checkpoints, and what it measures on the way.
+
+The run is decided by its configuration: the same one gives the same weights bit for bit (with the same number of
+threads), whether it ran through or was killed and resumed, and whether or not it was watched by probes.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from toposcope.errors import BadValue
+from toposcope.lab import probes
+from toposcope.lab.batches import accuracy, asked, loss_sum, parts, parts_worth, without_class_zero
+from toposcope.lab.config import RunConfig
+from toposcope.lab.export import export
+from toposcope.lab.model import Transformer
+from toposcope.lab.result import TrainResult
+from toposcope.lab.saved import forget, restore, save
+from toposcope.lab.tasks import Batch, Task
+
+Report = Callable[[int, int, float, float | None], None]
+
+TEST_SENTENCES, GLANCE = 2048, 256  # for the final accuracy; for the curve
+MOMENTS, SHARP_MOMENTS = 20, 5  # how often the curve, and how often the curvature is measured
+SAVE_EVERY = 50
+WARM_UP = 0.06
+CLIP = 1.0
+# each source of chance has a stream of its own, far from the others
+TRAINING, TEST, PROBE, DROPOUT = 1, 2, 3, 4
+
+
+@dataclass
+class History:
+    """What was measured so far, and how long it took."""
+
+    curve: list[dict[str, Any]] = field(default_factory=list)
+    gradients: list[dict[str, Any]] = field(default_factory=list)
+    spectra: list[dict[str, Any]] = field(default_factory=list)
+    hessian: list[dict[str, Any]] = field(default_factory=list)
+    seconds: float = 0.0
+    probe_seconds: float = 0.0
+    step_seconds: float = 0.0
+
+
+def train(
+    config: RunConfig, directory: str | Path, *, report: Report | None = None, stop_after: int | None = None
+) -> TrainResult:
+    """Train, or go on, or give back what is there: the result of this configuration in this directory.
+
+    `report(step, steps, loss, accuracy)` is called after every step; accuracy is None but at the moments of the
+    curve. `stop_after` ends the session at that step, to be resumed by another call.
+    """
+    place = Path(directory)
+    done = TrainResult.read(place)
+    if done is not None:
+        _own(done.key, config, place)
+        return done
+    place.mkdir(parents=True, exist_ok=True)
+    with torch.random.fork_rng(devices=[]):
+        return _session(config, place, report, stop_after)
+
+
+def _session(config: RunConfig, place: Path, report: Report | None, stop_after: int | None) -> TrainResult:
+    began = time.perf_counter()
+    task, settings = config.make_task(), config.settings
+    steps, batch_size = settings["steps"], settings["batch"]
+    model = Transformer(config.model())
+    optimizer = torch.optim.AdamW(
+        model.parameters(),
+        lr=settings["lr"],
+        betas=tuple(settings["betas"]),
+        weight_decay=settings["weight_decay"],
+        fused=True,
+    )
+    generator = stream(config.seed, TRAINING)
+    torch.manual_seed(_seed(config.seed, DROPOUT))
+    cuts = 1 if model.sees_padding else parts_worth(batch_size, task.length, settings["width"])
+    curious = Curious(config, task, model, cuts)
+    history, step = History(), 0
+    found = restore(place)
+    if found is not None:
+        _own(found["key"], config, place)
+        model.load_state_dict(found["model"])
+        optimizer.load_state_dict(found["optimizer"])
+        generator.set_state(found["generator"])
+        torch.set_rng_state(found["dropout"])
+        history, step = History(**found["history"]), found["step"]
+    earlier = history.seconds
+
+    def keep() -> None:
+        history.seconds = earlier + time.perf_counter() - began
+        save(
+            place,
+            {
+                "key": config.key(),
+                "step": step,
+                "model": model.state_dict(),
+                "optimizer": optimizer.state_dict(),
+                "generator": generator.get_state(),
+                "dropout": torch.get_rng_state(),
+                "history": vars(history),
+            },
+        )
+
+    last = steps if stop_after is None else min(steps, stop_after)
+    model.train()
+    while step < last:
+        started = time.perf_counter()
+        batch = curious.counted(task.generate(batch_size, generator))
+        total = max(asked(batch.labels), 1)
+        loss = 0.0
+        for part in parts(batch, cuts):
+            part_loss = loss_sum(model(part.ids_BN, part.lengths_B), part.labels) / total
+            part_loss.backward()
+            loss += part_loss.item()
+        if not math.isfinite(loss):
+            raise BadValue(
+                f"the loss became {loss} at step {step + 1} of {config.task} with {config.encoding}. "
+                f"Use a smaller learning rate than {settings['lr']}."
+            )
+        looked = curious.look(step, steps, loss, history)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP, foreach=True)
+        for group in optimizer.param_groups:
+            group["lr"] = settings["lr"] * schedule(step, steps)
+        optimizer.step()
+        optimizer.zero_grad()
+        step += 1
+        history.step_seconds += time.perf_counter() - started - looked.seconds
+        if report is not None:
+            report(step, steps, loss, looked.accuracy)
+        if step % SAVE_EVERY == 0 and step < last:
+            keep()
+    keep()
+    result = curious.result(step, steps, history, batch_size)
+    if result.finished:
+        export(model, place / "model", task=config.task, run=config.key())
+        result.write(place)
+        forget(place)
+    return result
+
+
+def schedule(step: int, steps: int, warm_up: float = WARM_UP) -> float:
+    """The share of the learning rate at a step: linear warm-up, then a cosine to 0."""
+    warm = max(1, round(warm_up * steps))
+    if step < warm:
+        return (step + 1) / warm
+    return 0.5 * (1 + math.cos(math.pi * (step - warm) / max(1, steps - warm)))
+
+
+def moments(steps: int, count: int) -> frozenset[int]:
+    """`count` steps spread evenly from the first to the last."""
+    return frozenset(round(i * (steps - 1) / max(1, count - 1)) for i in range(count))
+
+
+def stream(seed: int, which: int) -> torch.Generator:
+    """A generator for one source of chance of a run."""
+    return torch.Generator().manual_seed(_seed(seed, which))
+
+
+def fixed_sentences(config: RunConfig, task: Task, count: int = TEST_SENTENCES) -> Batch:
+    """The fixed test sentences of a run; never part of its training."""
+    return task.generate(count, stream(config.seed, TEST))
+
+
+def _seed(seed: int, which: int) -> int:
+    return seed * 16 + which
+
+
+def _own(key: str, config: RunConfig, place: Path) -> None:
+    if key != config.key():
+        raise BadValue(
+            f"{place} holds another run ({key}); this one is {config.key()}. Give each configuration a directory."
+        )
+
+
+@dataclass(frozen=True)
+class Looked:
+    """What a look cost, and the accuracy it saw."""
+
+    seconds: float = 0.0
+    accuracy: float | None = None
+
+
+class Curious:
+    """Everything a run measures beside training, at fixed moments."""
+
+    def __init__(self, config: RunConfig, task: Task, model: Transformer, cuts: int) -> None:
+        self.config, self.task, self.model, self.cuts = config, task, model, cuts
+        self.skip_zero = config.switches.skip_class_zero and not model.config.latent
+        self.test = self.counted(fixed_sentences(config, task))
+        self.glance = Batch(self.test.ids_BN[:GLANCE], self.test.lengths_B[:GLANCE], self.test.labels[:GLANCE])
+        steps = config.settings["steps"]
+        self.moments = moments(steps, MOMENTS)
+        self.sharp = moments(steps, SHARP_MOMENTS) if config.probes else frozenset()
+        self.sentences = probes.probe_sentences(task, 4, _seed(config.seed, PROBE))
+        self.curved = self.counted(task.generate(16, stream(config.seed, PROBE)))
+
+    def counted(self, batch: Batch) -> Batch:
+        """The batch as this run counts it: without class 0 where the quirk says so."""
+        return without_class_zero(batch) if self.skip_zero else batch
+
+    def look(self, step: int, steps: int, loss: float, history: History) -> Looked:
+        """Measure what is due at this step, with the step's gradients in place and before they are used."""
+        if step not in self.moments and step not in self.sharp:
+            return Looked()
+        began = time.perf_counter()
+        seen = None
+        if step in self.moments:
+            seen, _ = accuracy(self.model, self.glance, cuts=self.cuts)
+            history.curve.append({"step": step, "loss": loss, "accuracy": seen})
+            if self.config.probes:
+                history.gradients.append({"step": step, **probes.gradient_norms(self.model)})
+                history.spectra.append({"step": step, **probes.logit_spectra(self.model, self.sentences)})
+        if step in self.sharp:
+            history.hessian.append({"step": step, **probes.sharpness(self.model, self.curved)})
+        took = time.perf_counter() - began
+        history.probe_seconds += took
+        return Looked(took, seen)
+
+    def result(self, step: int, steps: int, history: History, batch_size: int) -> TrainResult:
+        """The result as it stands; the final accuracy only after the last step."""
+        finished = step >= steps
+        began = time.perf_counter()
+        right, loss = accuracy(self.model, self.test, cuts=self.cuts * 2) if finished else (None, None)
+        return TrainResult(
+            key=self.config.key(),
+            config=self.config.as_dict(),
+            finished=finished,
+            step=step,
+            steps=steps,
+            accuracy=right,
+            loss=loss,
+            floor=self.task.floor,
+            prior=self.task.prior,
+            ceiling=self.task.ceiling.value,
+            parameters=sum(p.numel() for p in self.model.parameters()),
+            curve=history.curve,
+            gradients=history.gradients,
+            spectra=history.spectra,
+            hessian=history.hessian,
+            seconds=history.seconds + time.perf_counter() - began,
+            probe_seconds=history.probe_seconds,
+            seconds_per_sample=history.step_seconds / max(1, step * batch_size),
+        )
