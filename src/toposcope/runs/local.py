@@ -1,0 +1,189 @@
+"""Work on a queue with processes of this machine.
+
+Each worker is a fresh interpreter that does one run after another, with its BLAS and torch threads capped before
+either is loaded: with several workers, more threads would only fight over the cores, and one thread keeps results
+the same however many workers there are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import IO, Any
+
+from toposcope.runs.queue import Failure, Queue
+from toposcope.runs.store import Claim
+
+TICK = 0.2  # seconds; how soon a signal, or a run that another sweep let go, is noticed
+GRACE = 5.0  # seconds a worker has to stop
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
+
+
+def cores() -> int:
+    """The cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def run(queue: Queue, *, workers: int, threads: int = 1) -> None:
+    """Do all runs of the queue. SIGINT and SIGTERM stop it, as KeyboardInterrupt; everything can then be resumed."""
+    crew: list[_Worker] = []
+    with stop_signals() as stopped, selectors.DefaultSelector() as selector:
+        try:
+            while queue.open:
+                if stopped.is_set():
+                    raise KeyboardInterrupt
+                _hand_out(queue, crew, selector, workers, threads)
+                for key, _ in selector.select(TICK):
+                    worker: _Worker = key.data
+                    if not worker.hear(queue):
+                        selector.unregister(worker.wire)
+                        crew.remove(worker)
+                        worker.bury(queue)
+        finally:
+            for worker in crew:
+                worker.dismiss()
+            for worker in crew:
+                worker.wait()
+            queue.give_back()
+
+
+@contextmanager
+def stop_signals() -> Iterator[threading.Event]:
+    """An event that SIGINT or SIGTERM sets, so that work stops between two steps; a second one interrupts at once."""
+    stopped = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield stopped
+        return
+
+    def stop(*_: object) -> None:
+        if stopped.is_set():
+            raise KeyboardInterrupt
+        stopped.set()
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stopped
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _hand_out(
+    queue: Queue, crew: list[_Worker], selector: selectors.BaseSelector, workers: int, threads: int
+) -> None:
+    """Give every idle worker a run, hiring as long as there are runs and room."""
+    idle = [worker for worker in crew if worker.claim is None]
+    while idle or len(crew) < workers:
+        claim = queue.next()
+        if claim is None:
+            return
+        if idle:
+            worker = idle.pop()
+        else:
+            worker = _Worker(threads)
+            crew.append(worker)
+            selector.register(worker.wire, selectors.EVENT_READ, worker)
+        worker.give(claim)
+
+
+class _Worker:
+    """The driver's end of one worker process."""
+
+    def __init__(self, threads: int) -> None:
+        self.claim: Claim | None = None
+        self.wire, theirs = socket.socketpair()
+        self._text = b""
+        self._failure: Failure | None = None
+        self._words: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed when the process is
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "toposcope.runs.worker", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=self._words,
+                stderr=self._words,
+                env=os.environ | dict.fromkeys(THREADS, str(threads)),
+            )
+
+    def give(self, claim: Claim) -> None:
+        """Send a run, and its lock with it. A worker that died meanwhile is noticed when it is heard."""
+        job = claim.job
+        order = {"kind": job.kind, "config": dict(job.config), "directory": str(claim.directory.resolve())}
+        self.claim, self._failure = claim, None
+        self._words.seek(0)
+        self._words.truncate()
+        with contextlib.suppress(OSError):
+            text = json.dumps(order).encode() + b"\n"
+            sent = socket.send_fds(self.wire, [text], [claim.held.descriptor])
+            self.wire.sendall(text[sent:])
+
+    def hear(self, queue: Queue) -> bool:
+        """Take what the worker says; False when it has gone."""
+        try:
+            received = self.wire.recv(1 << 16)
+        except OSError:
+            received = b""
+        *lines, self._text = (self._text + received).split(b"\n")
+        for line in lines:
+            self._understand(json.loads(line), queue)
+        return bool(received)
+
+    def _understand(self, said: dict[str, Any], queue: Queue) -> None:
+        claim = self.claim
+        if claim is None:
+            return
+        if "progress" in said:
+            queue.progress(claim, said["progress"])
+        elif "words" in said:
+            self._failure = Failure(**said)
+        elif self._failure:
+            self.claim = None
+            queue.failed(claim, self._failure)
+        else:
+            self.claim = None
+            queue.finished(claim)
+
+    def bury(self, queue: Queue) -> None:
+        """The process has ended: its run, if it had one, is to be tried again."""
+        claim, words = self.claim, self.wait()
+        if claim is not None:
+            queue.failed(claim, Failure(words))
+
+    def dismiss(self) -> None:
+        """Ask the process to stop; one that has nothing to tidy up need not be asked."""
+        if self.claim is None:
+            self._process.kill()
+        else:
+            self._process.terminate()
+
+    def wait(self) -> str:
+        """Wait for the end, force it if need be, and return the process's last words."""
+        self.wire.close()
+        try:
+            code = self._process.wait(GRACE)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            code = self._process.wait()
+        size = self._words.seek(0, os.SEEK_END)
+        self._words.seek(max(0, size - 2000))
+        words = self._words.read().decode(errors="replace").strip()
+        self._words.close()
+        return f"{_ending(code)}\n{words}".strip()
+
+
+def _ending(code: int) -> str:
+    if code >= 0:
+        return f"the worker process ended with exit code {code}"
+    name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+    hint = "; the machine may have run out of memory" if -code == signal.SIGKILL else ""
+    return f"the worker process was killed by {name}{hint}"

@@ -1,0 +1,174 @@
+"""Work on a queue with a Ray cluster: the same runs, the same results, the machines of others.
+
+Workers see neither the store nor its disk. A run's files travel with it: those it has so far (a checkpoint, say) go
+to a temporary directory of the node, and everything comes back as bytes, which the driver alone writes. While a run
+goes on, its progress and now and then its checkpoint are sent to a post box beside the driver, so a lost node costs
+minutes, not the run. Runs of a lost node are tried again elsewhere. Toposcope must be installed on every node, in
+the same version.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from toposcope.errors import BadValue, MissingExtra
+from toposcope.runs.directory import pack, unpack
+from toposcope.runs.local import TICK, stop_signals
+from toposcope.runs.queue import Failure, Queue
+from toposcope.runs.store import Claim, said_plainly
+
+POST_PROGRESS = 1.0  # seconds between two messages of one run
+POST_FILES = 30.0  # seconds between two deliveries of its files
+
+
+def run(
+    queue: Queue,
+    *,
+    address: str | None = None,
+    workers: int | None = None,
+    threads: int = 1,
+    post: float = POST_FILES,
+) -> None:
+    """Do all runs of the queue on the cluster at `address` (None: a Ray of this machine's own, while it lasts)."""
+    ray = connect(address)
+    try:
+        with stop_signals() as stopped:
+            box = _post_box(ray)
+            task = ray.remote(num_cpus=threads, max_retries=0)(_remote)
+            out: dict[Any, Claim] = {}
+            try:
+                while queue.open:
+                    if stopped.is_set():
+                        raise KeyboardInterrupt
+                    room = workers or max(1, int(ray.cluster_resources().get("CPU", 1)) // threads)
+                    while len(out) < room and (claim := queue.next()):
+                        job, files = claim.job, pack(claim.directory)
+                        out[task.remote(job.kind, job.key, dict(job.config), files, threads, box, post)] = claim
+                    _collect(ray, queue, out)
+                    _empty(ray, box, queue, out)
+            finally:
+                for reference in out:
+                    ray.cancel(reference, force=True)
+                queue.give_back()
+    finally:
+        ray.shutdown()
+
+
+def connect(address: str | None) -> Any:
+    """Ray, connected to the cluster."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        import ray
+    except ImportError:
+        raise MissingExtra("--engine ray needs Ray: pip install 'toposcope[cluster]'.") from None
+    settings: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+    if address is None:
+        settings["include_dashboard"] = False
+        if (
+            sys.platform == "linux"
+        ):  # Ray turns 127.0.0.1 into the machine's outward address; this one it leaves alone
+            settings["_node_ip_address"] = "127.0.0.2"
+    elif address.startswith("127."):
+        settings["_node_ip_address"] = address.partition(":")[0]
+    try:
+        ray.init(address=address or "local", **settings)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        raise BadValue(
+            f"no Ray cluster answers at {address or 'this machine'} ({str(error).splitlines()[0]}). "
+            "Start one with 'ray start --head' and give its address with --ray-address."
+        ) from error
+    return ray
+
+
+def _collect(ray: Any, queue: Queue, out: dict[Any, Claim]) -> None:
+    """Write what has come back, and queue again what was lost."""
+    ready, _ = ray.wait(list(out), num_returns=1, timeout=TICK) if out else ([], [])
+    if not out:
+        time.sleep(TICK)  # all that is left is being worked on by others
+    for reference in ready:
+        claim = out.pop(reference)
+        try:
+            files, failure = ray.get(reference)
+        except ray.exceptions.RayError as error:
+            queue.failed(claim, Failure(f"lost on the cluster: {type(error).__name__}: {str(error).strip()[:600]}"))
+            continue
+        with said_plainly(queue.store.path):
+            unpack(claim.directory, files)
+        if failure:
+            queue.failed(claim, Failure(**failure))
+        else:
+            queue.finished(claim)
+
+
+def _empty(ray: Any, box: Any, queue: Queue, out: Mapping[Any, Claim]) -> None:
+    """Take progress and checkpoints from the post box."""
+    by_key = {claim.job.key: claim for claim in out.values()}
+    try:
+        post = ray.get(box.take.remote(), timeout=60.0)
+    except ray.exceptions.RayError:
+        return  # the box is not there yet, or no longer: progress is a courtesy
+    for key, (progress, files) in post.items():
+        if key in by_key:
+            if files:
+                with said_plainly(queue.store.path):
+                    unpack(by_key[key].directory, files)
+            queue.progress(by_key[key], progress)
+
+
+class _Box:
+    """The latest news of every run. It lives on the driver's node, so no other node takes it along when it dies."""
+
+    def __init__(self) -> None:
+        self._news: dict[str, tuple[Mapping[str, Any], dict[str, bytes]]] = {}
+
+    def put(self, key: str, progress: Mapping[str, Any], files: dict[str, bytes]) -> None:
+        """Leave news; files that were not yet taken stay."""
+        _, before = self._news.get(key, ({}, {}))
+        self._news[key] = (progress, files or before)
+
+    def take(self) -> dict[str, tuple[Mapping[str, Any], dict[str, bytes]]]:
+        """Take all news."""
+        news, self._news = self._news, {}
+        return news
+
+
+def _post_box(ray: Any) -> Any:
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
+    return ray.remote(num_cpus=0, scheduling_strategy=here)(_Box).remote()
+
+
+def _remote(
+    kind: str, key: str, config: Mapping[str, Any], files: Mapping[str, bytes], threads: int, box: Any, post: float
+) -> tuple[dict[str, bytes], dict[str, Any] | None]:
+    """On a node: do one run in a temporary directory; its files, and what went wrong if anything did."""
+    from toposcope.runs.worker import attempt
+
+    if "torch" in sys.modules or kind == "train":
+        import torch
+
+        torch.set_num_threads(threads)
+    with tempfile.TemporaryDirectory(prefix="toposcope-") as name:
+        directory = Path(name)
+        unpack(directory, files)
+        told, sent = time.monotonic(), time.monotonic()
+
+        def report(progress: Mapping[str, Any]) -> None:
+            nonlocal told, sent
+            now = time.monotonic()
+            if now - told < min(POST_PROGRESS, post):
+                return
+            told, due = now, now - sent >= post
+            sent = now if due else sent
+            box.put.remote(key, dict(progress), pack(directory) if due else {})
+
+        failure = attempt(kind, config, directory, report)
+        return pack(directory), asdict(failure) if failure else None
