@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 SETTING = "TOPOSCOPE_CACHE"
+LAYOUT = 2  # counts changes in how copies are written: older ones are not read
 _DONE = "config.json"
 
 
@@ -30,7 +31,7 @@ def directory_for(gguf: Path) -> Path | None:
     root = Path(told) if told else Path(platformdirs.user_cache_dir("toposcope"))
     with gguf.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-    return root / "gguf" / f"{digest[:32]}-{transformers.__version__}"
+    return root / "gguf" / f"{digest[:32]}-{transformers.__version__}-{LAYOUT}"
 
 
 def find(directory: Path | None) -> Path | None:

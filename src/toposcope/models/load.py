@@ -13,6 +13,7 @@ from typing import Any
 
 from toposcope.checkpoints import installed
 from toposcope.errors import BadConfig, BadFile, MissingExtra, NotFound, did_you_mean
+from toposcope.models.smiles import is_smiles, smiles_tokenizer
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.txt", "vocab.json", "spiece.model")
 
@@ -127,10 +128,10 @@ def _converted(place: _Place) -> _Place:
         tokenizer, model = _tokenizer(place), _model(place, True, "eager")
 
         def save(to: Path) -> None:
-            from safetensors.torch import save_model
+            from safetensors.torch import save_file
 
             tokenizer.save_pretrained(to)
-            save_model(model, str(to / "model.safetensors"), metadata={"format": "pt"})
+            save_file(_untied(model), to / "model.safetensors", metadata={"format": "pt"})
             config = deepcopy(model.config)
             config.architectures = [type(model).__name__]
             if hasattr(config, "quantization_config"):  # the numbers are plain now
@@ -140,6 +141,15 @@ def _converted(place: _Place) -> _Place:
         gguf_cache.keep(directory, save)
     found = gguf_cache.find(directory)
     return place if found is None else _Place(found, None)
+
+
+def _untied(model: Any) -> dict[str, Any]:
+    """The tensors of a model, each once. Of a tied pair the embedding is kept, which a model without head needs."""
+    found: dict[int, tuple[str, Any]] = {}
+    tensors = model.state_dict()
+    for name in sorted(tensors, key=lambda name: not name.startswith(f"{model.base_model_prefix}.")):
+        found.setdefault(tensors[name].data_ptr(), (name, tensors[name].contiguous()))
+    return dict(found.values())
 
 
 def _model(place: _Place, head: bool, attention: str) -> Any:
@@ -189,6 +199,8 @@ def _tokenizer(place: _Place) -> Any:
             f"no tokenizer lies in {place.directory}; expected one of {', '.join(TOKENIZER_FILES)}. "
             "Copy the model's tokenizer files there."
         )
+    if place.gguf is None and is_smiles(place.directory / "vocab.txt"):
+        return smiles_tokenizer(place.directory / "vocab.txt")
     try:
         return AutoTokenizer.from_pretrained(**place.arguments)
     except (OSError, RuntimeError, ValueError, KeyError, TypeError, AttributeError, ImportError) as error:

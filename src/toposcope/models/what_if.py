@@ -48,7 +48,7 @@ def encoding(
         everywhere = all(
             len(chosen.get(site.number, ())) == site.heads for site in instrument.sites if not site.cross
         )
-        made = {number: _built(other, reader, number) for number in chosen}
+        made = {number: built(other, reader, number) for number in chosen}
         first = next(iter(made.values()))
         own_input = any(reader.layers[number].encoding.input is not None for number in chosen)
         if (own_input or first.input is not None) and not everywhere:
@@ -214,7 +214,7 @@ def _positions(instrument: Instrument, length: int) -> Any:
 
 
 # -------------------------------------------------------------- what is put in
-def _built(other: str | EncodingSpec | Encoding, reader: ContentReader, number: int) -> Encoding:
+def built(other: str | EncodingSpec | Encoding, reader: ContentReader, number: int) -> Encoding:
     """The new encoding for one layer, its pairs placed on the channels that turn in this model."""
     layer, own = reader.layers[number], reader.encoding(reader.instrument.sites[number])
     if isinstance(other, Encoding):

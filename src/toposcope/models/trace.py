@@ -1,0 +1,220 @@
+"""What the heads of a real model do on a text: position in their logits, and patterns in their attention.
+
+The model runs on one sequence after the other; each attention is measured as it happens, one head at a time, and
+nothing of it is kept but numbers. Per head, over sequences, median and quartiles of
+
+* rho, erank_ratio, maj_gap, cap (3.1 to 3.4, 3.8): the logits against the same content without position;
+* toeplitz, toeplitz_centred (3.5): how much of the visible logits depends on i - j alone;
+* content, position, coupling (3.6): the split of their variance, by the factorial design. Where position was added to
+  the input: gram_content, gram_mixed, gram_position, gram_cross, from means over sequences;
+* the mean kernel (3.7), its peak and kernel_rho, its contraction at the sequence's length;
+* scores and names of attention patterns (`models.patterns`), mean distance and entropy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from toposcope import memory
+from toposcope.checkpoints.spec import Skipped
+from toposcope.encodings import Encoding, EncodingSpec
+from toposcope.errors import BadValue
+from toposcope.models.content import Content, ContentReader
+from toposcope.models.corpus import Corpus, Ids, repeated
+from toposcope.models.instrument import Call, Instrument, attached
+from toposcope.models.load import Reference
+from toposcope.models.sites import Site, checked_heads, checked_site
+from toposcope.models.trace_agreement import agreement
+from toposcope.models.trace_contraction import DENSE_LIMIT
+from toposcope.models.trace_head import in_input_only
+from toposcope.models.trace_memory import foresee, inner_width, needed
+from toposcope.models.trace_result import TraceResult
+from toposcope.models.trace_work import Work
+from toposcope.models.what_if import built, encoding
+from toposcope.results import subject
+
+Progress = Callable[[str, int], AbstractContextManager[Callable[[], None]]]
+REPEATS, REPEATED_TOKENS = 2, 512  # sequences of repeated random tokens, and their greatest length
+
+
+def trace(
+    model: Any,
+    corpus: Corpus,
+    *,
+    layers: Sequence[int] | None = None,
+    heads: Mapping[int, Sequence[int]] | None = None,
+    dense_limit: int = DENSE_LIMIT,
+    compare: bool = True,
+    seed: int = 0,
+    other: str | EncodingSpec | None = None,
+    progress: Progress = lambda title, steps: nullcontext(lambda: None),
+) -> TraceResult:
+    """Run a model (a `Reference`, or one of transformers' own) on sequences and measure its heads.
+
+    `heads` limits the heads of the layers it names. Up to `dense_limit` tokens all singular values are computed,
+    beyond it norms only. `compare`: set the kernels of the weights beside those traced. `other` is an encoding to put
+    into the heads that are traced, in place of their own. `progress` is given a title and a number of steps and opens
+    to a function to call after each.
+    """
+    with attached(model) as instrument, ExitStack() as changed:
+        reader = ContentReader.of(instrument)
+        asked = range(len(instrument.sites)) if layers is None else layers
+        chosen, skipped = _chosen([checked_site(instrument.sites, each) for each in asked], reader, heads or {})
+        used = {number: reader.encoding(instrument.sites[number]) for number in chosen}
+        if other is not None:
+            every = [(number, head) for number, some in chosen.items() for head in some]
+            changed.enter_context(encoding(model, other, heads=every))
+            used = {number: built(other, reader, number) for number in chosen}
+            compare = False
+        absolute = {number for number in chosen if in_input_only(used[number])}
+        averaged = absolute if len(corpus.sequences) > 1 else set()
+        longest = max(len(ids) for ids in corpus.sequences)
+        if chosen:
+            _foresee(instrument, reader, list(chosen), longest, dense_limit, bool(averaged))
+        again, no_repeats = _repeats(corpus, _special(model), seed)
+        steps = len(chosen) * (len(corpus.sequences) + len(again)) + len(averaged) * len(corpus.sequences)
+        work = Work(instrument, chosen, dense_limit, seed)
+        if no_repeats:
+            work.lacks("induction", no_repeats)
+        with progress("layers", steps) as tick:
+            if averaged:
+                for ids in corpus.sequences:
+                    watch(
+                        instrument, reader, ids, averaged, lambda content, _, __: work.means.add(content), tick, used
+                    )
+            for ids in corpus.sequences if chosen else ():
+                watch(instrument, reader, ids, set(chosen), work.measure, tick, used)
+            for ids in again if chosen else ():
+                watch(instrument, reader, ids, set(chosen), partial(work.induction, ids), tick, used)
+        kept = [(number, head) for number in chosen if number not in work.lost for head in chosen[number]]
+        rows = tuple(work.row(number, head) for number, head in kept)
+        compared = agreement(reader.view, rows, work.kernels) if compare and rows else None
+        about = {**subject(reader.view), **({"path": str(model.path)} if isinstance(model, Reference) else {})}
+        return TraceResult(
+            about=about,
+            text=corpus.cut,
+            sequences=len(corpus.sequences),
+            tokens=longest,
+            heads=rows,
+            agreement=compared,
+            gaps=work.gaps(),
+            other=None if other is None else str(other),
+            skipped=(*skipped, *(Skipped(f"layer {number}", why) for number, why in work.lost.items())),
+            rebuilt=work.rebuilt,
+            null_share=len(corpus.sequences) ** -2 if averaged else None,
+        )
+
+
+class _Enough(Exception):
+    """The last layer that is wanted has been seen: the rest of the forward pass is not needed."""
+
+
+Visit = Callable[[Content, Call, Any], None]
+
+
+def watch(
+    instrument: Instrument,
+    reader: ContentReader,
+    ids: Ids,
+    wanted: set[int],
+    visit: Visit,
+    tick: Callable[[], None],
+    used: Mapping[int, Encoding],
+) -> None:
+    """Run the model on one sequence and show the content, call and heads' outputs of the wanted layers.
+
+    `used` is the encoding that acts on each layer's content, its own or another one.
+    """
+    import torch
+
+    held: dict[int, Any] = {}
+
+    def enters(site: Site, x_BND: Any) -> None:
+        if site.number in wanted:
+            held[site.number] = x_BND
+
+    def leaves(call: Call, output_BNHV: Any) -> None:
+        number = call.site.number
+        if number in wanted:
+            hidden = call.query_BHNR is None
+            content = reader.of_input(call.site, held.pop(number), 0) if hidden else reader.of_call(call, 0)
+            visit(replace(content, encoding=used[number]), call, output_BNHV)
+            tick()
+        if number == max(wanted):
+            raise _Enough
+
+    tokens = torch.from_numpy(np.asarray(ids))[None]
+    inputs: dict[str, Any] = {"input_ids": tokens}
+    config = getattr(instrument.model, "config", None)
+    if any(site.cross for site in instrument.sites):
+        inputs["decoder_input_ids"] = tokens
+    elif any(layer.spec.causal for layer in reader.layers) and hasattr(config, "use_cache"):
+        inputs["use_cache"] = False
+    instrument.observers.append(leaves)
+    instrument.input_observers.append(enters)
+    try:
+        with torch.no_grad():
+            instrument.model(**inputs)
+    except _Enough:
+        pass
+    finally:
+        instrument.observers.remove(leaves)
+        instrument.input_observers.remove(enters)
+
+
+# -------------------------------------------------------------------- inside
+def _chosen(
+    sites: Sequence[Site], reader: ContentReader, heads: Mapping[int, Sequence[int]]
+) -> tuple[dict[int, tuple[int, ...]], list[Skipped]]:
+    """The heads to trace by layer, and the layers that cannot be."""
+    found: dict[int, tuple[int, ...]] = {}
+    skipped = []
+    for site in sites:
+        if site.cross:
+            skipped.append(
+                Skipped(f"layer {site.number}", "cross-attention: queries and keys count different tokens")
+            )
+        elif not reader.encoding(site).exact_tables:
+            skipped.append(Skipped(f"layer {site.number}", "its encoding depends on content and has no tables"))
+        else:
+            wanted = heads.get(site.number, range(site.heads))
+            found[site.number] = checked_heads(site, tuple(wanted))
+    return {number: wanted for number, wanted in found.items() if wanted}, skipped
+
+
+def _repeats(corpus: Corpus, special: tuple[int, ...], seed: int) -> tuple[tuple[Ids, ...], str | None]:
+    """Repeated random tokens, fewer and shorter than the text; or why there are none."""
+    short = replace(corpus, sequences=tuple(ids[:REPEATED_TOKENS] for ids in corpus.sequences[:REPEATS]))
+    try:
+        return repeated(short, keep=special, seed=seed).sequences, None
+    except BadValue as error:
+        return (), str(error)
+
+
+def _special(model: Any) -> tuple[int, ...]:
+    if not isinstance(model, Reference):
+        return ()
+    return tuple(getattr(model.tokenizer, "all_special_ids", ()))
+
+
+def _foresee(
+    instrument: Instrument, reader: ContentReader, layers: list[int], tokens: int, dense_limit: int, means: bool
+) -> None:
+    specs = [reader.layers[number].spec for number in layers]
+    config = getattr(instrument.model, "config", None)
+    eager = str(getattr(config, "_attn_implementation", "")).endswith("eager")
+    parts = needed(
+        specs,
+        tokens,
+        inner=inner_width(config, specs[0].width),
+        written_out=eager or instrument.sites[layers[0]].route == "hooks",
+        dense_limit=dense_limit,
+        means=means,
+    )
+    foresee(parts, tokens, memory.available())

@@ -1,0 +1,162 @@
+"""Do the weights alone tell what a head does on a text? The kernels and the list of `scan` against a trace."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from toposcope.checkpoints.fold import fold
+from toposcope.checkpoints.view import Model as View
+from toposcope.models.patterns import NEAR
+from toposcope.models.rank import RankCorrelation, rank_correlation
+from toposcope.models.trace_head import OFFSETS, in_input_only
+from toposcope.spectra.head_kernel import HeadKernel, from_covariance
+from toposcope.spectra.of_heads import HeadSpectra, head_spectra, second_moment
+
+if TYPE_CHECKING:
+    from toposcope.models.trace_result import HeadTrace
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Weights-only indices beside what was traced, over `heads` heads that have a kernel over offsets.
+
+    `peak`, `contraction`: rank correlation across heads of the kernel's peak offset and of its rho_n. `kernel`:
+    median over heads of the rank correlation between both kernels across offsets. `contrast`: that of the weights'
+    g(1) above the mean of its kernel, in its standard deviations, with the traced attention on the previous token.
+    `listed` are the heads whose kernel peaks at 1 (the list of `scan`), `traced` those named for it on the text.
+
+    `fast` does the same for the fast share: sqrt of the product of the shares that pairs of channels turning by a
+    radian or more in 8 tokens have in the squared norms of Q and K. It needs no idea of what tokens look like.
+    `fast_listed` are the heads with most of it, as many as `listed`; () where nothing turns.
+    """
+
+    heads: int
+    peak: RankCorrelation
+    contraction: RankCorrelation
+    contrast: RankCorrelation
+    kernel: float | None
+    listed: tuple[str, ...]
+    traced: tuple[str, ...]
+    fast: RankCorrelation
+    fast_listed: tuple[str, ...]
+
+    @property
+    def hits(self) -> tuple[str, ...]:
+        """The heads of `listed` that were traced as well."""
+        return tuple(name for name in self.listed if name in self.traced)
+
+    @property
+    def fast_hits(self) -> tuple[str, ...]:
+        return tuple(name for name in self.fast_listed if name in self.traced)
+
+    @property
+    def precision(self) -> float | None:
+        return len(self.hits) / len(self.listed) if self.listed else None
+
+    @property
+    def recall(self) -> float | None:
+        return len(self.hits) / len(self.traced) if self.traced else None
+
+    @property
+    def fast_precision(self) -> float | None:
+        return len(self.fast_hits) / len(self.fast_listed) if self.fast_listed else None
+
+    @property
+    def fast_recall(self) -> float | None:
+        return len(self.fast_hits) / len(self.traced) if self.traced and self.fast_listed else None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data, the derived numbers included."""
+        derived = ("hits", "precision", "recall", "fast_hits", "fast_precision", "fast_recall")
+        return {**asdict(self), **{name: getattr(self, name) for name in derived}}
+
+
+def agreement(view: View, traced: Sequence[HeadTrace], kernels: Mapping[str, Sequence[float]]) -> Agreement | None:
+    """Compare; `kernels` holds the traced kernels by head. None where no traced head has a kernel over offsets."""
+    moment = second_moment(view)
+    rows: list[tuple[HeadTrace, HeadSpectra, HeadKernel]] = []
+    fast: dict[str, float | None] = {}
+    for each in sorted(traced, key=lambda row: (row.layer, row.head)):
+        layer = view.layers[each.layer]
+        bias = layer.encoding.bias
+        if in_input_only(layer.encoding) or (bias is not None and not bias.toeplitz) or each.name not in kernels:
+            continue
+        head = fold(layer, layer.heads[each.head])
+        known = moment if moment is not None and len(moment) == layer.spec.width else None
+        found = head_spectra(layer, head, second_moment=known, context=each.tokens)
+        shape = from_covariance(
+            head.q,
+            head.k,
+            known,
+            layer.encoding,
+            context=min(OFFSETS, each.tokens),
+            causal=layer.spec.causal,
+            scale=head.scale,
+            head=head.head,
+        )
+        rows.append((each, found, shape))
+        fast[each.name] = fast_share(from_covariance(head.q, head.k, None, layer.encoding, head=head.head))
+    if not any(found.peak_offset is not None for _, found, _ in rows):
+        return None
+    by_head = [rank_correlation("", "", list(shape.total_T), list(kernels[each.name])).rho for each, _, shape in rows]
+    known_rho = [rho for rho in by_head if rho is not None]
+    listed = tuple(each.name for each, found, _ in rows if found.peak_offset == 1)
+    named = tuple(each.name for each, _, _ in rows if "previous" in each.names)
+    return Agreement(
+        heads=len(rows),
+        peak=rank_correlation(
+            "weights-only peak",
+            "traced peak",
+            [found.peak_offset for _, found, _ in rows],
+            [each.peak_offset for each, _, _ in rows],
+        ),
+        contraction=rank_correlation(
+            "weights-only rho_n",
+            "traced rho_n",
+            [found.lambda_max_over_n for _, found, _ in rows],
+            [each.median("kernel_rho") for each, _, _ in rows],
+        ),
+        contrast=rank_correlation(
+            "weights-only contrast at 1",
+            "attention on the previous token",
+            [_contrast(shape) for _, _, shape in rows],
+            [each.score("previous") for each, _, _ in rows],
+        ),
+        kernel=float(np.median(known_rho)) if known_rho else None,
+        listed=listed,
+        traced=named,
+        fast=rank_correlation(
+            "weights-only fast share",
+            "attention on the previous token",
+            list(fast.values()),
+            [each.score("previous") for each, _, _ in rows],
+        ),
+        fast_listed=_largest(fast, len(listed)),
+    )
+
+
+def fast_share(shape: HeadKernel) -> float | None:
+    """How much of Q and K lies in pairs that turn by a radian or more in 8 tokens; None where nothing turns."""
+    quick = shape.frequencies_F * NEAR >= 1
+    energies = [(energy[quick].sum(), energy.sum()) for energy in (shape.query_energy_F, shape.key_energy_F)]
+    if any(total == 0 for _, total in energies):
+        return None
+    return float(np.sqrt(np.prod([part / total for part, total in energies])))
+
+
+def _largest(values: Mapping[str, float | None], count: int) -> tuple[str, ...]:
+    known = {name: value for name, value in values.items() if value is not None}
+    return tuple(sorted(known, key=lambda name: -known[name])[:count])
+
+
+def _contrast(shape: HeadKernel) -> float | None:
+    """How far g(1) stands above the kernel's mean, in its standard deviations."""
+    spread = float(shape.total_T.std())
+    at = np.flatnonzero(shape.offsets_T == 1)
+    if spread == 0 or not len(at):
+        return None
+    return float((shape.total_T[at[0]] - shape.total_T.mean()) / spread)
