@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from bench import head_spectra, kernels, logits, scanning, startup, streaming
+from bench import ablation, head_spectra, kernels, logits, refine, scanning, startup, streaming, training
 from bench.row import Row, table
 from toposcope.files import write_json
 from toposcope.results import plain
@@ -17,6 +17,9 @@ ROWS = {
     "scanning": scanning.measure,
     "kernels": kernels.measure,
     "logits": logits.measure,
+    "training": training.measure,
+    "ablation": ablation.measure,
+    "refine": refine.measure,
 }
 
 

@@ -83,7 +83,7 @@ def trial(reference: Reference, ids: Ids, *, number: int = 0, seed: int = 0, sec
 
 
 def score(trial: Trial, output: Any, whole: Any | None = None) -> Any:
-    """The score of a model's output, a tensor of one number in float64; a drift is from `whole`, a `pool`ed output."""
+    """The score of a model's output, one number in float64; a drift is from `whole`, a pooled output."""
     import torch
     from torch.nn.functional import cosine_similarity
 

@@ -1,0 +1,132 @@
+"""One-head ablation of SmolLM2: resumed runs against full ones, and the screen against the sweep of all heads.
+
+Whole sweeps take long, so each part is timed on its own, in turns, and the sweeps' times are added up from the parts:
+a full run, the resumed runs of some layers (the others lie on the line between them), the recorded run, the backward
+passes. The screen's miss rate is that of a sweep of all heads, where one lies in out/ablate-smollm2.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench.row import Row, interleaved
+from toposcope.models.corpus import cut
+from toposcope.models.load import load_reference, read_text
+from toposcope.models.meter import WHOLE, Meter, metering, name_of, texts_of
+from toposcope.models.screen import GATES, TOP, estimates, slopes
+
+LAYERS = (0, 10, 20, 29)
+SAMPLE = 20
+ROUNDS = 3
+SWEEP = Path("out/ablate-smollm2/journal.jsonl")
+
+
+def cpu(work: Callable[[], object]) -> float:
+    """Processor seconds of one call."""
+    before = time.process_time()
+    work()
+    return time.process_time() - before
+
+
+def measure() -> list[Row]:
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        reference = load_reference("smollm2", head=True, attention="sdpa")
+        corpus = cut(reference, read_text("wiki"), tokens=128, count=4, name="wiki", begin=1000)
+        texts = texts_of(reference, corpus, ["text"])
+        with (
+            metering(reference.model, texts) as resumed,
+            metering(reference.model, texts, resume=False) as full,
+        ):
+            return _rows(resumed, full)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _rows(resumed: Meter, full: Meter) -> list[Row]:
+    each = resumed.texts["text"].trials[0]
+    heads = resumed.all_heads()
+    resumed._run(each, resumed.resumable.record)
+    difference = 0.0
+    for layer in LAYERS:
+        pair = [_score(meter, layer, each) for meter in (resumed, full)]
+        difference = max(difference, abs(pair[0] - pair[1]))
+
+    def one(meter: Meter, layer: int) -> Callable[[], float]:
+        return lambda: cpu(lambda: _score(meter, layer, each))
+
+    whole, record, backward, *some = interleaved(
+        ROUNDS,
+        one(full, 0),
+        lambda: cpu(lambda: resumed._run(each, resumed.resumable.record)),
+        lambda: cpu(lambda: [slopes(resumed, each, lambda layer, heads: 0.0, gate) for gate in GATES]),
+        *(one(resumed, layer) for layer in LAYERS),
+    )
+    by_layer = np.interp(range(len(resumed.sizes)), LAYERS, some)
+    sweep_full = whole * len(heads)
+    sweep = record + sum(by_layer[layer] for ((layer, _),) in heads)
+    guess = estimates(resumed, heads)
+    order = np.argsort(-guess, kind="stable")
+    top = math.ceil(TOP * len(heads))
+    chosen = [heads[number][0][0] for number in order[:top]]
+    mean_rest = float(np.mean([by_layer[heads[number][0][0]] for number in order[top:]]))
+    screened = record + backward + sum(by_layer[layer] for layer in chosen) + SAMPLE * mean_rest
+    return [
+        Row(
+            f"one-head ablation, all {len(heads)} heads of SmolLM2, 128 tokens, exact "
+            f"(layers {', '.join(map(str, LAYERS))} timed)",
+            f"{sweep:.0f} s a sequence; loss equal to {difference:.0e}",
+            f"a full run for each head {sweep_full:.0f} s",
+            f"{sweep_full / sweep:.2f}x",
+            ">= 1.5x, loss equal to 1e-6",
+            sweep_full / sweep >= 1.5 and difference <= 1e-6,
+        ),
+        Row(
+            f"the same, screened: {len(GATES)} backward passes, {top} heads chosen, {SAMPLE} drawn",
+            f"{screened:.1f} s a sequence; {_missed(heads, guess, top)}",
+            f"a full run for each head {sweep_full:.0f} s (resumed {sweep:.0f} s)",
+            f"{sweep_full / screened:.1f}x ({sweep / screened:.1f}x of the resumed)",
+            ">= 8x of the full sweep",
+            sweep_full / screened >= 8,
+        ),
+    ]
+
+
+def _score(meter: Meter, layer: int, each: Any) -> float:
+    """The score without the first head of a layer, from the run that was recorded before."""
+    from toposcope.models.intervene import ablated
+    from toposcope.models.score import as_number, score
+
+    with ablated(meter.model, layer, 0):
+        return as_number(score(each, meter._run(each, meter.resumable.run, layer)))
+
+
+def _missed(heads: list[Any], guess: np.ndarray, top: int) -> str:
+    """What the screen misses of the true top tenth, from a sweep of the same text."""
+    from scipy.stats import spearmanr
+
+    try:
+        entries = [json.loads(line) for line in SWEEP.read_text().splitlines()[1:]]
+        scores = {(each["what"], each["sequence"]): each["value"] for each in entries if each["on"] == "text"}
+        numbers = sorted({number for what, number in scores if what == WHOLE})
+        true = np.array([np.mean([scores[name_of(each), n] - scores[WHOLE, n] for n in numbers]) for each in heads])
+    except (OSError, KeyError, ValueError):
+        return f"miss rate unknown: no sweep in {SWEEP.parent}"
+    ranked = np.argsort(-true, kind="stable")
+    chosen = set(np.argsort(-guess, kind="stable")[:top].tolist())
+    missed = [number for number in ranked[:top] if number not in chosen]
+    lost = true[missed].sum() / true[ranked[:top]].sum()
+    return (
+        f"misses {len(missed) / top:.0%} of the true top tenth, with {lost:.0%} of its damage, and "
+        f"{len(set(ranked[:8].tolist()) - chosen)} of the worst 8; Spearman {spearmanr(guess, true).statistic:.2f}"
+    )

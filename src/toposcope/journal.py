@@ -1,0 +1,127 @@
+"""A journal of measurements: one line of JSON each, on the disk before the next begins, so that none is made twice.
+
+The first line says what determines the numbers. A journal that says something else is not continued. A last line that
+was cut short by a crash is dropped; its measurement is made again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from toposcope.errors import BadFile, BadValue, NotFound
+
+FORMAT = "toposcope/journal/1"
+
+
+def key_of(about: Mapping[str, Any]) -> str:
+    """The sha256 of what determines the numbers, whatever the order of its entries."""
+    return hashlib.sha256(_line(about).encode()).hexdigest()
+
+
+class Journal:
+    """The entries made so far, and a way to add one. Held by one process at a time."""
+
+    def __init__(self, path: str | Path, about: Mapping[str, Any]) -> None:
+        self.path = Path(path)
+        self.key = key_of(about)
+        self.entries: list[dict[str, Any]] = []
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = self.path.open("ab+")
+        except OSError as error:
+            raise NotFound(f"cannot write the journal {self.path}: {error.strerror}. Give another --out.") from error
+        try:
+            self._hold()
+            self._read(about)
+        except BaseException:
+            self._file.close()
+            raise
+
+    def add(self, entry: Mapping[str, Any]) -> None:
+        """Write one entry; it is on the disk when this returns."""
+        self._write(entry)
+        self.entries.append(dict(entry))
+
+    def close(self) -> None:
+        """Let another process have it."""
+        self._file.close()
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # ------------------------------------------------------------- inside
+    def _hold(self) -> None:
+        try:
+            import fcntl
+        except ImportError:  # pragma: no cover - where there is no POSIX nothing guards against a second process
+            return
+        try:
+            fcntl.flock(self._file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise BadValue(f"another process is writing {self.path}. Wait for it, or give another --out.") from error
+
+    def _read(self, about: Mapping[str, Any]) -> None:
+        self._file.seek(0)
+        content = self._file.read()
+        whole = content[: content.rfind(b"\n") + 1]
+        if len(whole) < len(content):
+            self._file.truncate(len(whole))
+        lines = whole.splitlines()
+        if not lines:
+            self._write({"format": FORMAT, "key": self.key, "about": dict(about)})
+            return
+        header, *entries = (self._parsed(line, number) for number, line in enumerate(lines, 1))
+        if header.get("format") != FORMAT:
+            raise BadFile(f"{self.path} is not a journal of toposcope. Give another --out, or move the file away.")
+        if header.get("key") != self.key:
+            raise BadFile(
+                f"{self.path} holds measurements of something else ({_difference(header.get('about'), about)}). "
+                "Give another --out, or remove the journal to begin anew."
+            )
+        self.entries = entries
+
+    def _parsed(self, line: bytes, number: int) -> dict[str, Any]:
+        try:
+            found = json.loads(line)
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
+            raise BadFile(f"line {number} of {self.path} is damaged. Remove that line: only its measurement is lost.")
+        return found
+
+    def _write(self, entry: Mapping[str, Any]) -> None:
+        try:
+            self._file.write(_line(entry).encode() + b"\n")
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            raise BadValue(
+                f"cannot write to {self.path}: {error.strerror}. Free some space and start again: it will continue."
+            ) from error
+
+
+def _line(entry: Mapping[str, Any]) -> str:
+    return json.dumps(entry, sort_keys=True, allow_nan=False, separators=(",", ":"))
+
+
+def _difference(before: Any, now: Mapping[str, Any]) -> str:
+    """The entries that differ, in words."""
+    old = before if isinstance(before, dict) else {}
+    names = [name for name in sorted({*old, *now}) if old.get(name) != now.get(name)]
+    return "; ".join(f"{name}: {_short(old.get(name))} there, {_short(now.get(name))} here" for name in names[:3])
+
+
+def _short(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value)
+    return text if len(text) <= 24 else text[:12] + "..."

@@ -1,0 +1,148 @@
+"""The proof that one head, and only that head, was taken out.
+
+What enters each output projection is watched by hooks of torch's own on the projections that Toposcope's view of the
+weights names; nothing of the machinery that removes heads is asked. In the layer of the removed head its slice must
+be what it was replaced by, exactly, and every other slice must be the same to the bit; so must all that enters the
+projections of earlier layers. Afterwards the weights' hash and the model's output must be what they were.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from toposcope.errors import BadConfig
+from toposcope.models.content import matched_view
+from toposcope.models.instrument import Instrument, attached
+from toposcope.models.intervene import ablated
+from toposcope.models.replacement import Method, stand_ins
+from toposcope.models.score import Trial
+from toposcope.models.sites import checked_heads, checked_site
+
+
+@dataclass(frozen=True)
+class HeadProof:
+    """One head removed once: what was seen at the output projections. True is as it should be."""
+
+    layer: int
+    head: int
+    replaced: bool  # its slice is what it was replaced by
+    others_same: bool  # all other slices of the layer are the same to the bit
+    earlier_same: bool  # so is everything that enters the projections of earlier layers
+    output_changed: bool  # the model's output is another: the head had a say (information, no condition)
+    undone: bool  # the next plain run gives the first output again, to the bit
+
+    @property
+    def holds(self) -> bool:
+        return self.replaced and self.others_same and self.earlier_same and self.undone
+
+
+@dataclass(frozen=True)
+class Proof:
+    """The proof for some heads of a model, and the hash of all its weights before and after."""
+
+    method: str
+    heads: tuple[HeadProof, ...]
+    weights_before: str
+    weights_after: str
+
+    @property
+    def holds(self) -> bool:
+        return self.weights_before == self.weights_after and all(each.holds for each in self.heads)
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self) | {"holds": self.holds}
+
+
+def prove(
+    model: Any,
+    heads: Sequence[tuple[int, int]],
+    trials: Sequence[Trial],
+    *,
+    method: Method = "zero",
+    seed: int = 0,
+    tick: Callable[[], None] = lambda: None,
+) -> Proof:
+    """Remove each head in turn, on the first trial, and look at what enters the output projections."""
+    import torch
+
+    given, found = trials[0].inputs, []
+    with attached(model) as instrument, torch.no_grad(), _projections(instrument) as seen:
+        before = weights_digest(instrument.model)
+        stand_in = stand_ins(instrument, trials, method, seed=seed)[0]
+        plain, output = _run(instrument, given, seen)
+        for layer, head in heads:
+            site = checked_site(instrument.sites, layer)
+            checked_heads(site, (head,))
+            by = stand_in(layer, [head])
+            with ablated(instrument.model, layer, head, by=by):
+                inputs, without = _run(instrument, given, seen)
+            again = _run(instrument, given, seen)[1]
+            here, there = (each[layer].unflatten(-1, (site.heads, -1)) for each in (inputs, plain))
+            rest = [other for other in range(site.heads) if other != head]
+            expected = torch.as_tensor(by, dtype=here.dtype).expand_as(here[:, :, [head]])
+            found.append(
+                HeadProof(
+                    layer=layer,
+                    head=head,
+                    replaced=torch.equal(here[:, :, [head]], expected),
+                    others_same=torch.equal(here[:, :, rest], there[:, :, rest]),
+                    earlier_same=all(torch.equal(a, b) for a, b in zip(inputs[:layer], plain[:layer], strict=True)),
+                    output_changed=not torch.equal(without, output),
+                    undone=torch.equal(again, output),
+                )
+            )
+            tick()
+        after = weights_digest(instrument.model)
+    return Proof(method, tuple(found), before, after)
+
+
+def weights_digest(model: Any) -> str:
+    """sha256 over the names, shapes and bytes of all parameters and buffers."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        array = tensor.detach().cpu().contiguous().flatten()
+        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}\n".encode())
+        digest.update(memoryview(array.view(dtype=_byte()).numpy()))
+    return digest.hexdigest()
+
+
+@contextmanager
+def _projections(instrument: Instrument) -> Iterator[list[Any]]:
+    """What enters the output projections of the layers, in their order, as torch hands it to them."""
+    names = [layer.spec.o.weight for layer in matched_view(instrument).layers]
+    parameters = dict(instrument.model.named_parameters(remove_duplicate=False))
+    lost = next((name for name in names if name not in parameters), None)
+    if lost is not None:
+        raise BadConfig(f"the output projection '{lost}' is no parameter of the running model: it cannot be watched.")
+    modules = dict.fromkeys(instrument.model.get_submodule(name.rpartition(".")[0]) for name in names)
+    seen: list[Any] = []
+    handles = [
+        module.register_forward_pre_hook(lambda _, args: seen.append(args[0].detach().clone())) for module in modules
+    ]
+    try:
+        yield seen
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _run(instrument: Instrument, given: dict[str, Any], seen: list[Any]) -> tuple[list[Any], Any]:
+    seen.clear()
+    output = instrument.model(**given)[0]
+    inputs = list(seen)
+    if len(inputs) != len(instrument.sites):
+        raise BadConfig(
+            f"{type(instrument.model).__name__} ran {len(inputs)} output projections for {len(instrument.sites)} "
+            "attentions: which belongs to which cannot be told."
+        )
+    return inputs, output
+
+
+def _byte() -> Any:
+    import torch
+
+    return torch.uint8

@@ -1,0 +1,194 @@
+"""`toposcope ablate` as a user meets it."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.models.making import write_bert
+from tests.unit.models.planting import write_planted
+from toposcope.cli import COMMANDS, main
+
+torch = pytest.importorskip("torch", reason="ablation needs torch: pip install torch")
+pytest.importorskip("transformers", reason="ablation needs transformers: pip install transformers")
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_planted(tmp_path_factory.mktemp("planted"), (2,))
+
+
+def arguments(model: Path, *more: str) -> list[str]:
+    text = str(model / "text.txt")
+    return ["ablate", str(model), "--text", text, "--lines", "--tokens", "16", "--sequences", "6", *more]
+
+
+def call(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
+    with pytest.raises(SystemExit) as ended:
+        main(list(words))
+    out, err = capsys.readouterr()
+    assert (ended.value.code or 0) == code, err
+    return out if code == 0 else out + err
+
+
+@pytest.fixture(autouse=True)
+def _narrow(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.chdir(tmp_path)
+
+
+def test_the_sentence_fits_the_list() -> None:
+    assert len(COMMANDS["ablate"]) < 58
+
+
+def test_the_whole_story_in_80_columns(planted: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    out = call(capsys, *arguments(planted, "--pairs", "layer0", "--csv", "heads.csv", "--json", "all.json"))
+    for words in ("144 measurements", "most damaging heads", "deposit of each layer", "pairs removed together"):
+        assert words in out
+    place = next((tmp_path / "runs").iterdir())
+    body = out.splitlines()[1:]  # the first line holds a path
+    assert max(len(line) for line in body if str(planted) not in line) <= 80
+    result = json.loads((tmp_path / "all.json").read_text())
+    assert result["schema"] == "toposcope/ablate/1"
+    assert json.loads((place / "result.json").read_text())["ablation"] == result["ablation"]
+    found = result["ablation"]
+    assert [text["name"] for text in found["texts"]] == ["text", "shuffled", "repeated"]
+    worst = max(found["heads"], key=lambda each: each["damage"]["text"])
+    assert (worst["layer"], worst["head"]) == (0, 2)
+    assert found["layers"][0]["deposit"]["di"] > 0.99
+    assert len(found["pairs"]) == 6
+    rows = list(csv.DictReader((tmp_path / "heads.csv").read_text().splitlines()))
+    assert len(rows) == 8
+    assert float(rows[2]["damage_text"]) == pytest.approx(worst["damage"]["text"])
+    again = call(capsys, *arguments(planted))
+    assert "Everything is already measured." in again
+
+
+def test_json_on_standard_output_is_clean(planted: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = call(capsys, *arguments(planted, "--heads", "0.2,1.0-1", "--only", "text", "--out", "here", "--json", "-"))
+    result = json.loads(out)
+    assert [(each["layer"], each["head"]) for each in result["ablation"]["heads"]] == [(0, 2), (1, 0), (1, 1)]
+    assert result["ablation"]["layers"] == []  # no layer is complete
+    assert Path("here/journal.jsonl").exists()
+
+
+def test_screen_prints_how_much_it_may_have_missed(planted: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = call(capsys, *arguments(planted, "--mode", "screen", "--sample", "3", "--only", "text"))
+    assert "missed of the true top tenth" in out
+    assert "Spearman" in out
+
+
+def test_check_proves_all_heads(planted: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = call(capsys, *arguments(planted, "--check", "--method", "mean"))
+    assert "8 of 8  its slice before the output projection" in out
+    assert "The proof holds." in out
+    assert not Path("runs").exists()
+    assert "1 of 1" in call(capsys, *arguments(planted, "--check", "--heads", "1.3"))
+
+
+def test_a_proof_that_fails_is_exit_code_1(
+    planted: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import toposcope.models.proof
+    from toposcope.models.intervene import ablated
+
+    def wrong(model: Any, layer: int, head: int, *, by: Any) -> Any:
+        return ablated(model, layer, [head, (head + 1) % 4], by=by)
+
+    monkeypatch.setattr(toposcope.models.proof, "ablated", wrong)
+    out = call(capsys, *arguments(planted, "--check", "--heads", "1.3"), code=1)
+    assert "The proof does not hold." in out
+    assert "others_same=False" in out.replace("\n", "")
+
+
+def test_a_model_that_predicts_nothing_drifts(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    from tests.unit.models.making import TEXT
+
+    write_bert(tmp_path / "bert")
+    (tmp_path / "text.txt").write_text(TEXT * 8)
+    words = ["ablate", "bert", "--text", "text.txt", "--tokens", "12", "--sequences", "3", "--only", "text"]
+    out = call(capsys, *words, "--json", "found.json")
+    assert "1 - cosine" in out
+    found = json.loads((tmp_path / "found.json").read_text())["ablation"]
+    assert found["texts"][0]["base"] == pytest.approx([0, 0, 0], abs=1e-6)
+    assert all(each["damage"]["text"] > 0 for each in found["heads"])
+    assert "--mode exact" in call(capsys, *words, "--mode", "screen", code=2)
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (("--heads", "0.9"), "no head 0.9"),
+        (("--heads", "x"), "layer.head"),
+        (("--layers", "5"), "does not exist"),
+        (("--pairs", "top"), "all-top"),
+        (("--only", "shufled"), "Did you mean"),
+        (("--only", "repeated"), "must name 'text'"),
+        (("--text", "nowhere"), "nowhere"),
+    ],
+)
+def test_mistakes_are_answered(
+    more: tuple[str, ...], words: str, planted: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert words in call(capsys, *arguments(planted), *more, code=2).replace("\n", " ")
+
+
+def test_another_sweep_in_the_same_place_is_refused(planted: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    few = ("--heads", "0.1", "--only", "text", "--out", "place")
+    call(capsys, *arguments(planted, *few))
+    out = call(capsys, *arguments(planted, *few, "--method", "mean"), code=2)
+    assert "method: zero there, mean here" in out
+    assert "another --out" in out
+
+
+KILLED = """
+import os, signal, sys
+from toposcope.journal import Journal
+from toposcope.cli import main
+add, left = Journal.add, [int(sys.argv[1])]
+def adding(self, entry):
+    if not left[0]:
+        self._file.write(b'{"what": "0.0", "on"')  # half a line, as a crash leaves it
+        self._file.flush()
+        os.kill(os.getpid(), signal.SIGKILL)
+    left[0] -= 1
+    add(self, entry)
+Journal.add = adding
+main(sys.argv[2:])
+"""
+
+
+def test_a_killed_sweep_continues_and_repeats_nothing(
+    planted: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    words = arguments(planted, "--only", "text", "--out")
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED, "20", *words, "killed"],
+        check=False,
+        capture_output=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert not Path("killed/result.json").exists()
+    left = Path("killed/journal.jsonl").read_text().splitlines()
+    assert len(left) == 1 + 20 + 1  # the header, what was measured, and half a line
+    call(capsys, *words, "killed")
+    call(capsys, *words, "whole")
+    journals = [
+        [json.loads(line) for line in (tmp_path / name / "journal.jsonl").read_text().splitlines()]
+        for name in ("killed", "whole")
+    ]
+    for _, *entries in journals:
+        measured = [(entry["what"], entry["on"], entry["sequence"]) for entry in entries]
+        assert len(measured) == len(set(measured)) == (1 + 8 + 1) * 6  # whole, each head, positions off
+    assert sorted(journals[0][1:], key=str) == sorted(journals[1][1:], key=str)
+    results = [json.loads((tmp_path / name / "result.json").read_text()) for name in ("killed", "whole")]
+    assert results[0]["ablation"] == results[1]["ablation"]

@@ -1,0 +1,244 @@
+"""Planted truth: one positional head is found, two that stand in for each other are found as a pair."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import toposcope.memory
+import toposcope.models.meter
+from tests.unit.models.planting import LENGTH, write_planted
+from toposcope.errors import BadValue
+from toposcope.journal import Journal
+from toposcope.models.ablation import pairs_to_try, summarise
+from toposcope.models.corpus import cut
+from toposcope.models.intervene import gated
+from toposcope.models.load import Reference, load_reference
+from toposcope.models.meter import Meter, Text, metering, name_of, texts_of
+from toposcope.models.score import score
+from toposcope.models.screen import choose, estimates, judged, missed, slopes
+
+torch = pytest.importorskip("torch", reason="ablation needs torch: pip install torch")
+pytest.importorskip("transformers", reason="ablation needs transformers: pip install transformers")
+
+
+def planted(directory: Path, heads: tuple[int, ...], **options: float) -> tuple[Reference, tuple[Text, ...]]:
+    reference = load_reference(write_planted(directory, heads, **options), head=True, attention="sdpa")
+    text = (directory / "text.txt").read_text()
+    corpus = cut(reference, text, tokens=LENGTH, count=6, lines=True)
+    return reference, texts_of(reference, corpus)
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Meter]:
+    reference, texts = planted(tmp_path_factory.mktemp("one"), (2,))
+    with metering(reference.model, texts) as meter:
+        meter.measure(meter.all_heads())
+        meter.measure_floor()
+        yield meter
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Meter]:
+    reference, texts = planted(tmp_path_factory.mktemp("two"), (1, 3))
+    with metering(reference.model, texts[:1]) as meter:
+        meter.measure(meter.all_heads())
+        meter.measure_floor()
+        yield meter
+
+
+def test_the_one_positional_head_is_found(one: Meter) -> None:
+    found = summarise(one)
+    first, second, *_ = found.ranked()
+    assert first.name == "0.2"
+    assert first.damage["text"] > 2
+    assert abs(second.damage["text"]) < 0.01
+    deposit = found.layers[0].deposit
+    assert deposit.head == 2
+    assert deposit.di is not None
+    assert deposit.di > 0.99
+    assert deposit.share is not None
+    assert deposit.share > 0.99
+    spread = found.layers[0].spread
+    assert spread is not None
+    assert spread.same_head == 1
+    assert spread.di is not None
+    assert spread.di.low > 0.99
+    other = found.layers[1].deposit
+    assert other.di is not None
+    assert other.di < 0.01
+
+
+def test_its_damage_is_that_of_position(one: Meter) -> None:
+    """Where the order is lost, looking one token back misleads: removing the head helps there."""
+    first = summarise(one).ranked()[0]
+    assert first.damage["shuffled"] < 0 < first.damage["text"]
+
+
+def test_two_that_stand_in_for_each_other_are_found_as_a_pair(two: Meter) -> None:
+    singles, find_pairs = pairs_to_try(two, "layer0")
+    assert singles == two.all_heads([0])
+    tried = find_pairs()
+    assert len(tried) == 6
+    two.measure(tried, ["text"])
+    found = summarise(two, pairs=tried)
+    deposit = found.layers[0].deposit
+    assert deposit.di is not None
+    assert deposit.di < 0.01
+    assert deposit.d_max < 0.01
+    best, runner_up, *_ = found.pairs
+    assert (best.first, best.second) == ("0.1", "0.3")
+    assert best.redundancy > 2
+    assert best.redundancy == pytest.approx(best.damage - sum(best.alone), abs=1e-9)
+    assert abs(runner_up.redundancy) < 0.01
+
+
+def test_pairs_of_the_worst_heads_cross_layers(one: Meter) -> None:
+    _, find_pairs = pairs_to_try(one, "all-top")
+    tried = find_pairs()
+    assert len(tried) == 8 * 7 // 2
+    assert ((0, 2), (1, 0)) in tried
+    one.measure([((0, 2), (1, 0))], ["text"])
+    assert one.damage(((0, 2), (1, 0))) == pytest.approx(one.damage(((0, 2),)), abs=0.01)
+    with pytest.raises(BadValue, match="layer0"):
+        pairs_to_try(one, "top")
+    with pytest.raises(BadValue, match="no layer 7"):
+        pairs_to_try(one, "7")
+
+
+@pytest.mark.parametrize("gate", [1.0, 0.75])
+def test_slopes_are_derivatives(one: Meter, gate: float) -> None:
+    """One backward pass against a finite difference of the loss in each gate."""
+    each = one.texts["text"].trials[0]
+    found = slopes(one, each, lambda layer, heads: 0.0, gate)
+    step = 1e-2
+    for layer, head in ((0, 2), (0, 1), (1, 3)):
+        values = []
+        for sign in (1, -1):
+            gates = [torch.full((4,), gate), torch.full((4,), gate)]
+            gates[layer][head] += sign * step
+            with gated(one.model, gates), torch.no_grad():
+                values.append(float(score(each, one.model(**each.inputs))))
+        assert float(found[layer][head]) == pytest.approx(-(values[0] - values[1]) / 2 / step, abs=2e-5, rel=2e-3)
+
+
+def test_the_screen_chooses_the_planted_head(tmp_path: Path) -> None:
+    reference, texts = planted(tmp_path, (2,), strength=0.1)
+    with metering(reference.model, texts[:1]) as meter:
+        heads = meter.all_heads()
+        guess = estimates(meter, heads)
+        chosen, sampled = choose(heads, guess, sample=4, seed=0)
+        assert chosen == [((0, 2),)]
+        assert len(set(sampled) - set(chosen)) == 4
+        meter.measure([*chosen, *sampled])
+        found = judged(meter, heads, guess, chosen, sampled)
+    assert found.miss is not None
+    assert (found.miss.rate, found.miss.found, found.miss.weight) == (0, 0, 7 / 4)
+    assert found.rho is not None
+    with metering(reference.model, texts[:1], method="mean") as meter:  # towards the mean, not towards 0
+        assert not np.allclose(estimates(meter, heads), guess)
+
+
+def test_a_head_that_the_screen_cannot_see_shows_in_the_sample(one: Meter) -> None:
+    """Where the loss is flat in the gate, slopes miss the head; the miss rate must say so."""
+    heads = one.all_heads()
+    guess = estimates(one, heads)
+    chosen, sampled = choose(heads, guess, sample=7, seed=0)
+    assert ((0, 2),) in sampled
+    found = judged(one, heads, guess, chosen, sampled)
+    assert found.miss is not None
+    assert found.miss.rate == found.miss.low == found.miss.high == 1
+
+
+def test_missed_heads_are_counted_by_what_they_stand_for() -> None:
+    """Against all possible samples: the mean of the estimates is the true number missed."""
+    from itertools import combinations
+
+    chosen, rest = np.array([9.0, 8.0, 1.0]), np.array([7.0, 0.5, 0.4, 0.3, 0.2, 0.1])
+    rates, covered = [], []
+    for sample in combinations(range(6), 2):
+        found = missed(chosen, rest[list(sample)], 6)
+        assert found is not None
+        assert found.low <= found.rate <= found.high
+        rates.append(found.rate)
+        covered.append(found.low <= 1 / 3 <= found.high)
+    # 7.0 is in a third of the samples; it stands for 3 heads, and one place is free below 9 and 8
+    assert np.mean(rates) == pytest.approx(1 / 3 * 1 / 3)
+    assert np.mean(covered) >= 0.95
+    assert missed(chosen, np.array([]), 6) is None
+    everything = missed(chosen, rest, 6)
+    assert everything is not None
+    assert everything.rate == everything.low == everything.high == 1 / 3
+
+
+def test_a_journal_is_continued_and_nothing_is_measured_twice(tmp_path: Path) -> None:
+    reference, texts = planted(tmp_path, (2,))
+    about = {"model": "planted"}
+    with Journal(tmp_path / "j", about) as journal, metering(reference.model, texts, journal=journal) as meter:
+        meter.measure(meter.all_heads([0]), ["text"])
+        assert meter.made == (1 + 4) * 6
+        values = [meter.scores(heads).tolist() for heads in meter.all_heads([0])]
+    with Journal(tmp_path / "j", about) as journal, metering(reference.model, texts, journal=journal) as meter:
+        plan = meter.plan(meter.all_heads(), ["text"])
+        assert (plan.already, plan.measurements) == (24, 24)
+        meter.measure(meter.all_heads(), ["text"])
+        assert meter.made == 4 * 6
+        assert [meter.scores(heads).tolist() for heads in meter.all_heads([0])] == values
+        names = [(entry["what"], entry["on"], entry["sequence"]) for entry in journal.entries]
+        assert len(set(names)) == len(names) == (1 + 8) * 6
+        meter.measure(meter.all_heads())
+        assert meter.made == 4 * 6 + 2 * (1 + 8) * 6
+
+
+def test_one_sequence_has_a_deposit_but_no_interval(tmp_path: Path) -> None:
+    reference, texts = planted(tmp_path, (2,))
+    alone = [Text("text", texts[0].cut, texts[0].trials[:1])]
+    with metering(reference.model, alone) as meter:
+        meter.measure(meter.all_heads())
+        meter.measure_floor()
+        found = summarise(meter)
+    assert found.layers[0].spread is None
+    assert found.layers[0].deposit.di is not None
+    assert found.heads[0].error["text"] is None
+
+
+def test_memory_is_foreseen(one: Meter, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = list(one.texts.values())
+    kept = 4 * 2 * LENGTH * 64  # bytes: numbers of 4, layers, tokens, channels
+    assert one.resumable.bytes_kept(LENGTH) == kept
+    monkeypatch.setattr(toposcope.models.meter, "available", lambda: 2 * kept - 1)
+    with metering(one.model, texts) as meter:
+        assert "would take" in str(meter.resumable.reason)
+    monkeypatch.setattr(toposcope.memory, "available", lambda: 100_000)
+    with metering(one.model, texts) as meter, pytest.raises(BadValue, match="--mode exact"):
+        estimates(meter, meter.all_heads())
+    monkeypatch.setattr(toposcope.memory, "available", lambda: 1000)
+    with pytest.raises(BadValue, match="fewer --tokens"), metering(one.model, texts):
+        pass
+
+
+def test_what_does_not_exist_is_refused(one: Meter) -> None:
+    with pytest.raises(BadValue, match=r"no head 0\.9"):
+        one.measure([((0, 9),)])
+    with pytest.raises(BadValue, match="no layer 2"):
+        one.measure([((2, 0),)])
+    with pytest.raises(BadValue, match="not measured here"):
+        one.scores((), "c4")
+    assert name_of(()) == "whole"
+
+
+def test_as_dict_is_plain_data(one: Meter) -> None:
+    import json
+
+    from toposcope.results import plain
+
+    heads = one.all_heads()
+    guess = estimates(one, heads)
+    found = summarise(one, screen=judged(one, heads, guess, heads[:1], heads[1:3]))
+    data = json.loads(json.dumps(plain(found.as_dict()), allow_nan=False))
+    assert data["screen"]["chosen"] == ["0.0"]
+    assert len(data["screen"]["estimates"]) == len(found.rows()) == 8
+    assert {"layer", "head", "damage_text", "error_repeated", "estimate"} <= set(found.rows()[0])
