@@ -35,11 +35,15 @@ $(VENV)/.full: $(VENV)/.core
 demo: $(VENV)/.core
 	@mkdir -p out
 	$(BIN)/toposcope check smollm2
-	$(BIN)/toposcope scan smollm2 --json out/smollm2-scan.json
-	$(BIN)/toposcope inspect smollm2 --head-table --html $(DEMO) --csv out/smollm2-heads.csv > out/smollm2-heads.txt
+	$(BIN)/toposcope scan smollm2 --html $(DEMO) --json out/smollm2-scan.json --csv out/smollm2-heads.csv
 	@echo
-	@echo "Head table: $(CURDIR)/out/smollm2-heads.txt"
+	@echo "Every head: $(CURDIR)/out/smollm2-heads.csv"
 	@echo "Report: $(CURDIR)/$(DEMO)"
+	@if [ -n "$$DISPLAY$$WAYLAND_DISPLAY" ] || [ "$$(uname)" = Darwin ]; then \
+		$(BIN)/python -m webbrowser "file://$(CURDIR)/$(DEMO)" >/dev/null 2>&1 || true; \
+	else \
+		echo "Open it in a browser: it is one file, and needs nothing else."; \
+	fi
 
 lint: $(VENV)/.full
 	$(BIN)/ruff check .
@@ -49,6 +53,7 @@ types: $(VENV)/.full
 	$(BIN)/mypy
 
 test: lint types
+	@sh tests/browser/find_chromium.sh
 	$(ONE_THREAD) $(BIN)/pytest -q -n auto
 
 bench: $(VENV)/.full
@@ -56,6 +61,7 @@ bench: $(VENV)/.full
 
 docs: $(VENV)/.full
 	$(BIN)/python docs/make_pictures.py
+	$(BIN)/python docs/make_screenshots.py
 
 clean:
 	rm -rf $(VENV) out dist build

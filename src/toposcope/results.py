@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import math
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
@@ -17,6 +18,9 @@ import numpy as np
 from toposcope._version import __version__
 from toposcope.checkpoints.view import Model
 from toposcope.files import write_text
+
+# A list of numbers as json.dumps indents it; a text in JSON holds no line break, so it cannot be mistaken for one.
+_NUMBERS = re.compile(r"\[\n((?:\s+(?:-?\d[\d.e+-]*|null),?\n)+)\s*\]")
 
 
 def subject(model: Model) -> dict[str, Any]:
@@ -70,13 +74,17 @@ def plain(value: Any) -> Any:
     return str(value)
 
 
-def emit_json(result: Mapping[str, Any], where: str) -> None:
-    """Write the result to a file, or to standard output when `where` is '-'."""
-    text = json.dumps(result, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+def emit_json(result: Mapping[str, Any] | Sequence[Mapping[str, Any]], where: str) -> None:
+    """Write the result (or several) to a file, or to standard output when `where` is '-'."""
+    text = _NUMBERS.sub(_on_one_line, json.dumps(result, indent=2, ensure_ascii=False, allow_nan=False)) + "\n"
     if where == "-":
         sys.stdout.write(text)
     else:
         write_text(Path(where), text)
+
+
+def _on_one_line(found: re.Match[str]) -> str:
+    return "[" + ", ".join(found[1].split(",")).replace("\n", "").replace("  ", "") + "]"
 
 
 def emit_csv(rows: Sequence[Mapping[str, Any]], where: str) -> None:

@@ -96,7 +96,7 @@ class CheckReport:
 
     def as_dict(self) -> dict[str, Any]:
         return {
-            "schema": "toposcope.check/1",
+            "schema": "toposcope/check/1",
             "target": self.target,
             "family": self.family,
             "layers": self.layers,

@@ -8,13 +8,23 @@ import sys
 from collections.abc import Callable, Sequence
 
 COMMANDS = {
+    "ablate": "Which heads does a model need? Remove them one by one.",
     "beside": "What layers do to a real text, beside the flow.",
     "check": "Is the positional encoding really there and in force?",
+    "compare": "Two checkpoints head by head: what did tuning change?",
     "flow": "Let tokens flow under a model's weights, and watch.",
     "inspect": "Show a checkpoint's architecture, encoding and heads.",
+    "loss": "What a text costs, and under another encoding.",
     "ls": "List known models, families or encodings.",
+    "refine": "Add a diagonal to a rotary model, tune it, compare.",
+    "report": "Stored results as one HTML file to send around.",
+    "runs": "List, show, remove or export finished and open runs.",
     "scan": "Where do these weights drive the tokens, head by head?",
+    "serve": "Explore encodings, flow, heads and runs in a browser.",
     "spectrum": "Spectra of positional kernels, at any context.",
+    "sweep": "Train many small models: which encoding learns what?",
+    "train": "Train one small model on one task, and measure it.",
+    "trace": "What heads do on a real text: position and patterns.",
 }
 
 

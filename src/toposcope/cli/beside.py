@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from toposcope.cli.common import JsonOption, LayersOption, ModelArgument, console, progress
+from toposcope.cli.common import HtmlOption, JsonOption, LayersOption, ModelArgument, console, progress
 
 
 def run(
@@ -27,6 +27,7 @@ def run(
         bool, typer.Option("--verdicts", help="Run every certified head from its real tokens, beside its verdict.")
     ] = False,
     json: JsonOption = None,
+    html: HtmlOption = None,
 ) -> None:
     """Measure real hidden states layer by layer and set them beside the flow's prediction (needs the [hf] extra).
 
@@ -36,6 +37,7 @@ def run(
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from toposcope.checkpoints import load
     from toposcope.cli.beside_words import print_beside, print_verification
+    from toposcope.cli.pictures import title_of, write_pictures
     from toposcope.models.beside import Beside, beside_states
     from toposcope.models.hidden import hidden_states
     from toposcope.models.load import load_reference, read_text
@@ -65,12 +67,16 @@ def run(
                 body = {"beside": measured.as_dict()}
         about = subject(opened)
     options = {"text": names, "tokens": tokens, "begin": begin, "layers": layers, "verdicts": verdicts}
+    result = envelope("beside", body, about=about, options=options, seconds=time.perf_counter() - started)
     if json:
-        emit_json(envelope("beside", body, about=about, options=options, seconds=time.perf_counter() - started), json)
+        emit_json(result, json)
+    written = write_pictures([result], html, None, title=title_of(model, reference.path))
     if json != "-" and verdicts:
         for each in runs:
             print_verification(out, each)
     elif json != "-":
         print_beside(out, measured)
+    for name in written if json != "-" else []:
+        out.print(f"Written: {name}", soft_wrap=True)
     if verdicts and any(each.contradictions for each in runs):
         raise typer.Exit(1)

@@ -43,9 +43,9 @@ def run(
     if json:
         emit_json(result, json)
     if html:
-        from toposcope.report.html import write_report
+        from toposcope.cli.pictures import title_of, write_pictures
 
-        write_report(html, title=f"{opened.path.name}: check", check=result)
+        write_pictures([result], html, None, title=title_of(model, opened.path))
     if json != "-":
         out = console()
         out.print(f"[bold]{about['path']}[/bold] ({about['family']})", soft_wrap=True)

@@ -31,6 +31,10 @@ JsonOption = Annotated[
 CsvOption = Annotated[str | None, typer.Option("--csv", metavar="FILE|-", help="Write the table as CSV.")]
 HtmlOption = Annotated[str | None, typer.Option("--html", metavar="FILE", help="Write a self-contained HTML report.")]
 
+FigureOption = Annotated[
+    str | None, typer.Option("--figure", metavar="FILE", help="Draw a figure for a paper: .pdf, .svg or .png.")
+]
+
 
 def console(*, to_stderr: bool = False) -> Console:
     """A console for tables; plain where the output is not a terminal."""

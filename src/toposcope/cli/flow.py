@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from toposcope.cli.common import FamilyOption, HeadsOption, JsonOption, console
+from toposcope.cli.common import FamilyOption, FigureOption, HeadsOption, HtmlOption, JsonOption, console
 from toposcope.cli.flow_words import print_one, print_side_by_side
 
 if TYPE_CHECKING:
@@ -85,6 +85,8 @@ def run(
     out: Annotated[
         str | None, typer.Option("--out", metavar="FILE.npz", help="Save trajectories and all that was measured.")
     ] = None,
+    html: HtmlOption = None,
+    figure: FigureOption = None,
     plot: Annotated[str | None, typer.Option("--plot", metavar="FILE", help="Draw to .png, .svg or .pdf.")] = None,
     movie: Annotated[
         str | None, typer.Option("--movie", metavar="FILE.gif", help="Write an animated picture.")
@@ -96,7 +98,9 @@ def run(
 
     Give a MODEL with --head, --layer or --stack; or --W and --V; or --preset.
     """
+    from toposcope.cli.pictures import checked_figure, write_pictures
     from toposcope.dynamics import agreement
+    from toposcope.dynamics.plots import trajectory
     from toposcope.dynamics.run import run as integrate
     from toposcope.errors import BadValue
     from toposcope.results import emit_json, envelope, subject
@@ -104,6 +108,7 @@ def run(
     started = time.perf_counter()
     _one_source(model, w, v, preset)
     _checked_names(plot, movie, out, compare)
+    checked_figure(figure)
     if absolute not in ("input", "reinject", "logits"):
         raise BadValue(f"--absolute is input, reinject or logits, got '{absolute}'.")
     opened, about = None, None
@@ -173,12 +178,20 @@ def run(
     written = _write_files(results, wanted, out, plot, movie)
     body = {
         "flows": [
-            {**result.as_dict(), "verdict": _verdict_dict(verdict), "agreement": word.word, "observed": word.sentence}
+            {
+                **result.as_dict(),
+                "verdict": _verdict_dict(verdict),
+                "agreement": word.word,
+                "observed": word.sentence,
+                "trajectory": trajectory(result),
+            }
             for _, result, verdict, word in found
         ]
     }
+    whole = envelope("flow", body, about=about, options=options, seconds=time.perf_counter() - started)
     if json:
-        emit_json(envelope("flow", body, about=about, options=options, seconds=time.perf_counter() - started), json)
+        emit_json(whole, json)
+    written += write_pictures([whole], html, figure, title=title.splitlines()[0])
     if json != "-":
         screen = console()
         screen.print(f"[bold]{title}[/bold]", soft_wrap=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -56,7 +55,9 @@ def run(
         if html:
             from toposcope.check import check_model
 
+            checked = time.perf_counter()
             findings = check_model(opened).as_dict()
+            checked = time.perf_counter() - checked
         about = subject(opened)
     result = envelope(
         "inspect",
@@ -71,9 +72,10 @@ def run(
     if csv:
         emit_csv([asdict(row) for row in found.heads], csv)
     if html:
-        from toposcope.report.html import write_report
+        from toposcope.cli.pictures import title_of, write_pictures
 
-        write_report(html, title=_title(model, opened.path), inspection=result, check={**result, **findings})
+        check = envelope("check", findings, about=about, options={}, seconds=checked)
+        write_pictures([check, result], html, None, title=title_of(model, opened.path))
     if json != "-" and csv != "-":
         out = console()
         _print_summary(out, found, about["path"])
@@ -86,11 +88,6 @@ def run(
         _print_skipped(out, found)
         if html:
             out.print(f"\nReport: {html}")
-
-
-def _title(given: str, path: Path) -> str:
-    """The name the user knows the model by."""
-    return path.name if Path(given).exists() else f"{given} ({path.name})"
 
 
 def _print_summary(out: Console, found: Inspection, path: str) -> None:

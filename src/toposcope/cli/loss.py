@@ -7,7 +7,16 @@ from typing import Annotated
 
 import typer
 
-from toposcope.cli.common import CsvOption, JsonOption, LayersOption, ModelArgument, console, progress
+from toposcope.cli.common import (
+    CsvOption,
+    FigureOption,
+    HtmlOption,
+    JsonOption,
+    LayersOption,
+    ModelArgument,
+    console,
+    progress,
+)
 
 
 def run(
@@ -32,12 +41,15 @@ def run(
     seed: Annotated[int, typer.Option("--seed", help="Which tokens are hidden, for models that fill in.")] = 0,
     json: JsonOption = None,
     csv: CsvOption = None,
+    html: HtmlOption = None,
+    figure: FigureOption = None,
 ) -> None:
     """The loss of a text in nats per token, and how it changes with the encoding (needs the [hf] extra).
 
     --encoding none shows what position is worth; with --each layer, where it is needed.
     """
     from toposcope.cli.loss_words import print_loss
+    from toposcope.cli.pictures import checked_figure, title_of, write_pictures
     from toposcope.encodings import parse
     from toposcope.errors import BadValue
     from toposcope.models.corpus import cut
@@ -49,6 +61,7 @@ def run(
     from toposcope.results import emit_csv, emit_json, envelope, plain, subject
 
     started = time.perf_counter()
+    checked_figure(figure)
     if each not in (None, "layer", "head"):
         raise BadValue(f"--each takes 'layer' or 'head', got '{each}'.")
     specs = [parse(written) for written in encoding or ()]
@@ -81,16 +94,18 @@ def run(
                 wanted.append(Wanted(spec, layers=picked if layers else None, where=layers and f"layers {layers}"))
         with progress("conditions", 1 + len(wanted)) as tick:
             found = measure_loss(reference, corpus, wanted, seed=seed, tick=tick)
-    if json:
+    written = []
+    if json or html or figure:
         options = {
             "text": text, "tokens": tokens, "sequences": sequences, "begin": begin, "lines": lines,
             "encoding": [str(spec) for spec in specs], "layers": layers, "heads": heads, "each": each,
             "beyond": beyond, "seed": seed,
         }  # fmt: skip
         about = {**subject(view(reference.model)), "path": str(reference.path)}
-        emit_json(
-            envelope("loss", plain(found), about=about, options=options, seconds=time.perf_counter() - started), json
-        )
+        result = envelope("loss", plain(found), about=about, options=options, seconds=time.perf_counter() - started)
+        if json:
+            emit_json(result, json)
+        written = write_pictures([result], html, figure, title=title_of(model, reference.path))
     if csv:
         emit_csv(
             [
@@ -106,4 +121,7 @@ def run(
             csv,
         )
     if "-" not in (json, csv):
-        print_loss(console(), found)
+        out = console()
+        print_loss(out, found)
+        for name in written:
+            out.print(f"Written: {name}", soft_wrap=True)

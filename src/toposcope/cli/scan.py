@@ -13,7 +13,9 @@ import typer
 from toposcope.cli.common import (
     CsvOption,
     FamilyOption,
+    FigureOption,
     HeadsOption,
+    HtmlOption,
     JsonOption,
     LayersOption,
     ModelArgument,
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from toposcope.checkpoints.view import Model
     from toposcope.dynamics.heads import HeadDynamics
     from toposcope.dynamics.scan import ScanResult
 
@@ -61,12 +64,15 @@ def run(
     heads: HeadsOption = None,
     json: JsonOption = None,
     csv: CsvOption = None,
+    html: HtmlOption = None,
+    figure: FigureOption = None,
 ) -> None:
     """From the weights alone: are tokens driven together or apart, to zero or to infinity; which theorem says so?"""
     if "numpy" not in sys.modules:
         # Matrices here are small and heads are decided in parallel: threads inside BLAS would only get in the way.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from toposcope.checkpoints import load
+    from toposcope.cli.pictures import checked_figure, title_of, write_pictures
     from toposcope.dynamics.scan import scan
     from toposcope.encodings import parse
     from toposcope.ranges import parse_range
@@ -74,6 +80,7 @@ def run(
     from toposcope.spectra.of_model import model_spectra
 
     started = time.perf_counter()
+    checked_figure(figure)
     encodings = [("own", None), *((name, parse(name)) for name in what_if or [])]
     with load(model, family=family, heads=heads) as opened:
         chosen = parse_range(layers, len(opened.layers))
@@ -83,6 +90,7 @@ def run(
         length = context or opened.spec.context or 4096
         spectra = model_spectra(opened, chosen, context=length, encodings=encodings)
         about = subject(opened)
+        findings = _checked(opened, about) if html else []
     result = envelope(
         "scan",
         {
@@ -106,6 +114,7 @@ def run(
         emit_json(result, json)
     if csv:
         emit_csv([_flat(row) for row in result["heads"]], csv)
+    written = write_pictures([*findings, result], html, figure, title=title_of(model, opened.path))
     if json != "-" and csv != "-":
         out = console()
         out.print(f"[bold]{about['path']}[/bold] ({about['family']})", soft_wrap=True)
@@ -121,7 +130,19 @@ def run(
             _print_heads(out, found.heads)
         for entry in found.skipped[:6]:
             out.print(f"skipped {entry.what}: {entry.why}", soft_wrap=True)
+        for name in written:
+            out.print(f"Written: {name}", soft_wrap=True)
         out.print(f"{result['seconds']:.1f} s; --head-table prints every head, --json writes all numbers")
+
+
+def _checked(opened: Model, about: dict[str, Any]) -> list[dict[str, Any]]:
+    """The findings of `check`, which stand on top of a report."""
+    from toposcope.check import check_model
+    from toposcope.results import envelope
+
+    started = time.perf_counter()
+    body = check_model(opened).as_dict()
+    return [envelope("check", body, about=about, options={}, seconds=time.perf_counter() - started)]
 
 
 def _print_map(out: Console, found: ScanResult) -> None:
@@ -233,6 +254,6 @@ def _flat(row: dict[str, Any]) -> dict[str, Any]:
                 flat[f"rope_{name}"] = None if value is None else value[name]
         elif key == "warnings":
             flat[key] = " ".join(value)
-        elif key != "certificate":
+        elif key not in ("certificate", "eigenvalues"):
             flat[key] = value
     return flat

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from toposcope.cli.common import JsonOption, console
+from toposcope.cli.common import FigureOption, HtmlOption, JsonOption, console
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,17 +35,21 @@ def run(
     head: Annotated[int, typer.Option("--head", metavar="I", min=0, help="Which head of a bias, from 0.")] = 0,
     json: JsonOption = None,
     plot: Annotated[str | None, typer.Option("--plot", metavar="FILE", help="Draw to .png, .svg or .pdf.")] = None,
+    html: HtmlOption = None,
+    figure: FigureOption = None,
 ) -> None:
     """Show what encodings do to constant content: norm, effective rank and condition of their kernels, by context.
 
     No model is needed. 'toposcope ls encodings' lists the encodings and their parameters.
     """
+    from toposcope.cli.pictures import checked_figure, write_pictures
     from toposcope.encodings import Sizes, parse
     from toposcope.results import emit_json, envelope
     from toposcope.spectra.encoding_spectrum import contexts_up_to, spectrum
     from toposcope.spectra.offsets import OFFSETS, kernel_at, symbol_range
 
     started = time.perf_counter()
+    checked_figure(figure)
     if plot:
         _checked_name(plot)
     sizes = Sizes(width or heads * head_dim, heads, head_dim, context, causal=True)
@@ -73,10 +77,10 @@ def run(
         ],
     }
     options = {"context": context, "head_dim": head_dim, "heads": heads, "width": sizes.width, "head": head}
+    result = envelope("spectrum", body, about=None, options=options, seconds=time.perf_counter() - started)
     if json:
-        emit_json(
-            envelope("spectrum", body, about=None, options=options, seconds=time.perf_counter() - started), json
-        )
+        emit_json(result, json)
+    written = write_pictures([result], html, figure, title=f"Positional kernels: {', '.join(names)}")
     if plot:
         draw(found, names, plot)
     if json != "-":
@@ -93,8 +97,8 @@ def run(
         if len(found) > 1:
             _print_together(out, names, found, contexts)
         _print_legend(out, found)
-        if plot:
-            out.print(f"Written: {plot}", soft_wrap=True)
+        for each_file in ([plot] if plot else []) + written:
+            out.print(f"Written: {each_file}", soft_wrap=True)
 
 
 def _sized(spec: EncodingSpec, sizes: Any) -> EncodingSpec:

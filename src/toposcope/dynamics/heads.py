@@ -65,6 +65,7 @@ class HeadDynamics:
             "self_logit_min": self.self_logit_min,
             "metastable": self.metastable,
             "rope": self.rope,
+            "eigenvalues": upper_half(g.eigenvalues),
             "certificate": None if g.certificate is None else g.certificate.as_dict(),
             "warnings": list(g.warnings),
         }
@@ -173,6 +174,12 @@ def pair_index(head: Head) -> float | None:
     upper: Array = scipy.linalg.qr(head.q.T, mode="r", check_finite=False)[0][: len(middle.T)]
     nuclear = float(scipy.linalg.svdvals(lower @ middle @ upper.T).sum())
     return trace / nuclear if nuclear > 0 else None
+
+
+def upper_half(eigenvalues: NDArray[np.complex128]) -> list[list[float]]:
+    """The spectrum of a real matrix as [real, imaginary] pairs to five digits; of conjugates the upper one stands."""
+    upper = eigenvalues[eigenvalues.imag >= 0]
+    return [[float(f"{value.real:.5g}"), float(f"{value.imag:.5g}")] for value in upper]
 
 
 def _present(bias: Array | None) -> bool:

@@ -91,6 +91,22 @@ def animate(result: FlowResult, path: str | Path, *, frames: int | None = None, 
     return write_bytes(path, content)
 
 
+def trajectory(result: FlowResult, *, frames: int = FRAMES, most: int = 64) -> dict[str, Any]:
+    """The moving picture as plain data: times, points (times, tokens, 2) to four digits, and how they are shown."""
+    plane, from_afar, share = _plane(result)
+    at = np.linspace(result.times[0], result.times[-1], frames) if len(result.times) > 1 else result.times
+    path_TN2 = _between(result.times, plane, at) if len(result.times) > 1 else plane
+    kept = np.unique(np.linspace(0, path_TN2.shape[1] - 1, min(most, path_TN2.shape[1])).round().astype(int))
+    size = max(float(np.abs(path_TN2).max()), 1e-300)
+    points = size * np.round(path_TN2[:, kept] / size, 4)
+    return {
+        "times": [float(f"{time:.5g}") for time in at],
+        "xy": [[[float(f"{x:.5g}") for x in point] for point in cloud] for cloud in points],
+        "share": share,
+        "relative": from_afar,
+    }
+
+
 def _as_gif(moving: Any, writer: Any) -> bytes:
     """matplotlib writes movies to a named file only; this one lives for a moment in a directory of its own."""
     import tempfile

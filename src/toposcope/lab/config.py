@@ -20,7 +20,7 @@ from toposcope.lab.tasks import Task, find
 if TYPE_CHECKING:
     from toposcope.lab.model import ModelConfig
 
-SCHEMA = 1  # of the canonical form; a change of meaning makes every key a new one
+SCHEMA = 2  # of the canonical form; a change of meaning makes every key a new one (2: first weights, ablation map)
 MAY_COLLIDE = ("distance",)  # tasks whose fillers can be triggers
 VARIANTS = ("described", "published")
 

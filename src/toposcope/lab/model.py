@@ -199,16 +199,27 @@ class Attention(nn.Module):
 
     def project(self, x_BND: Tensor, raw_BND: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values before position acts; keys and values read `raw` where it is given."""
+        return self.split(self.flat(x_BND, raw_BND))
+
+    def flat(self, x: Tensor, raw: Tensor | None = None) -> Tensor:
+        """All that a token says, in one row: queries, keys, values, head after head. Any leading dimensions."""
         maps = [self.q_proj.weight, self.k_proj.weight, self.v_proj.weight]
-        rows = [len(weight) for weight in maps]
-        if raw_BND is None:  # one product in place of three
-            q, k, v = F.linear(x_BND, torch.cat(maps)).split(rows, dim=-1)
-        else:
-            q, (k, v) = self.q_proj(x_BND), F.linear(raw_BND, torch.cat(maps[1:])).split(rows[1:], dim=-1)
+        if raw is None:  # one product in place of three
+            return F.linear(x, torch.cat(maps))
+        return torch.cat([self.q_proj(x), F.linear(raw, torch.cat(maps[1:]))], dim=-1)
+
+    def split(self, flat_BNW: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values by head, from such rows."""
+        widths = [self.heads * self.head_dim, self.groups * self.head_dim, self.groups * self.value_dim]
+        q, k, v = flat_BNW.split(widths, dim=-1)
         return _by_head(q, self.heads), _by_head(k, self.groups), _by_head(v, self.groups)
 
     def forward(self, x_BND: Tensor, mask: Tensor | None = None, raw_BND: Tensor | None = None) -> Tensor:
-        q_BHNR, k_BGNR, v_BGNV = self.project(x_BND, raw_BND)
+        return self.o_proj(self.by_head(self.flat(x_BND, raw_BND), mask).flatten(2))
+
+    def by_head(self, flat_BNW: Tensor, mask: Tensor | None = None) -> Tensor:
+        """What each head makes of the tokens' rows, (B, N, H, V), before the output projection adds it up."""
+        q_BHNR, k_BGNR, v_BGNV = self.split(flat_BNW)
         bias = self.position.bias(q_BHNR, k_BGNR, self.scaling)
         q_BHNR, k_BGNR = self.position.turn(q_BHNR, k_BGNR)
         out_BNHV, _ = self.attend(
@@ -221,7 +232,7 @@ class Attention(nn.Module):
             position_bias=bias,
             dropout=self.dropout if self.training else 0.0,
         )
-        return self.o_proj(out_BNHV.flatten(2))
+        return out_BNHV
 
 
 class LatentAttention(Attention):
@@ -235,13 +246,16 @@ class LatentAttention(Attention):
         self.kv_a_proj = nn.Linear(config.width, self.rank + self.shared, bias=False)
         self.kv_b_proj = nn.Linear(self.rank, self.heads * (self.content + self.value_dim), bias=False)
 
-    def project(self, x_BND: Tensor, raw_BND: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        source_BND = x_BND if raw_BND is None else raw_BND
-        q_BHNR = _by_head(self.q_b_proj(self.q_a_proj(x_BND)), self.heads)
-        latent, shared_BNS = self.kv_a_proj(source_BND).split([self.rank, self.shared], dim=-1)
-        own_BHNR, v_BHNV = _by_head(self.kv_b_proj(latent), self.heads).split([self.content, self.value_dim], dim=-1)
+    def flat(self, x: Tensor, raw: Tensor | None = None) -> Tensor:
+        latent, shared = self.kv_a_proj(x if raw is None else raw).split([self.rank, self.shared], dim=-1)
+        return torch.cat([self.q_b_proj(self.q_a_proj(x)), self.kv_b_proj(latent), shared], dim=-1)
+
+    def split(self, flat_BNW: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        own = self.heads * (self.content + self.value_dim)
+        q, kv, shared_BNS = flat_BNW.split([self.heads * self.head_dim, own, self.shared], dim=-1)
+        own_BHNR, v_BHNV = _by_head(kv, self.heads).split([self.content, self.value_dim], dim=-1)
         shared_BHNS = shared_BNS[:, None].expand(-1, self.heads, -1, -1)
-        return q_BHNR, torch.cat([own_BHNR, shared_BHNS], dim=-1), v_BHNV
+        return _by_head(q, self.heads), torch.cat([own_BHNR, shared_BHNS], dim=-1), v_BHNV
 
 
 class Layer(nn.Module):
@@ -259,7 +273,11 @@ class Layer(nn.Module):
         self.dropout = nn.Dropout(config.dropout) if config.dropout else nn.Identity()
 
     def forward(self, x_BND: Tensor, mask: Tensor | None = None, raw_BND: Tensor | None = None) -> Tensor:
-        x_BND = x_BND + self.dropout(self.attention(self.attention_norm(x_BND), mask, raw_BND))
+        return self.after(x_BND, self.attention(self.attention_norm(x_BND), mask, raw_BND))
+
+    def after(self, x_BND: Tensor, added_BND: Tensor) -> Tensor:
+        """The layer's output, once attention has said what it adds."""
+        x_BND = x_BND + self.dropout(added_BND)
         return x_BND + self.dropout(self.mlp(self.mlp_norm(x_BND)))
 
 

@@ -25,6 +25,8 @@ class TrainResult:
     * `curve`: step, training loss, and accuracy on the first test sentences, over training
     * `gradients`: norms by layer, and by head for q, k, v, o; `spectra`: rho and erank_ratio by layer and head;
       `hessian`: the largest eigenvalue and its residual
+    * `ablation`: accuracy without each head on the test sentences, and the deposit index of each layer
+      (`ablation.AblationMap`); None until the run is finished
     * `seconds`: of the whole run, evaluation and probes included, over all its sessions; `seconds_per_sample`: of the
       training steps alone
     """
@@ -44,6 +46,7 @@ class TrainResult:
     gradients: list[dict[str, Any]]
     spectra: list[dict[str, Any]]
     hessian: list[dict[str, Any]]
+    ablation: dict[str, Any] | None
     seconds: float
     probe_seconds: float
     seconds_per_sample: float

@@ -17,10 +17,12 @@ import torch
 
 from toposcope.errors import BadValue
 from toposcope.lab import probes
+from toposcope.lab.ablation import ablation_map
 from toposcope.lab.batches import accuracy, asked, loss_sum, parts, parts_worth, without_class_zero
 from toposcope.lab.config import RunConfig
 from toposcope.lab.export import export
 from toposcope.lab.model import Transformer
+from toposcope.lab.packed import passes_worth, scored
 from toposcope.lab.result import TrainResult
 from toposcope.lab.saved import forget, restore, save
 from toposcope.lab.tasks import Batch, Task
@@ -82,6 +84,8 @@ def _session(config: RunConfig, place: Path, report: Report | None, stop_after: 
     generator = stream(config.seed, TRAINING)
     torch.manual_seed(_seed(config.seed, DROPOUT))
     cuts = 1 if model.sees_padding else parts_worth(batch_size, task.length, settings["width"])
+    passes = min(cuts, passes_worth(batch_size, task.length))
+    groups = -(-cuts // passes)
     curious = Curious(config, task, model, cuts)
     history, step = History(), 0
     found = restore(place)
@@ -116,8 +120,8 @@ def _session(config: RunConfig, place: Path, report: Report | None, stop_after: 
         batch = curious.counted(task.generate(batch_size, generator))
         total = max(asked(batch.labels), 1)
         loss = 0.0
-        for part in parts(batch, cuts):
-            part_loss = loss_sum(model(part.ids_BN, part.lengths_B), part.labels) / total
+        for part in parts(batch, passes):
+            part_loss = loss_sum(*scored(model, part, groups)) / total
             part_loss.backward()
             loss += part_loss.item()
         if not math.isfinite(loss):
@@ -228,7 +232,10 @@ class Curious:
         """The result as it stands; the final accuracy only after the last step."""
         finished = step >= steps
         began = time.perf_counter()
-        right, loss = accuracy(self.model, self.test, cuts=self.cuts * 2) if finished else (None, None)
+        right, loss, removed = None, None, None
+        if finished:
+            right, loss = accuracy(self.model, self.test, cuts=self.cuts * 2)
+            removed = ablation_map(self.model, self.test, self.task.floor, seed=self.config.seed).as_dict()
         return TrainResult(
             key=self.config.key(),
             config=self.config.as_dict(),
@@ -245,6 +252,7 @@ class Curious:
             gradients=history.gradients,
             spectra=history.spectra,
             hessian=history.hessian,
+            ablation=removed,
             seconds=history.seconds + time.perf_counter() - began,
             probe_seconds=history.probe_seconds,
             seconds_per_sample=history.step_seconds / max(1, step * batch_size),

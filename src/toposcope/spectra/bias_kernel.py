@@ -61,6 +61,15 @@ def alibi_kernel_eigenvalues(slope: float, n: int) -> Array:
     return np.sort(alibi_symbol(slope, _kernel_angles(slope, n, np.arange(1, n + 1))))
 
 
+def alibi_kernel_eigenvalues_at(slope: float, n: int, numbers: ArrayLike) -> Array:
+    """Those eigenvalues of e^{-m |i-j|} that have the given numbers, counted from the largest, 1 .. n."""
+    _check(slope, n)
+    number = np.asarray(numbers, dtype=np.int64).ravel()
+    if number.size and not (number.min() >= 1 and number.max() <= n):
+        raise BadValue(f"the {n} eigenvalues are numbered 1 to {n}, got {number.min()} to {number.max()}.")
+    return alibi_symbol(slope, _kernel_angles(slope, n, number))
+
+
 def alibi_kernel_extremes(slope: float, n: int) -> tuple[float, float]:
     """The least and the largest eigenvalue of e^{-m |i-j|} at any n, from two roots."""
     _check(slope, n)

@@ -22,6 +22,7 @@ from toposcope.spectra.rotary_kernel import kernel_spectrum
 
 Array = NDArray[np.float64]
 OFFSETS = 128  # how far the kernel is looked at for its peak
+KEPT = 64  # how far it is kept, for pictures
 TOKENS, POSITIONS = 16, 32  # the factorial design of layer 0
 _EMBEDDING_NORM = re.compile(r"emb(ed)?(d|ding|dings)?[._].*norm", re.IGNORECASE)  # BLOOM, ModernBERT, GGUF, ...
 
@@ -32,7 +33,8 @@ class HeadSpectra:
 
     `peak_offset` is the t = i - j at which the kernel is largest, `looks` the same in words, `peak_share` its value
     over sum_f a_f. `lambda_max_over_n` is sigma_max(T_n(g)) / (n sum_f a_f) at the scanned context. `query_energy`
-    and `key_energy` are the shares of each frequency, fastest first.
+    and `key_energy` are the shares of each frequency, fastest first. `kernel` is g(t) plus the bias, over sum_f a_f
+    (as it is where nothing turns), at t = `kernel_from`, `kernel_from` + 1, ..., to four digits.
     """
 
     layer: int
@@ -43,6 +45,8 @@ class HeadSpectra:
     lambda_max_over_n: float | None
     query_energy: tuple[float, ...]
     key_energy: tuple[float, ...]
+    kernel_from: int = 0
+    kernel: tuple[float, ...] = ()
 
 
 def head_spectra(
@@ -64,6 +68,8 @@ def head_spectra(
     )
     total = float(found.a_F.sum())
     top = kernel_spectrum(found.frequencies_F, found.a_F, context, found.phi_F).top if total > 0 else None
+    shape_T = found.g_T if found.bias_T is None else found.g_T + found.bias_T
+    near_T = np.abs(found.offsets_T) < KEPT
     return HeadSpectra(
         layer=head.layer,
         head=head.head,
@@ -73,6 +79,8 @@ def head_spectra(
         lambda_max_over_n=None if top is None else top / (context * total),
         query_energy=_shares(found.query_energy_F),
         key_energy=_shares(found.key_energy_F),
+        kernel_from=int(found.offsets_T[near_T][0]),
+        kernel=tuple(float(f"{value:.4g}") for value in shape_T[near_T] / (total or 1.0)),
     )
 
 

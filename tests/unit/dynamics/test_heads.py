@@ -29,7 +29,7 @@ from .systems import distance_bias, logit_matrix, make_head, make_layer, planted
 FIELDS = """
     layer head kv_group causal pe verdict rule scope exact margin robust alpha omega n_pos n_neg n_zero growth_index
     ov_positivity w_min w_max a_min a_max spread_index asym_A asym_W pair_index symU symW cond_VO self_logit_min
-    metastable rope certificate warnings
+    metastable rope eigenvalues certificate warnings
 """
 
 

@@ -1,0 +1,101 @@
+"""`toposcope refine MODEL --out DIR`: add the diagonal to a trained rotary model, tune it, and say what it buys."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Any
+
+import typer
+
+from toposcope.cli.common import JsonOption, ModelArgument, console, progress
+
+
+def run(
+    model: ModelArgument,
+    out: Annotated[str, typer.Option("--out", metavar="DIR", help="Where the result and D are written.")],
+    diagonal: Annotated[
+        str,
+        typer.Option(
+            "--diagonal", metavar="auto|bound|NUMBER", help="Where D starts: small, above the bound, or there."
+        ),
+    ] = "auto",
+    form: Annotated[
+        str, typer.Option("--form", metavar="slice|uniform", help="Each head its slice, or all of x^T D x.")
+    ] = "slice",
+    text: Annotated[
+        str, typer.Option("--text", metavar="FILE|NAME", help="The text; its last fifth is held out.")
+    ] = "wiki",
+    steps: Annotated[int, typer.Option("--steps", help="Steps of each arm, one sequence a step.")] = 200,
+    tokens: Annotated[int, typer.Option("--tokens", metavar="N", help="Tokens of each sequence.")] = 128,
+    held_out: Annotated[int, typer.Option("--held-out", metavar="M", help="Held-out sequences.")] = 24,
+    lr: Annotated[float, typer.Option("--lr", help="Learning rate of D, in units of its start.")] = 0.1,
+    control_lr: Annotated[float, typer.Option("--control-lr", help="Learning rate of the control.")] = 0.005,
+    norms: Annotated[bool, typer.Option("--norms", help="Tune the norms as well, in both arms.")] = False,
+    seed: Annotated[int, typer.Option("--seed", help="The order of the sequences.")] = 0,
+    json: JsonOption = None,
+) -> None:
+    """Add x_i^T D x_j to the logits of a trained rotary model, tune only D, and measure (needs the [hf] extra).
+
+    Beside it a control tunes as many other parameters on the same data. Interrupt it, and the same command goes on.
+    """
+    from pathlib import Path
+
+    from toposcope.cli.refine_words import print_refine
+    from toposcope.errors import BadValue
+    from toposcope.files import write_json
+    from toposcope.models.corpus import cut
+    from toposcope.models.load import load_reference, read_text, require
+    from toposcope.models.view import view
+    from toposcope.results import emit_json, envelope, plain, subject
+
+    started = time.perf_counter()
+    require("torch", "transformers")
+    from toposcope.refine.diagonal import save
+    from toposcope.refine.saved import forget
+    from toposcope.refine.tune import Settings, ticks, tune
+
+    settings = Settings(diagonal, form, steps, lr, control_lr, norms=norms, seed=seed)  # type: ignore[arg-type]
+    options = {"model": model, "text": text, "tokens": tokens, "held_out": held_out, **plain(settings)}
+    place = Path(out)
+    result = _finished(place, options)
+    if result is None:
+        content = read_text(text)
+        edge = len(content) * 4 // 5
+        reference = load_reference(model, head=True, attention="sdpa")
+        train = cut(reference, content[:edge], tokens=tokens, count=steps, name=text)
+        held = cut(reference, content, tokens=tokens, count=held_out, name=text, begin=edge)
+        if len(held.sequences) < 2:
+            raise BadValue(f"the last fifth of {text} holds one sequence, and an interval needs two. Give more text.")
+        with progress("steps", ticks(settings)) as tick:
+            found, values = tune(reference, train, held, settings, directory=place, tick=tick)
+        weights = view(reference.model)
+        for layer in weights.layers:  # read, so that they are in the digest
+            _ = layer.weights
+        about = {**subject(weights), "path": str(reference.path)}
+        save(place / "diagonal.safetensors", values, settings.form)
+        result = envelope("refine", plain(found), about=about, options=options, seconds=time.perf_counter() - started)
+        write_json(place / "result.json", result)
+        forget(place)
+    if json:
+        emit_json(result, json)
+    if json != "-":
+        print_refine(console(), result, place)
+
+
+def _finished(place: Any, options: dict[str, Any]) -> dict[str, Any] | None:
+    """The result that is there already, if it is of the same options."""
+    import json
+
+    from toposcope.errors import BadFile, BadValue
+
+    path = place / "result.json"
+    if not path.exists():
+        return None
+    try:
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        same = found["schema"] == "toposcope/refine/1" and found["options"] == options
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise BadFile(f"{path} is no result of 'toposcope refine' ({error}). Give another --out.") from error
+    if not same:
+        raise BadValue(f"{place} holds the result of other options. Give another --out, or remove {path}.")
+    return found

@@ -1,0 +1,44 @@
+"""`toposcope serve`: the local web page."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from toposcope.cli.common import console
+
+
+def run(
+    targets: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[MODEL|RESULT.json]...", help="Models to explore, and results written with --json."),
+    ] = None,
+    port: Annotated[int, typer.Option("--port", metavar="N", min=0, max=65535, help="0: the next free one.")] = 8123,
+    store: Annotated[str, typer.Option("--store", metavar="DIR", help="The runs to show.")] = "runs",
+    host: Annotated[
+        str, typer.Option("--host", metavar="ADDRESS", help="Any but this machine's own asks for a token.")
+    ] = "127.0.0.1",
+) -> None:
+    """Explore encodings, token flow and heads in a browser, and look at runs and results.
+
+    The page is served to this machine only, unless --host says otherwise; it asks no other machine for anything.
+    """
+    if "numpy" not in sys.modules:
+        # Matrices are small and requests run in parallel: threads inside BLAS would only get in the way.
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    from toposcope.web.server import Address, is_loopback, serve
+
+    out = console()
+
+    def started(address: Address) -> None:
+        out.print(f"Toposcope is at [bold]{address.url}[/bold]", soft_wrap=True)
+        if not is_loopback(address.host):
+            out.print("Other machines can reach it; whoever has this address can use it. It is not encrypted.")
+        out.print("Ctrl-C ends it.")
+
+    serve(list(targets or []), host=host, port=port, store=Path(store), started=started)
+    out.print("Stopped.")

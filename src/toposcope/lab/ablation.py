@@ -1,0 +1,190 @@
+"""What a trained model loses with each of its heads, and whether a layer hangs on one of them (section 8).
+
+A head is removed by what stands in for its output before the output projection: nothing (`zero`), or its own mean
+over the sentences (`mean`: zero also shifts the mean of what follows). One head at a time, and no weight is touched.
+The residual stream and the heads' outputs are computed once per layer; only what comes after a removed head is
+computed again. Shape suffixes as in `model.py`, and S sentences.
+"""
+
+# mypy: allow-untyped-decorators
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from toposcope.lab.model import Transformer
+from toposcope.lab.probes import evaluating
+from toposcope.lab.tasks import NOTHING_ASKED, Batch
+from toposcope.models.deposit import DepositBootstrap, bootstrap
+from toposcope.results import plain
+
+Array = NDArray[np.float64]
+CHUNK_TOKENS = 4096  # sentences are taken together up to so many tokens
+
+
+@dataclass(frozen=True)
+class LayerLoss:
+    """One layer: accuracy without each head, and its deposit with intervals over resampled sentences."""
+
+    layer: int
+    accuracy: tuple[float, ...]
+    deposit: DepositBootstrap
+
+
+@dataclass(frozen=True)
+class Joint:
+    """The head that matters most in each layer, all removed together. `alone`: accuracy without each of them.
+
+    Where `accuracy` is far below the least of `alone`, the layers stood in for each other.
+    """
+
+    heads: tuple[tuple[int, int], ...]
+    accuracy: float
+    alone: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class AblationMap:
+    """All heads of a model, by zero and by mean. `base` is the whole model's accuracy on the same sentences."""
+
+    sentences: int
+    base: float
+    floor: float
+    zero: tuple[LayerLoss, ...]
+    mean: tuple[LayerLoss, ...]
+    joint: Joint | None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data; the bootstrap's own settings only once."""
+        data: dict[str, Any] = plain(self)
+        for row in (*data["zero"], *data["mean"]):
+            told = row.pop("deposit")
+            row |= {**told.pop("deposit"), "same_head": told["same_head"], "interval": told["di"]}
+        first = self.zero[0].deposit
+        return {**data, "draws": first.draws, "level": first.level}
+
+
+def ablation_map(model: Transformer, batch: Batch, floor: float, *, draws: int = 2000, seed: int = 0) -> AblationMap:
+    """Remove every head in turn, by zero and by mean. `batch` must not have been trained on."""
+    heads, layers = model.config.heads, model.config.layers
+    base_S, means = _whole(model, batch)
+    gates_VH = 1 - torch.eye(heads)
+    kept: dict[str, list[LayerLoss]] = {}
+    for how, fill in (("zero", [None] * layers), ("mean", means)):
+        kept[how] = []
+        for layer in range(layers):
+            scores_SH = scores(model, batch, layer, gates_VH, fill[layer])
+            found = bootstrap(base_S, scores_SH, floor, draws=draws, seed=seed)
+            kept[how].append(LayerLoss(layer, tuple(scores_SH.mean(axis=0).tolist()), found))
+    base = float(base_S.mean())
+    return AblationMap(
+        len(base_S), base, floor, tuple(kept["zero"]), tuple(kept["mean"]), _joint(model, batch, kept["zero"])
+    )
+
+
+@torch.no_grad()
+def scores(
+    model: Transformer,
+    batch: Batch,
+    layer: int,
+    gates_VH: Tensor,
+    instead_HV: Tensor | None = None,
+    *,
+    below: Mapping[int, Tensor] | None = None,
+) -> Array:
+    """(S, variants): how right each sentence is with the layer's heads multiplied by each row of gates.
+
+    What a gate takes away is replaced by that share of `instead`. `below` holds gates of earlier layers, the same for
+    all variants. A sentence's score is its share of right answers times S over all asked, so that their mean is the
+    accuracy; gates of 1 give the model itself, bit for bit.
+    """
+    columns: list[list[Tensor]] = [[] for _ in gates_VH]
+    order: list[Tensor] = []
+    with evaluating(model):
+        for part, chosen_S in _chunks(batch, model):
+            order.append(chosen_S)
+            x_BND = model.embedded(part.ids_BN)
+            mask, raw_BND = model.mask(part.ids_BN, part.lengths_B), x_BND if model.raw else None
+            for number, each in enumerate(model.layers[:layer]):
+                gate_H = (below or {}).get(number)
+                x_BND = each(x_BND, mask, raw_BND) if gate_H is None else _gated(each, x_BND, mask, raw_BND, gate_H)
+            here = model.layers[layer]
+            out_BNHV = here.attention.by_head(here.attention.flat(here.attention_norm(x_BND), raw_BND), mask)
+            for column, gate_H in zip(columns, gates_VH, strict=True):
+                changed = out_BNHV * gate_H[:, None]
+                if instead_HV is not None:
+                    changed = changed + (1 - gate_H)[:, None] * instead_HV
+                y_BND = here.after(x_BND, here.attention.o_proj(changed.flatten(2)))
+                for above in model.layers[layer + 1 :]:
+                    y_BND = above(y_BND, mask, raw_BND)
+                column.append(_right(model.read(y_BND, part.lengths_B), part.labels))
+    right_SV = torch.stack([torch.cat(column) for column in columns], dim=1)
+    found_SV = torch.empty_like(right_SV)
+    found_SV[torch.cat(order)] = right_SV
+    asked = max(int((batch.labels != NOTHING_ASKED).sum()), 1)
+    return found_SV.numpy() * (len(batch.labels) / asked)
+
+
+def _gated(layer: Any, x_BND: Tensor, mask: Tensor | None, raw_BND: Tensor | None, gate_H: Tensor) -> Tensor:
+    out_BNHV = layer.attention.by_head(layer.attention.flat(layer.attention_norm(x_BND), raw_BND), mask)
+    return layer.after(x_BND, layer.attention.o_proj((out_BNHV * gate_H[:, None]).flatten(2)))
+
+
+@torch.no_grad()
+def _whole(model: Transformer, batch: Batch) -> tuple[Array, list[Tensor]]:
+    """How right the whole model is on each sentence, and each layer's mean output by head over all real tokens."""
+    config = model.config
+    sums = [torch.zeros(config.heads, config.value_dim, dtype=torch.float64) for _ in model.layers]
+    tokens = 0
+    with evaluating(model):
+        for part, _ in _chunks(batch, model):
+            length = part.ids_BN.shape[1]
+            real_BN = torch.arange(length) < part.lengths_B[:, None]
+            seen_BN = torch.ones_like(real_BN) if model.sees_padding else real_BN
+            tokens += int(seen_BN.sum())
+            x_BND = model.embedded(part.ids_BN)
+            mask, raw_BND = model.mask(part.ids_BN, part.lengths_B), x_BND if model.raw else None
+            for layer, total_HV in zip(model.layers, sums, strict=True):
+                out_BNHV = layer.attention.by_head(layer.attention.flat(layer.attention_norm(x_BND), raw_BND), mask)
+                total_HV += out_BNHV[seen_BN].sum(dim=0, dtype=torch.float64)
+                x_BND = layer.after(x_BND, layer.attention.o_proj(out_BNHV.flatten(2)))
+    base_S = scores(model, batch, config.layers - 1, torch.ones(1, config.heads))[:, 0]
+    return base_S, [(total_HV / tokens).float() for total_HV in sums]
+
+
+def _joint(model: Transformer, batch: Batch, layers: Sequence[LayerLoss]) -> Joint | None:
+    """All layers' top heads removed together; None where some layer has no head whose removal hurts."""
+    tops = [each.deposit.deposit.head for each in layers]
+    if any(head is None for head in tops):
+        return None
+    heads = [int(head) for head in tops if head is not None]
+    gates = {number: 1 - torch.eye(model.config.heads)[head] for number, head in enumerate(heads)}
+    last = len(heads) - 1
+    found_S1 = scores(model, batch, last, gates[last][None], below=gates)
+    alone = tuple(each.accuracy[head] for each, head in zip(layers, heads, strict=True))
+    return Joint(tuple(enumerate(heads)), float(found_S1.mean()), alone)
+
+
+def _chunks(batch: Batch, model: Transformer) -> Iterator[tuple[Batch, Tensor]]:
+    """The sentences in order of length, some at a time and trimmed, with their places in the batch."""
+    if model.sees_padding:
+        order_S, longest = torch.arange(len(batch.ids_BN)), batch.ids_BN.shape[1]
+    else:
+        order_S, longest = batch.lengths_B.argsort(stable=True), 0
+    for chosen in order_S.split(max(1, CHUNK_TOKENS // batch.ids_BN.shape[1])):
+        length = longest or int(batch.lengths_B[chosen[-1]])
+        labels = batch.labels[chosen]
+        trimmed = labels if labels.ndim == 1 else labels[:, :length]
+        yield Batch(batch.ids_BN[chosen, :length], batch.lengths_B[chosen], trimmed), chosen
+
+
+def _right(scores: Tensor, labels: Tensor) -> Tensor:
+    """How many of each sentence's asked labels are right."""
+    right = (scores.argmax(-1) == labels).double()
+    return right if right.ndim == 1 else right.sum(dim=1)

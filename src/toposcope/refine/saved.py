@@ -1,0 +1,94 @@
+"""The state of an unfinished tuning on disk: written whole or not at all, read without running any code."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from toposcope.errors import BadFile, BadValue
+from toposcope.files import write_bytes
+
+NAME = "checkpoint.pt"
+
+
+class State:
+    """What is known so far: losses of conditions, and for each arm its steps, parameters and optimiser.
+
+    Without a directory nothing is written.
+    """
+
+    def __init__(self, directory: str | Path | None, key: str) -> None:
+        self._path = None if directory is None else Path(directory) / NAME
+        self._data: dict[str, Any] = {"key": key, "losses": {}, "arms": {}}
+        if self._path is None:
+            return
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise BadValue(f"cannot write into {self._path.parent}: {error.strerror}. Give another --out.") from error
+        if self._path.exists():
+            self._data = self._read(key)
+
+    def kept(self, name: str, measure: Callable[[], list[float]]) -> list[float]:
+        """The losses of a condition, measured once."""
+        if name not in self._data["losses"]:
+            self._data["losses"][name] = measure()
+            self._write()
+        return list(self._data["losses"][name])
+
+    def resume(self, arm: str, parameters: Sequence[Any], optimizer: Any) -> int:
+        """Put an arm back to where it was saved; returns the steps it has made."""
+        known = self._data["arms"].setdefault(arm, {"step": 0, "training": [], "seconds": 0.0})
+        known["training"] = known["training"][: known["step"]]
+        if known["step"]:
+            with torch.no_grad():
+                for parameter, value in zip(parameters, known["parameters"], strict=True):
+                    parameter.copy_(value)
+            optimizer.load_state_dict(known["optimizer"])
+        return int(known["step"])
+
+    def note(self, arm: str, loss: float, seconds: float) -> None:
+        self._data["arms"][arm]["training"].append(loss)
+        self._data["arms"][arm]["seconds"] += seconds
+
+    def save(self, arm: str, step: int, parameters: Sequence[Any], optimizer: Any) -> None:
+        known = self._data["arms"][arm]
+        known["step"] = step
+        known["parameters"] = [each.detach().clone() for each in parameters]
+        known["optimizer"] = optimizer.state_dict()
+        self._write()
+
+    def training(self, arm: str) -> list[float]:
+        return list(self._data["arms"][arm]["training"])
+
+    def seconds(self, arm: str) -> float:
+        return float(self._data["arms"][arm]["seconds"])
+
+    # ------------------------------------------------------------- inside
+    def _write(self) -> None:
+        if self._path is not None:
+            buffer = io.BytesIO()
+            torch.save(self._data, buffer)
+            write_bytes(self._path, buffer.getvalue())
+
+    def _read(self, key: str) -> dict[str, Any]:
+        try:
+            found = torch.load(self._path, weights_only=True)
+            theirs = found["key"]
+            found["losses"], found["arms"]
+        except Exception as error:  # damaged in any way the unpickler can meet
+            raise BadFile(f"{self._path} is damaged ({error}). Delete it to start anew.") from error
+        if theirs != key:
+            raise BadFile(
+                f"{self._path} is of a run with another model, text or options. Give another --out, or delete it."
+            )
+        return found
+
+
+def forget(directory: str | Path) -> None:
+    """Remove the state of a run that is finished."""
+    (Path(directory) / NAME).unlink(missing_ok=True)

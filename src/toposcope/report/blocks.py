@@ -1,0 +1,259 @@
+"""What a report is made of: sections of words, tables, charts, maps and moving pictures, as plain data.
+
+A renderer turns a result into these; the page turns these into HTML. Every picture names a table of the page, so its
+numbers stand in the file once and can be downloaded from beside it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+Columns = Mapping[str, Sequence[Any]]
+
+
+@dataclass(frozen=True)
+class Says:
+    """What to make of it: sentences in plain words."""
+
+    kind: ClassVar[str] = "says"
+    sentences: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Words:
+    """Paragraphs; `soft` ones are quieter."""
+
+    kind: ClassVar[str] = "words"
+    paragraphs: tuple[str, ...]
+    soft: bool = False
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Large numbers with a label each."""
+
+    kind: ClassVar[str] = "facts"
+    items: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Findings:
+    """Findings of `check`, those that ask for attention open."""
+
+    kind: ClassVar[str] = "findings"
+    items: tuple[Mapping[str, Any], ...]
+
+
+@dataclass(frozen=True)
+class Listing:
+    """A table to read. `columns` maps a column of the page's table to its heading and to how its cells are shown."""
+
+    kind: ClassVar[str] = "listing"
+    title: str
+    sentence: str
+    table: str
+    columns: tuple[Column, ...]
+    folded: bool = False  # shown only when asked for
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a listing: which, its heading, and `text`, `wrap`, `number`, `percent` or `plain`."""
+
+    key: str
+    heading: str
+    show: str = "number"
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A Vega-Lite chart of one of the page's tables."""
+
+    kind: ClassVar[str] = "chart"
+    title: str
+    sentence: str
+    table: str
+    spec: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One way to colour a map: a column, its kind (category, sequential, diverging, logarithmic) and a sentence."""
+
+    key: str
+    label: str
+    kind: str
+    sentence: str
+    format: str = "number"
+    low: float | None = None
+    high: float | None = None
+    words: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class PanelChart:
+    """A chart of one head: `lists` maps fields of the chart to columns of the table whose cells are lists.
+
+    `index` names a field that counts the entries, from the number in column `start` (or 0); of rows whose field
+    `mirror` is above 0 the mirror image is shown too.
+    """
+
+    title: str
+    sentence: str
+    lists: Mapping[str, str]
+    spec: Mapping[str, Any]
+    index: str | None = None
+    start: str | None = None
+    mirror: str | None = None
+
+
+@dataclass(frozen=True)
+class HeadMap:
+    """Layers down, heads across, one colour each; choosing a head shows its page beside the map."""
+
+    kind: ClassVar[str] = "headmap"
+    title: str
+    sentence: str
+    table: str
+    measures: tuple[Measure, ...]
+    facts: tuple[Column, ...] = ()
+    charts: tuple[PanelChart, ...] = ()
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A heat map of matrices that share their axes."""
+
+    kind: ClassVar[str] = "matrix"
+    title: str
+    sentence: str
+    row_name: str
+    column_name: str
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    measures: tuple[Measure, ...]
+    values: Mapping[str, Sequence[Sequence[float | None]]]
+
+
+@dataclass(frozen=True)
+class Particles:
+    """Tokens moving in a plane, with a clock to drag."""
+
+    kind: ClassVar[str] = "particles"
+    title: str
+    sentence: str
+    times: Sequence[float]
+    xy: Sequence[Sequence[Sequence[float]]]
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """A card with names and values."""
+
+    kind: ClassVar[str] = "pairs"
+    title: str
+    items: tuple[tuple[str, str], ...]
+    sentence: str = ""
+    dot: str | None = None
+
+
+@dataclass(frozen=True)
+class Beside:
+    """Blocks beside one another where there is room."""
+
+    kind: ClassVar[str] = "beside"
+    blocks: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading with its blocks; `slug` is its address within the page."""
+
+    title: str
+    blocks: tuple[Any, ...]
+    slug: str = ""
+
+
+@dataclass
+class Page:
+    """A report being put together: renderers add sections, tables and the numbers for its head."""
+
+    title: str = "Toposcope"
+    line: str = ""
+    facts: list[tuple[str, str]] = field(default_factory=list)
+    sections: list[Section] = field(default_factory=list)
+    tables: dict[str, dict[str, list[Any]]] = field(default_factory=dict)
+
+    def table(self, name: str, columns: Columns) -> str:
+        """Keep a table, columns of equal length, and say under which name; of equal names the later gets a number."""
+        lengths = {len(values) for values in columns.values()}
+        if len(lengths) > 1:
+            raise ValueError(f"columns of table '{name}' have different lengths: {sorted(lengths)}")
+        slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+        unique, number = slug, 2
+        while unique in self.tables:
+            unique, number = f"{slug}-{number}", number + 1
+        self.tables[unique] = {key: [rounded(value) for value in values] for key, values in columns.items()}
+        return unique
+
+    def rows(self, name: str, rows: Sequence[Mapping[str, Any]], keys: Sequence[str] | None = None) -> str:
+        """Keep a table given as rows."""
+        chosen = list(keys) if keys is not None else list(dict.fromkeys(key for row in rows for key in row))
+        return self.table(name, {key: [row.get(key) for row in rows] for key in chosen})
+
+    def add(self, title: str, *blocks: Any) -> None:
+        """Add a section, unless it would be empty."""
+        kept = tuple(block for block in blocks if block is not None)
+        if not kept:
+            return
+        slug = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-") or "section"
+        taken = {section.slug for section in self.sections}
+        unique, number = slug, 2
+        while unique in taken:
+            unique, number = f"{slug}-{number}", number + 1
+        self.sections.append(Section(title, kept, unique))
+
+
+def rounded(value: Any, digits: int = 5) -> Any:
+    """The same with every float to so many significant digits: what a picture needs, at a third of the size."""
+    if isinstance(value, float):
+        return float(f"{value:.{digits}g}")
+    if isinstance(value, list | tuple):
+        return [rounded(each, digits) for each in value]
+    if isinstance(value, Mapping):
+        return {key: rounded(each, digits) for key, each in value.items()}
+    return value
+
+
+def without_series(value: Any, longest: int = 16) -> Any:
+    """A result without its long lists of numbers: those stand in the page's tables, once."""
+    if isinstance(value, Mapping):
+        return {key: without_series(each, longest) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        if len(value) > longest and all(not isinstance(each, Mapping | str) for each in value):
+            return f"{len(value)} entries: see the tables"
+        return [without_series(each, longest) for each in value]
+    return value
+
+
+def count(number: int, thing: str) -> str:
+    """1 head, 2 heads."""
+    return f"{number} {thing}{'' if number == 1 else 's'}"
+
+
+def shown(value: Any, how: str = "number") -> str:
+    """A cell as text."""
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int | float) and how != "plain":
+        if how == "percent":
+            return f"{100 * value:.2f} %" if abs(value) < 0.1 else f"{100 * value:.1f} %"
+        if isinstance(value, int) or value.is_integer():
+            return f"{int(value):,}" if abs(value) < 1e6 else f"{value:.3g}"
+        return f"{value:.3g}"
+    return str(value).replace("_", " ") if how in ("text", "number") else str(value)

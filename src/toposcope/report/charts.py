@@ -1,0 +1,223 @@
+"""Vega-Lite specifications that reports share; data and theme are added in the page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+PALETTE = ("#2f7fb5", "#d0622f", "#3c9a6a", "#a4669f", "#b98a1d", "#4c8f9e", "#c2527a", "#7b8794")
+VERDICTS = {
+    "converges": "#2f7fb5", "diverges": "#c24f31", "not convergent": "#dd9a3c", "bounded": "#3aa593",
+    "diverges above": "#9d6cae", "indeterminate": "#8b949e", "inactive": "#b9c0c7",
+}  # fmt: skip
+Spec = dict[str, Any]
+
+
+def palette(names: Sequence[str]) -> dict[str, str]:
+    """A colour for each name."""
+    return {name: PALETTE[i % len(PALETTE)] for i, name in enumerate(names)}
+
+
+def quantity(field: str, title: str | None = None, **scale: Any) -> Spec:
+    """A numerical channel."""
+    found: Spec = {"field": field, "type": "quantitative", "title": title or field.replace("_", " ")}
+    if scale:
+        found["scale"] = scale
+    return found
+
+
+def coloured(field: str, colours: Mapping[str, str] | None = None, title: str | None = None) -> Spec:
+    """A channel of categories, in the given colours."""
+    found: Spec = {"field": field, "type": "nominal", "title": title or field}
+    if colours:
+        found["scale"] = {"domain": list(colours), "range": list(colours.values())}
+    return found
+
+
+def line(
+    x: str, y: str, *, colour: str | None = None, zero: bool = False, height: int = 220, log_x: bool = False,
+    log_y: bool = False, points: bool = False, x_title: str | None = None, y_title: str | None = None,
+) -> Spec:  # fmt: skip
+    """A curve, or one for each category; `zero` draws the axis of zero."""
+    horizontal = quantity(x, x_title, **({"type": "log", "base": 2} if log_x else {"nice": False, "zero": False}))
+    if log_x:
+        horizontal["axis"] = {"format": "~s"}
+    vertical = quantity(y, y_title, **({"type": "log"} if log_y else {"zero": False}))
+    if log_y:
+        vertical["axis"] = {"tickCount": 5}
+    encoding: Spec = {
+        "x": horizontal,
+        "y": vertical,
+        "tooltip": [{"field": f} for f in (x, y, *((colour,) if colour else ()))],
+    }
+    if colour:
+        encoding["color"] = coloured(colour)
+    curve: Spec = {
+        "mark": {"type": "line", "point": {"size": 24} if points else False, "clip": True},
+        "encoding": encoding,
+    }
+    layers = [curve]
+    if zero:
+        layers.insert(0, {"mark": {"type": "rule", "strokeDash": [3, 3]}, "encoding": {"y": {"datum": 0}}})
+    return {"height": height, "layer": layers}
+
+
+def folded(spec: Spec, columns: Sequence[str], key: str, value: str) -> Spec:
+    """The same chart of columns turned into rows: `key` names the column, `value` holds its number."""
+    return {**spec, "transform": [{"fold": list(columns), "as": [key, value]}]}
+
+
+def plane(x: str, y: str, *, height: int = 220) -> Spec:
+    """Points in a plane with both axes through the origin."""
+    dots: Spec = {
+        "mark": {"type": "point", "size": 26, "filled": True, "opacity": 0.75, "color": PALETTE[0]},
+        "encoding": {"x": quantity(x), "y": quantity(y), "tooltip": [{"field": x}, {"field": y}]},
+    }
+    axes = [
+        {"mark": {"type": "rule", "strokeDash": [3, 3]}, "encoding": {channel: {"datum": 0}}}
+        for channel in ("x", "y")
+    ]
+    return {"height": height, "layer": [*axes, dots]}
+
+
+def stacked(
+    x: str, y: str, colour: str, order: Sequence[str], colours: Mapping[str, str], *, height: int = 220
+) -> Spec:
+    """Bars made of parts."""
+    return {
+        "height": height,
+        "mark": {"type": "bar"},
+        "encoding": {
+            "x": {
+                "field": x,
+                "type": "ordinal",
+                "axis": {"labelAngle": 0, "labelOverlap": "greedy", "labelSeparation": 6},
+            },
+            "y": quantity(y),
+            "color": coloured(colour, {name: colours.get(name, PALETTE[-1]) for name in order}),
+            "tooltip": [{"field": x}, {"field": colour}, {"field": y}],
+        },
+    }
+
+
+def bars(x: str, y: str, order: Sequence[str], *, height: int = 220) -> Spec:
+    """One bar for each category, lying, with room for its name."""
+    return {
+        "height": height,
+        "mark": {"type": "bar", "color": PALETTE[0]},
+        "encoding": {
+            "y": {"field": x, "type": "nominal", "sort": list(order), "title": None, "axis": {"labelLimit": 220}},
+            "x": quantity(y),
+            "tooltip": [{"field": x}, {"field": y}],
+        },
+    }
+
+
+def dots_and_mean(
+    x: str, y: str, *, reference: float | None = None, domain: tuple[float, float] | None = None,
+    tooltip: Sequence[str] = (), height: int = 220,
+) -> Spec:  # fmt: skip
+    """A dot for each row, and the line through the means."""
+    vertical = quantity(y, **({"domain": list(domain)} if domain else {"zero": False}))
+    horizontal = quantity(x, zero=False, nice=False)
+    layers: list[Spec] = [
+        {
+            "mark": {"type": "point", "size": 22, "filled": True, "opacity": 0.45, "color": PALETTE[0]},
+            "encoding": {"x": horizontal, "y": vertical, "tooltip": [{"field": name} for name in tooltip or (x, y)]},
+        },
+        {
+            "mark": {"type": "line", "color": PALETTE[1]},
+            "encoding": {"x": horizontal, "y": {**vertical, "aggregate": "mean"}},
+        },
+    ]
+    if reference is not None:
+        layers.insert(0, {"mark": {"type": "rule", "strokeDash": [3, 3]}, "encoding": {"y": {"datum": reference}}})
+    return {"height": height, "layer": layers}
+
+
+def binned(x: str, y: str, count: str, *, rows: bool = False, height: int = 240) -> Spec:
+    """Counts in cells that are given by their edges `x`, `x_end` (and `y`, `y_end`, or a row for each `y`)."""
+    vertical: Spec = (
+        {"field": y, "type": "ordinal", "axis": {"labelOverlap": "greedy", "labelSeparation": 3}}
+        if rows
+        else quantity(y)
+    )
+    edges: Spec = {} if rows else {"y2": {"field": f"{y}_end"}}
+    return {
+        "height": height,
+        "layer": [
+            {
+                "mark": {"type": "rect", "color": PALETTE[0]},
+                "encoding": {
+                    "x": quantity(x, f"{x} part, over the head's largest", domain=[-1, 1]),
+                    "x2": {"field": f"{x}_end"},
+                    "y": vertical,
+                    **edges,
+                    "opacity": {
+                        "field": count, "type": "quantitative", "legend": None,
+                        "scale": {"type": "sqrt", "domainMin": 0, "range": [0.04, 1]},
+                    },
+                    "tooltip": [{"field": x}, {"field": y}, {"field": count}],
+                },
+            },
+            {"mark": {"type": "rule", "strokeDash": [3, 3]}, "encoding": {"x": {"datum": 0}}},
+        ],
+    }  # fmt: skip
+
+
+def intervals(
+    y: str,
+    x: str,
+    low: str,
+    high: str,
+    *,
+    order: Sequence[str],
+    height: int | None = None,
+    reference: float | None = 0.0,
+    x_title: str | None = None,
+) -> Spec:
+    """A point with its interval for each category, against a reference line."""
+    names: Spec = {"field": y, "type": "nominal", "sort": list(order), "title": None, "axis": {"labelLimit": 260}}
+    layers: list[Spec] = [
+        {
+            "mark": {"type": "bar", "height": 2, "color": PALETTE[0]},
+            "encoding": {"y": names, "x": quantity(low, x_title or x), "x2": {"field": high}},
+        },
+        {
+            "mark": {"type": "point", "filled": True, "size": 60, "color": PALETTE[0]},
+            "encoding": {
+                "y": names,
+                "x": quantity(x, x_title or x),
+                "tooltip": [{"field": name} for name in (y, x, low, high)],
+            },
+        },
+    ]
+    if reference is not None:
+        layers.insert(0, {"mark": {"type": "rule", "strokeDash": [3, 3]}, "encoding": {"x": {"datum": reference}}})
+    return {"height": height or max(60, 24 * len(order)), "layer": layers}
+
+
+def band(
+    x: str, y: str, low: str, high: str, *, colour: str | None = None, height: int = 240, log_x: bool = False,
+    y_domain: tuple[float, float] | None = None, x_title: str | None = None, y_title: str | None = None,
+) -> Spec:  # fmt: skip
+    """Curves with a band around each."""
+    horizontal = quantity(x, x_title, **({"type": "log", "base": 2} if log_x else {"zero": False, "nice": False}))
+    vertical = quantity(y, y_title, **({"domain": list(y_domain)} if y_domain else {"zero": False}))
+    paint = {"color": coloured(colour)} if colour else {}
+    return {
+        "height": height,
+        "layer": [
+            {
+                "mark": {"type": "area", "opacity": 0.18, **({} if colour else {"color": PALETTE[0]})},
+                "encoding": {"x": horizontal, "y": {**vertical, "field": low}, "y2": {"field": high}, **paint},
+            },
+            {
+                "mark": {"type": "line", **({} if colour else {"color": PALETTE[0]})},
+                "encoding": {
+                    "x": horizontal, "y": vertical, **paint,
+                    "tooltip": [{"field": name} for name in (*((colour,) if colour else ()), x, y, low, high)],
+                },
+            },
+        ],
+    }  # fmt: skip

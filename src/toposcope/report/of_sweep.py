@@ -1,0 +1,86 @@
+"""The report of `sweep`: accuracy of every encoding on every task, between the task's floor and ceiling."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from toposcope.report import charts
+from toposcope.report.blocks import Chart, Column, Listing, Page, Says
+
+
+def build(result: Mapping[str, Any], page: Page) -> None:
+    cells = result["cells"]
+    runs = result["runs"]
+    done = sum(run["status"] == "done" for run in runs)
+    page.facts += [
+        (str(len(runs)), "runs"),
+        (str(done), "done"),
+        (str(len({cell["task"] for cell in cells})), "tasks"),
+        (str(len({cell["encoding"] for cell in cells})), "encodings"),
+    ]
+    page.add("What to make of it", Says(tuple(_meaning(cells, len(runs) - done))))
+    for task in dict.fromkeys(cell["task"] for cell in cells):
+        page.add(f"Accuracy: {task}", _accuracy(page, task, [cell for cell in cells if cell["task"] == task]))
+    if cells:
+        columns = (
+            Column("task", "task", "plain"),
+            Column("encoding", "encoding", "plain"),
+            Column("n", "seeds"),
+            Column("mean", "mean", "percent"),
+            Column("half", "±", "percent"),
+            Column("least", "least", "percent"),
+            Column("most", "most", "percent"),
+            Column("floor", "floor", "percent"),
+            Column("ceiling", "ceiling", "percent"),
+            Column("seconds", "seconds a run"),
+        )
+        words = (
+            "Mean over seeds ± half of Student's 95 % interval; floor: the task's point missed; ceiling: all known."
+        )
+        page.add("All accuracies", Listing("Encodings and tasks", words, page.rows("accuracies", cells), columns))
+
+
+def _meaning(cells: Sequence[Mapping[str, Any]], open_: int) -> list[str]:
+    sentences = []
+    for task in dict.fromkeys(cell["task"] for cell in cells):
+        mine = sorted((cell for cell in cells if cell["task"] == task), key=lambda cell: -cell["mean"])
+        best = mine[0]
+        floor, ceiling = best["floor"], best["ceiling"]
+        between = ""
+        if floor is not None and ceiling is not None and ceiling > floor:
+            between = f", {(best['mean'] - floor) / (ceiling - floor):.0%} of the way from floor to ceiling"
+        words = f"{task}: {best['encoding']} does best with {best['mean']:.1%}{between}."
+        if len(mine) > 1 and best["half"] is not None:
+            low = best["mean"] - best["half"]
+            near = [cell["encoding"] for cell in mine[1:] if cell["mean"] + (cell["half"] or 0.0) >= low]
+            if near:
+                words += f" These seeds do not tell it from {', '.join(near)}."
+        sentences.append(words)
+    if open_:
+        sentences.append(f"{open_} runs are not done; the same command does them.")
+    return sentences or ["No run is done yet."]
+
+
+def _accuracy(page: Page, task: str, cells: Sequence[Mapping[str, Any]]) -> Chart:
+    rows = [
+        {
+            "encoding": cell["encoding"],
+            "accuracy": cell["mean"],
+            "low": cell["mean"] - (cell["half"] or 0.0),
+            "high": cell["mean"] + (cell["half"] or 0.0),
+            "seeds": cell["n"],
+        }
+        for cell in sorted(cells, key=lambda cell: -cell["mean"])
+    ]
+    spec = charts.intervals(
+        "encoding", "accuracy", "low", "high", order=[row["encoding"] for row in rows], reference=None
+    )
+    for bound in ("floor", "ceiling"):
+        value = next((cell[bound] for cell in cells if cell[bound] is not None), None)
+        if value is not None:
+            spec["layer"].append(
+                {"mark": {"type": "rule", "strokeDash": [3, 3]}, "encoding": {"x": {"datum": value}}}
+            )
+    words = "Mean accuracy with its 95 % interval over seeds; dashed lines are the task's floor and ceiling."
+    return Chart(f"Who learns {task}", words, page.rows(f"accuracy {task}", rows), spec)

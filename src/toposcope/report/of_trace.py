@@ -1,0 +1,259 @@
+"""The report of `trace`: what heads do on a real text, their patterns, shares, and kernels measured there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from toposcope.report import charts
+from toposcope.report.blocks import Beside, Chart, Column, HeadMap, Listing, Measure, Page, PanelChart, Says
+
+LETTERS = {"previous": "p", "next": "n", "self": "s", "first": "1", "induction": "i", "local": "l", "none": "·"}
+_TITLES = {
+    "previous": "previous token", "next": "next token", "self": "own token", "first": "first token",
+    "induction": "induction", "local": "local window",
+}  # fmt: skip
+_METRICS = {
+    "rho": (
+        "Contraction",
+        "Norm of the logits over that of the same content without position: below 1 position contracts.",
+    ),
+    "toeplitz": ("Toeplitz", "Share of the logits' energy that depends on the offset alone."),
+    "position": ("Position", "Share of the logits' variance due to position alone."),
+    "coupling": ("Coupling", "Share of the logits' variance in which content and position act together."),
+    "gram_position": ("Position", "Share of the logits due to the positional parts of queries and keys."),
+    "distance": ("Distance", "Mean distance, in tokens, at which the head attends."),
+    "entropy": ("Entropy", "Mean entropy of its attention, in nats: 0 is one token for each query."),
+}
+POSITIONAL = 6
+
+
+def build(result: Mapping[str, Any], page: Page) -> None:
+    heads = result["heads"]
+    page.facts += [
+        (str(len(heads)), "heads"),
+        (str(result["sequences"]), "sequences"),
+        (f"{result['tokens']:,}", "tokens of each"),
+    ]
+    if not heads:
+        page.add("What to make of it", Says(("No head was traced.",)))
+        return
+    rows = [_row(head) for head in heads]
+    table = page.rows("traced heads", rows)
+    page.add("What to make of it", Says(tuple(_meaning(result, rows))))
+    words = "The strongest of the patterns a head passes the threshold of; a dot where it passes none."
+    measures = [Measure("pattern", "Pattern", "category", words, words=LETTERS)]
+    measures += [
+        Measure(key, label, "sequential", sentence, low=0.0)
+        for key, (label, sentence) in _METRICS.items()
+        if any(row.get(key) is not None for row in rows)
+    ]
+    measures += [
+        Measure(
+            f"on_{name}",
+            _TITLES[name].capitalize(),
+            "sequential",
+            f"Share of attention: {_TITLES[name]}.",
+            "percent",
+            0.0,
+            1.0,
+        )
+        for name in _TITLES
+        if any(row.get(f"on_{name}") is not None for row in rows)
+    ]
+    page.add(
+        "Head by head",
+        HeadMap(
+            "Layers down, heads across",
+            f"Medians over {result['sequences']} sequences ({result['text']}). Choose a head to see its page.",
+            table,
+            tuple(measures),
+            facts=_facts(rows),
+            charts=(
+                PanelChart(
+                    "Mean kernel on this text",
+                    "How the mean logit depends on the offset t = query - key.",
+                    {"kernel": "kernel"},
+                    charts.line("offset", "kernel", zero=True, height=170),
+                    index="offset",
+                ),
+                PanelChart(
+                    "Where its attention goes",
+                    "Share of attention on each pattern, beside what even attention would give.",
+                    {"pattern": "pattern_names", "share": "pattern_shares", "even": "pattern_even"},
+                    _pattern_bars(),
+                ),
+            ),
+        ),
+    )
+    page.add("Kernels on this text", _kernels(page, rows))
+    page.add("By depth", Beside(tuple(_depth(page, rows))))
+    if result.get("agreement"):
+        page.add("Would the weights alone have told?", *_agreement(page, result["agreement"]))
+    columns = (
+        Column("layer", "layer"),
+        Column("head", "head"),
+        Column("pattern", "pattern", "text"),
+        *(
+            Column(key, label.lower())
+            for key, (label, _) in _METRICS.items()
+            if any(row.get(key) is not None for row in rows)
+        ),
+    )
+    page.add("Every head", Listing("All heads", "Medians over sequences.", table, columns))
+    if result.get("gaps"):
+        gaps = page.rows("gaps", result["gaps"])
+        columns = (Column("metric", "metric", "plain"), Column("heads", "heads"), Column("why", "why", "wrap"))
+        page.add("Not measured", Listing("What could not be measured", "And why.", gaps, columns))
+
+
+def _row(head: Mapping[str, Any]) -> dict[str, Any]:
+    def median(part: Mapping[str, Any] | None) -> float | None:
+        return None if part is None else part["median"]
+
+    scores = {name: median(part) for name, part in head["scores"].items()}
+    known = [name for name in _TITLES if scores.get(name) is not None]
+    best = max(head["names"], key=lambda name: scores.get(name) or 0.0) if head["names"] else "none"
+    metrics = {key: median(head["metrics"].get(key)) for key in _METRICS}
+    return {
+        "layer": head["layer"],
+        "head": head["head"],
+        "pattern": best,
+        "says": _says(head, scores),
+        "peak_offset": head["peak_offset"],
+        **metrics,
+        **{f"on_{name}": scores[name] for name in known},
+        "kernel": list(head["kernel"]),
+        "pattern_names": [_TITLES[name] for name in known],
+        "pattern_shares": [scores[name] for name in known],
+        "pattern_even": [head["uniform"].get(name) for name in known],
+    }
+
+
+def _says(head: Mapping[str, Any], scores: Mapping[str, float | None]) -> str:
+    named = [f"{_TITLES.get(name, name)} ({scores[name] or 0:.0%} of its attention)" for name in head["names"]]
+    words = (
+        f"On this text it attends to: {', '.join(named)}." if named else "On this text it follows no named pattern."
+    )
+    rho = head["metrics"].get("rho")
+    if rho is not None:
+        side = "contracts" if rho["median"] < 1 else "expands"
+        words += (
+            f" Position {side} its logits ({rho['median']:.2f}, quartiles {rho['low']:.2f} to {rho['high']:.2f})."
+        )
+    return words
+
+
+def _facts(rows: Sequence[Mapping[str, Any]]) -> tuple[Column, ...]:
+    return (
+        Column("pattern", "pattern", "text"),
+        *(Column(key, label.lower()) for key, (label, _) in _METRICS.items()),
+        Column("peak_offset", "kernel's peak at offset"),
+        *(Column(f"on_{name}", f"on {title}", "percent") for name, title in _TITLES.items()),
+    )
+
+
+def _meaning(result: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    total, patterns = len(rows), result["patterns"]
+    sentences = []
+    named = [f"{len(heads)} {_TITLES.get(name, name)}" for name, heads in patterns.items() if heads]
+    none = sum(row["pattern"] == "none" for row in rows)
+    if named:
+        sentences.append(
+            f"Heads by what they attend to: {', '.join(named)}; {none} of {total} follow no named pattern."
+        )
+    else:
+        sentences.append(f"None of the {total} heads follows a named pattern on this text.")
+    rho = sorted(row["rho"] for row in rows if row["rho"] is not None)
+    if rho:
+        below = sum(value < 1 for value in rho)
+        sentences.append(
+            f"Position contracts the logits of {below} of {len(rho)} heads (median norm {rho[len(rho) // 2]:.2f} of "
+            "that without position)."
+        )
+    for key in ("position", "gram_position"):
+        ranked = sorted((row for row in rows if row[key] is not None), key=lambda row: -row[key])
+        if ranked:
+            best = ", ".join(f"{row['layer']}.{row['head']} ({row[key]:.0%})" for row in ranked[:4])
+            sentences.append(f"Position alone makes most of the logits of heads {best}.")
+            break
+    return sentences
+
+
+def _kernels(page: Page, rows: Sequence[Mapping[str, Any]]) -> Chart | None:
+    def share(row: Mapping[str, Any]) -> float:
+        return row["position"] or row["toeplitz"] or 0.0
+
+    best = sorted((row for row in rows if row["kernel"]), key=lambda row: -share(row))[:POSITIONAL]
+    points = [
+        {"head": f"{row['layer']}.{row['head']}", "offset": t, "kernel": value}
+        for row in best
+        for t, value in enumerate(row["kernel"])
+        if value is not None
+    ]
+    if not points:
+        return None
+    return Chart(
+        "Mean kernels of the most positional heads",
+        "Mean logit by offset, for the heads in which position alone has the largest share.",
+        page.rows("trace kernels", points),
+        charts.line("offset", "kernel", colour="head", zero=True),
+    )
+
+
+def _depth(page: Page, rows: Sequence[Mapping[str, Any]]) -> list[Chart]:
+    found = []
+    for key in ("rho", "toeplitz", "distance"):
+        known = [{"layer": row["layer"], "head": row["head"], key: row[key]} for row in rows if row[key] is not None]
+        if known:
+            label, sentence = _METRICS[key]
+            reference = 1.0 if key == "rho" else None
+            spec = charts.dots_and_mean("layer", key, reference=reference, tooltip=("layer", "head", key))
+            found.append(Chart(f"{label} by layer", sentence, page.rows(f"{label} by layer", known), spec))
+    return found
+
+
+def _pattern_bars() -> dict[str, Any]:
+    names = {"field": "pattern", "type": "nominal", "title": None, "axis": {"labelLimit": 160}}
+    return {
+        "height": 140,
+        "layer": [
+            {
+                "mark": {"type": "bar", "color": charts.PALETTE[0]},
+                "encoding": {
+                    "y": names,
+                    "x": charts.quantity("share", "share of attention"),
+                    "tooltip": [{"field": "pattern"}, {"field": "share"}, {"field": "even"}],
+                },
+            },
+            {
+                "mark": {"type": "tick", "color": charts.PALETTE[1], "thickness": 2},
+                "encoding": {"y": names, "x": {"field": "even", "type": "quantitative"}},
+            },
+        ],
+    }
+
+
+def _agreement(page: Page, found: Mapping[str, Any]) -> list[Any]:
+    """Rank correlations of indices from the weights with what was traced, and the list of previous-token heads."""
+    names = {
+        "peak": "peak of the kernel",
+        "contraction": "contraction of the kernel",
+        "contrast": "kernel at offset 1, with attention on the previous token",
+        "fast": "share of fast pairs, with attention on the previous token",
+    }
+    rows = [
+        {"index": words, **{key: found[name][key] for key in ("rho", "p", "count")}}
+        for name, words in names.items()
+        if found.get(name)
+    ]
+    listed, traced = set(found.get("listed") or []), set(found.get("traced") or [])
+    said = (
+        f"By their weights {len(listed)} heads look at the previous token, on the text {len(traced)} do; "
+        f"{len(listed & traced)} are on both lists."
+    )
+    columns = (
+        Column("index", "index from the weights", "wrap"), Column("rho", "rank correlation"), Column("p", "p"),
+        Column("count", "heads"),
+    )  # fmt: skip
+    return [Listing("Weights against the text", said, page.rows("agreement", rows), columns)]

@@ -1,0 +1,93 @@
+"""One self-contained HTML file from a page of blocks: styles, scripts, data, and a policy that allows no more.
+
+Nothing is fetched, `eval` is not allowed, and only the scripts and styles written here run: the page's own
+Content-Security-Policy names each by its SHA-256. Text from a checkpoint is escaped by the template, and the data is
+JSON in which no character can end its script element.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from toposcope._version import __version__
+from toposcope.report.blocks import Beside, Chart, HeadMap, Matrix, Page, Particles, rounded, shown, without_series
+
+CHARTS = ("vendor/vega.min.js", "vendor/vega-lite.min.js", "vendor/vega-embed.min.js", "chart.js")
+_UNSAFE: dict[str, str | int | None] = {each: f"\\u{ord(each):04x}" for each in "<>&\u2028\u2029"}
+
+
+def page_html(page: Page, results: Sequence[Mapping[str, Any]]) -> str:
+    """The file's text; `results` stand in it too, to five digits and with their long series left to the tables."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    blocks: dict[str, Any] = {}
+    numbered = [_numbered(section.blocks, f"{section.slug}", blocks) for section in page.sections]
+    kept = [rounded(without_series(each)) for each in results]
+    data = embeddable({"blocks": blocks, "tables": page.tables, "results": kept})
+    charts = any(each["kind"] == "chart" or each.get("charts") for each in blocks.values())
+    names = ("core.js", "heatmap.js", "particles.js", *(CHARTS if charts else ()), "report.js")
+    scripts = [asset(name) for name in names]
+    style = asset("toposcope.css")
+    environment = Environment(
+        loader=PackageLoader("toposcope.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+        lstrip_blocks=True,
+    )  # fmt: skip
+    environment.filters["shown"] = shown
+    return environment.get_template("page.html.j2").render(
+        title=page.title,
+        line=page.line,
+        facts=page.facts,
+        sections=list(zip(page.sections, numbered, strict=True)),
+        tables=page.tables,
+        results=results,
+        version=__version__,
+        policy=policy(scripts, [style]),
+        style=style,
+        scripts=scripts,
+        data=data,
+    )
+
+
+def policy(scripts: Sequence[str], styles: Sequence[str]) -> str:
+    """A Content-Security-Policy under which these inline scripts and styles run, and nothing else."""
+    allowed = [" ".join(f"'sha256-{_digest(text)}'" for text in texts) for texts in (scripts, styles)]
+    return (
+        f"default-src 'none'; script-src {allowed[0]}; style-src {allowed[1]}; img-src data:; base-uri 'none'; "
+        "form-action 'none'"
+    )
+
+
+@cache
+def asset(name: str) -> str:
+    """A file of `assets/` as text that can stand inside its element."""
+    text = resources.files("toposcope.report").joinpath("assets", name).read_text(encoding="utf-8")
+    return text.replace("</script", "<\\/script").replace("</style", "<\\/style")
+
+
+def embeddable(value: Any) -> str:
+    """JSON that cannot end the script element it stands in."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text.translate(str.maketrans(_UNSAFE))
+
+
+def _digest(text: str) -> str:
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def _numbered(blocks: Sequence[Any], prefix: str, into: dict[str, Any]) -> list[tuple[str, Any, Any]]:
+    """Each block with an address of its own and, for a group, its parts; what scripts need goes to `into`."""
+    found = []
+    for i, block in enumerate(blocks):
+        name = f"{prefix}-{i}"
+        if isinstance(block, Chart | HeadMap | Matrix | Particles):
+            into[name] = {"kind": block.kind, **rounded(asdict(block))}
+        parts = _numbered(block.blocks, name, into) if isinstance(block, Beside) else None
+        found.append((name, block, parts))
+    return found

@@ -1,0 +1,103 @@
+"""From results to one HTML file: each schema has a renderer of its own, imported when it is needed."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from toposcope.errors import BadFile, BadValue, NotFound
+from toposcope.files import write_text
+from toposcope.report.blocks import Page
+from toposcope.report.page import page_html
+
+# In the order in which a report shows them: first what is wrong, then what is there, then what it does.
+SCHEMAS = (
+    "check", "scan", "inspect", "compare", "trace", "ablate", "loss", "beside", "flow", "spectrum", "sweep", "train",
+    "reproduce",
+)  # fmt: skip
+
+
+def render(results: Sequence[Mapping[str, Any]], *, title: str | None = None) -> str:
+    """The HTML text of a report on one or more results."""
+    if not results:
+        raise BadValue("a report needs at least one result.")
+    ordered = sorted((_complete(result) for result in results), key=lambda each: SCHEMAS.index(schema_of(each)))
+    page = Page(title=title or _title(ordered))
+    subject = next((result["subject"] for result in ordered if result.get("subject")), None)
+    if subject:
+        page.line = _line(subject)
+    for name in SCHEMAS:
+        mine = [result for result in ordered if schema_of(result) == name]
+        if mine:
+            renderer = importlib.import_module(f"toposcope.report.of_{name}")
+            if hasattr(renderer, "build_several"):
+                renderer.build_several(mine, page)
+            else:
+                for result in mine:
+                    renderer.build(result, page)
+    return page_html(page, ordered)
+
+
+def _line(subject: Mapping[str, Any]) -> str:
+    """What was analysed, in a line."""
+    if "encodings" not in subject:
+        return str(subject.get("architecture", ""))
+    encodings = "; ".join(subject["encodings"]) or "no attention layer read"
+    return f"{subject['family']} ({subject['format']}): {encodings}"
+
+
+def _complete(result: Mapping[str, Any]) -> dict[str, Any]:
+    """A result with everything that an envelope holds; a training run is stored without some of it."""
+    options = result.get("config") or {}
+    return {"subject": None, "options": options, "seconds": 0.0, "skipped": [], "toposcope": "", **result}
+
+
+def write_report(where: str | Path, results: Sequence[Mapping[str, Any]], *, title: str | None = None) -> Path:
+    """Write the report into the file `where`."""
+    return write_text(where, render(results, title=title))
+
+
+def schema_of(result: Mapping[str, Any]) -> str:
+    """The command that made a result, from its schema `toposcope/<command>/1`."""
+    parts = str(result.get("schema", "")).split("/")
+    if len(parts) != 3 or parts[0] != "toposcope" or parts[1] not in SCHEMAS:
+        raise BadFile(
+            f"a result with schema '{result.get('schema')}' is not one that Toposcope can show; "
+            f"expected toposcope/<command>/1 with a command of {', '.join(SCHEMAS)}."
+        )
+    if parts[2] != "1":
+        raise BadFile(f"a result with schema '{result['schema']}' is of another version; make it again.")
+    return parts[1]
+
+
+def read_results(places: Sequence[str | Path]) -> list[dict[str, Any]]:
+    """Results from files, or from run directories that hold result.json."""
+    found: list[dict[str, Any]] = []
+    for place in map(Path, places):
+        path = place / "result.json" if place.is_dir() else place
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError as error:
+            words = f"{place} holds no result.json" if place.is_dir() else f"no file {place}"
+            raise NotFound(f"{words}. Give files that --json wrote, or run directories.") from error
+        except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+            raise BadFile(f"{path} cannot be read as a result of Toposcope ({error}).") from error
+        several = content if isinstance(content, list) else [content]
+        for each in several:
+            if not isinstance(each, dict):
+                raise BadFile(f"{path} holds {type(each).__name__}, expected a result that --json wrote.")
+            schema_of(each)
+            found.append(each)
+    return found
+
+
+def _title(results: Sequence[Mapping[str, Any]]) -> str:
+    """The model's name where there is one, else what was done."""
+    for result in results:
+        subject = result.get("subject")
+        if subject and subject.get("path"):
+            return str(subject.get("name") or Path(str(subject["path"])).name)
+    return f"Toposcope: {', '.join(dict.fromkeys(schema_of(result) for result in results))}"

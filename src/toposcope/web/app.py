@@ -1,0 +1,272 @@
+"""The application: pages, the data behind them, and how errors are told."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.resources import files
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.routing import Route
+
+from toposcope._version import __version__
+from toposcope.encodings import kinds
+from toposcope.errors import NotFound, ToposcopeError
+from toposcope.results import plain
+from toposcope.web import explore_encoding, explore_flow
+from toposcope.web.asked import Asked
+from toposcope.web.library import Library
+from toposcope.web.models import Shelf
+from toposcope.web.reports import policy_for, report_of
+
+KINDS = {"js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
+WORKERS = 3
+
+
+@dataclass(frozen=True)
+class Served:
+    """What this server has to show."""
+
+    library: Library
+    shelf: Shelf
+
+
+def application(served: Served) -> Starlette:
+    """The whole application, without the guard that stands before it."""
+    at_once = ThreadPoolExecutor(WORKERS, thread_name_prefix="maths")
+    at_rest = ThreadPoolExecutor(
+        1, thread_name_prefix="settled"
+    )  # long answers wait for each other, never for short ones
+
+    async def worked(request: Request, function: Callable[[Asked], Any]) -> Response:
+        """Run the maths of a request beside the server's own thread, unless the browser has gone meanwhile."""
+        settled = request.query_params.get("settled") in ("1", "true")
+
+        def work() -> bytes:
+            return encoded(function(Asked(request.query_params.multi_items())))
+
+        pool = at_rest if settled else at_once
+        waiting = asyncio.get_running_loop().run_in_executor(pool, work)
+        while True:
+            done, _ = await asyncio.wait({waiting}, timeout=0.25)
+            if done:
+                return Response(waiting.result(), media_type="application/json")
+            if await request.is_disconnected():
+                waiting.cancel()  # takes it out of the queue if it has not begun
+                return Response(status_code=499)
+
+    def data(function: Callable[[Request, Asked], Any]) -> Callable[[Request], Any]:
+        async def endpoint(request: Request) -> Response:
+            return await worked(request, lambda asked: function(request, asked))
+
+        return endpoint
+
+    def page(name: str, make: Callable[[Request], dict[str, Any]] = lambda request: {}) -> Callable[[Request], Any]:
+        def endpoint(request: Request) -> Response:
+            return HTMLResponse(_templates().get_template(name).render(version=__version__, **make(request)))
+
+        return endpoint
+
+    library, shelf = served.library, served.shelf
+
+    def home(request: Request) -> dict[str, Any]:
+        return {
+            "here": "home",
+            "models": shelf.list(),
+            "files": library.files(),
+            "runs": library.runs()[:8],
+            "store": None if library.store is None else str(library.store),
+        }
+
+    def run_page(request: Request) -> dict[str, Any]:
+        found = library.run(request.path_params["key"])
+        return {"here": "runs", "run": found, "text": _readable(found["result"])}
+
+    def file_page(request: Request) -> dict[str, Any]:
+        key = request.path_params["key"]
+        name, found = library.file(key)
+        return {"here": "results", "key": key, "name": name, "found": found, "text": _readable(found)}
+
+    def model_page(request: Request) -> dict[str, Any]:
+        return {"here": "models", "facts": shelf.get(request.path_params["id"]).facts()}
+
+    def flow_page(request: Request) -> dict[str, Any]:
+        return {"here": "flow", "presets": explore_flow.presets(), "models": shelf.list()}
+
+    def report(request: Request) -> Response:
+        key = request.path_params["key"]
+        result = library.run(key)["result"] if request.url.path.startswith("/runs/") else library.file(key)[1]
+        if result is None:
+            raise NotFound(f"run '{key[:80]}' has no result yet, so there is nothing to report.")
+        text = report_of(result)
+        return HTMLResponse(text, headers={"content-security-policy": policy_for(text)})
+
+    def trained(request: Request) -> Response:
+        key = request.path_params["key"]
+        return RedirectResponse(f"/models/{shelf.of_run(key, library.model_of(key))}", 303)
+
+    def model(request: Request, asked: Asked) -> Any:
+        asked.close()
+        return shelf.get(request.path_params["id"])
+
+    routes = [
+        Route("/", page("home.html.j2", home)),
+        Route("/encoding", page("encoding.html.j2", lambda request: {"here": "encoding", "kinds": _known_kinds()})),
+        Route("/flow", page("flow.html.j2", flow_page)),
+        Route("/models", page("models.html.j2", lambda request: {"here": "models", "models": shelf.list()})),
+        Route("/models/{id}", page("model.html.j2", model_page)),
+        Route(
+            "/runs",
+            page("runs.html.j2", lambda request: {"here": "runs", "runs": library.runs(), "store": library.store}),
+        ),
+        Route("/runs/{key}", page("run.html.j2", run_page)),
+        Route("/results/{key}", page("result.html.j2", file_page)),
+        Route("/runs/{key}/model", trained),
+        Route("/runs/{key}/report", report),
+        Route("/results/{key}/report", report),
+        Route("/api/encodings", data(lambda request, asked: _closed(asked, _known_kinds()))),
+        Route("/api/encoding", data(lambda request, asked: explore_encoding.explore(asked))),
+        Route("/api/presets", data(lambda request, asked: _closed(asked, explore_flow.presets()))),
+        Route("/api/flow", data(lambda request, asked: explore_flow.explore(asked, shelf.head_problem))),
+        Route("/api/models", data(lambda request, asked: _closed(asked, shelf.list()))),
+        Route("/api/models/{id}", data(lambda request, asked: model(request, asked).facts())),
+        Route("/api/models/{id}/scan", data(lambda request, asked: model(request, asked).start_scan())),
+        Route(
+            "/api/models/{id}/heads/{layer:int}.{head:int}",
+            data(
+                lambda request, asked: model(request, asked).head(
+                    request.path_params["layer"], request.path_params["head"]
+                )
+            ),
+        ),
+        Route("/api/runs", data(lambda request, asked: _closed(asked, library.runs()))),
+        Route(
+            "/api/runs/{key}", data(lambda request, asked: _closed(asked, library.run(request.path_params["key"])))
+        ),
+        Route("/api/results", data(lambda request, asked: _closed(asked, library.files()))),
+        Route(
+            "/api/results/{key}",
+            data(lambda request, asked: _closed(asked, library.file(request.path_params["key"])[1])),
+        ),
+        Route("/static/{name:path}", static),
+        Route("/favicon.ico", lambda request: Response(status_code=204)),
+    ]
+    handlers: Any = {ToposcopeError: _told, HTTPException: _told, Exception: _broken}
+    return Starlette(routes=routes, exception_handlers=handlers)
+
+
+# ---------------------------------------------------------------- answers
+def encoded(value: Any) -> bytes:
+    """JSON without NaN: what is not finite becomes null."""
+    try:
+        return json.dumps(value, allow_nan=False, separators=(",", ":")).encode()
+    except (TypeError, ValueError):
+        return json.dumps(plain(value), allow_nan=False, separators=(",", ":")).encode()
+
+
+def _closed(asked: Asked, value: Any) -> Any:
+    asked.close()
+    return value
+
+
+def _told(request: Request, error: Exception) -> Response:
+    """A mistake of the asker: a sentence, never a traceback."""
+    status = error.status_code if isinstance(error, HTTPException) else 404 if isinstance(error, NotFound) else 400
+    words = f"there is no page {request.url.path[:80]!r} here." if isinstance(error, HTTPException) else str(error)
+    return _failure(request, status, words, type(error).__name__)
+
+
+def _broken(request: Request, error: Exception) -> Response:
+    """A mistake of ours: the traceback goes to the terminal (uvicorn sees to that), the browser gets a sentence."""
+    words = "something broke inside Toposcope; the terminal that runs the server shows what. Please report it."
+    return _failure(request, 500, words, "InternalError")
+
+
+def _failure(request: Request, status: int, words: str, kind: str) -> Response:
+    if request.url.path.startswith("/api/"):
+        return Response(encoded({"error": words, "kind": kind}), status, media_type="application/json")
+    if request.url.path.startswith("/static/"):
+        return PlainTextResponse(words + "\n", status)
+    text = _templates().get_template("error.html.j2").render(version=__version__, here="", status=status, words=words)
+    return HTMLResponse(text, status)
+
+
+# ---------------------------------------------------------------- files of our own
+@lru_cache(maxsize=1)
+def assets() -> dict[str, bytes]:
+    """Every file that may be asked for, by name: our own, and those of the report. Nothing else can be reached."""
+    found = {}
+    for prefix, place in (("", files("toposcope.web") / "static"), ("report/", files("toposcope.report") / "assets")):
+        for entry in place.iterdir():
+            if entry.is_file() and entry.name.rpartition(".")[2] in KINDS:
+                found[prefix + entry.name] = entry.read_bytes()
+    return found
+
+
+def static(request: Request) -> Response:
+    """One of the files of `assets`."""
+    name = request.path_params["name"]
+    if name not in assets():
+        raise NotFound(f"there is no file '{name[:80]}' here.")
+    kind = KINDS[name.rpartition(".")[2]]
+    return Response(assets()[name], media_type=kind, headers={"cache-control": "no-cache"})
+
+
+@lru_cache(maxsize=1)
+def _templates() -> Environment:
+    made = Environment(
+        loader=PackageLoader("toposcope.web"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters["number"] = _number
+    return made
+
+
+def _number(value: Any) -> str:
+    """A value in a table: numbers short, words as they are."""
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _readable(value: Any, most: int = 60_000) -> str:
+    """A result as indented JSON, cut where a page would become too long."""
+    text = json.dumps(value, indent=1, ensure_ascii=False)
+    return text if len(text) <= most else text[:most] + "\n... (the file holds all of it)"
+
+
+@lru_cache(maxsize=1)
+def _known_kinds() -> list[dict[str, Any]]:
+    return [
+        {
+            "name": kind.name,
+            "about": kind.summary,
+            "mechanism": kind.mechanism,
+            "parameters": [
+                {
+                    "name": each.name,
+                    "type": each.type,
+                    "default": plain(each.default),
+                    "doc": each.doc,
+                    "choices": each.choices,
+                }
+                for each in kind.parameters
+            ],
+        }
+        for kind in kinds().values()
+        if kind.mechanism != "content"
+    ]

@@ -1,0 +1,107 @@
+"""Results to look at: the runs of a store, and result files of the command line. Both are reached by key only."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from toposcope.errors import BadFile, NotFound
+from toposcope.results import plain
+
+KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
+MODEL = "model"  # where a training run keeps what it trained
+LARGEST = 200_000_000  # bytes of a result file
+
+
+class Library:
+    """The store, opened anew for every request (SQLite belongs to one thread), and the files."""
+
+    def __init__(self, store: Path | None, files: Iterable[Path] = ()) -> None:
+        self.store = store
+        self._files = {f"r{number}": path for number, path in enumerate(files)}
+        for path in self._files.values():
+            read_result(path)  # a wrong file is told before the server starts
+
+    # ------------------------------------------------------------ runs
+    def runs(self) -> list[dict[str, Any]]:
+        """All runs of the store, the latest first; empty where there is no store."""
+        if self.store is None or not self.store.is_dir():
+            return []
+        from toposcope.runs.store import Store
+
+        try:
+            with Store(self.store, create=False) as store:
+                rows = store.rows()
+        except NotFound:
+            return []
+        return [plain(asdict(row)) for row in reversed(rows)]
+
+    def run(self, key: str) -> dict[str, Any]:
+        """One run with its result (None before it is done)."""
+        if not KEY.fullmatch(key) or self.store is None:
+            raise NotFound(f"there is no run '{key[:80]}' here.")
+        from toposcope.runs.directory import read_result as read_run
+        from toposcope.runs.store import Store
+
+        if not self.store.is_dir():
+            raise NotFound(f"there is no run '{key[:80]}' here.")
+        with Store(self.store, create=False) as store:
+            row = store.get(key)
+            if row is None:
+                raise NotFound(f"there is no run '{key[:80]}' here.")
+            result = read_run(store.directory(row.key))
+            trained = (store.directory(row.key) / MODEL).is_dir()
+        return {**plain(asdict(row)), "result": result, "trained": trained}
+
+    def model_of(self, key: str) -> Path:
+        """The model that a run has trained."""
+        self.run(key)
+        assert self.store is not None
+        place = self.store / key / MODEL
+        if not place.is_dir():
+            raise NotFound(f"run '{key}' holds no trained model.")
+        return place
+
+    # ------------------------------------------------------------ files
+    def files(self) -> list[dict[str, Any]]:
+        """The result files of the command line."""
+        return [
+            {"id": key, "name": path.name, "schema": (found := read_result(path))["schema"], "about": _about(found)}
+            for key, path in self._files.items()
+        ]
+
+    def file(self, key: str) -> tuple[str, dict[str, Any]]:
+        """The name and content of one result file."""
+        if key not in self._files:
+            raise NotFound(f"there is no result '{key[:80]}' here.")
+        return self._files[key].name, read_result(self._files[key])
+
+
+def is_result(target: str) -> bool:
+    """Whether an argument of the command line names a result file, not a model."""
+    return target.lower().endswith(".json") and not target.lower().endswith(".index.json")
+
+
+def read_result(path: Path) -> dict[str, Any]:
+    """A result as a command wrote it with --json."""
+    try:
+        if path.stat().st_size > LARGEST:
+            raise BadFile(f"{path} is larger than {LARGEST // 10**6} MB; expected a result written with --json.")
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise NotFound(f"no file {path}.") from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise BadFile(f"{path} is not a JSON file ({error}). Expected a result written with --json.") from error
+    schema = found.get("schema") if isinstance(found, dict) else None
+    if not isinstance(schema, str) or not schema.startswith("toposcope/"):
+        raise BadFile(f"{path} is not a result of Toposcope: it has no schema. Expected a file written with --json.")
+    return found
+
+
+def _about(found: dict[str, Any]) -> str:
+    subject = found.get("subject")
+    return str(subject.get("path", "")) if isinstance(subject, dict) else ""

@@ -1,0 +1,343 @@
+"""The models a page may speak of: those named on the command line and those found in installed packages.
+
+A model is opened when it is first looked at, and scanned once, in the background, by a reading of its own, so that
+looking at a head never waits for the scan. Pages name models by an id from this list, never by a path.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import threading
+import traceback
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toposcope.checkpoints import load
+from toposcope.checkpoints.fold import fold
+from toposcope.checkpoints.installed import installed
+from toposcope.checkpoints.view import Model
+from toposcope.dynamics.heads import HeadDynamics, head_dynamics
+from toposcope.dynamics.run import Problem
+from toposcope.dynamics.scan import scan, summary
+from toposcope.dynamics.sources import head_problem
+from toposcope.dynamics.storage import layer_storage_error
+from toposcope.dynamics.tokens import drawn_tokens, isotropic
+from toposcope.errors import BadValue, NotFound, ToposcopeError, did_you_mean
+from toposcope.results import plain
+from toposcope.spectra.head_kernel import from_covariance
+from toposcope.spectra.of_heads import HeadSpectra, first_layer_shares, head_spectra, second_moment
+from toposcope.web.explore_flow import MOST_TOKENS, verdict_words
+
+Array = NDArray[np.float64]
+State = Literal["new", "running", "done", "failed"]
+KERNEL_REACH = 256
+MOST_MODELS = 100
+MOST_NUMBERS = 2e8  # of an embedding from which tokens are drawn (1.6 GB)
+MAP_FIELDS = (
+    "layer", "head", "verdict", "rule", "exact", "robust", "margin", "growth_index", "spread_index", "pair_index",
+    "alpha", "omega", "metastable",
+)  # fmt: skip
+
+
+class Shelf:
+    """All models, by id."""
+
+    def __init__(self, named: Iterable[str] = (), *, with_installed: bool = True) -> None:
+        self._models: dict[str, Shown] = {}
+        self._one_scan, self._growing = threading.Lock(), threading.Lock()
+        self.stopping = threading.Event()
+        for target in named:
+            self._add(target, Path(target).name or target, named=True)
+        if with_installed:
+            known = {shown.target for shown in self._models.values()}
+            for item in installed():
+                if item.name not in known:
+                    self._add(item.name, item.name, named=False, about=item.description)
+
+    def of_run(self, key: str, place: Path) -> str:
+        """The id of the model that a run has trained, which joins the list when it is first asked for."""
+        with self._growing:
+            found = next((shown.id for shown in self._models.values() if shown.target == str(place)), None)
+            if found is None:
+                if len(self._models) >= MOST_MODELS:
+                    raise BadValue(f"{MOST_MODELS} models are open already. Start the server again to open others.")
+                found = self._add(str(place), f"run {key}", named=False, about="trained by this run")
+            return found
+
+    def _add(self, target: str, name: str, *, named: bool, about: str = "") -> str:
+        slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40] or "model"
+        number, chosen = 2, slug
+        while chosen in self._models:
+            chosen, number = f"{slug}-{number}", number + 1
+        self._models[chosen] = Shown(chosen, target, name, named, about, self._one_scan, self.stopping)
+        return chosen
+
+    def list(self) -> list[dict[str, Any]]:
+        return [shown.brief() for shown in tuple(self._models.values())]
+
+    def get(self, name: str) -> Shown:
+        if name not in self._models:
+            hint = did_you_mean(name[:80], self._models) if self._models else "None is open."
+            raise NotFound(f"there is no model '{name[:80]}' here. {hint}")
+        return self._models[name]
+
+    def open_named(self) -> None:
+        """Open what the command line named, so that a wrong name is told before the server starts."""
+        for shown in self._models.values():
+            if shown.named:
+                shown.open()
+
+    def head_problem(
+        self, model: str, layer: int, head: int, count: int, seed: int, options: dict[str, Any]
+    ) -> Problem:
+        return self.get(model).head_problem(layer, head, count, seed, options)
+
+    def close(self) -> None:
+        """Let running scans end at their next layer, and close the files."""
+        self.stopping.set()
+        for shown in self._models.values():
+            shown.close()
+
+
+class Shown:
+    """One model: opened, scanned and asked about its heads."""
+
+    def __init__(
+        self,
+        id: str,
+        target: str,
+        name: str,
+        named: bool,
+        about: str,
+        one_scan: threading.Lock,
+        stopping: threading.Event,
+    ) -> None:
+        self.id, self.target, self.name, self.named, self.about = id, target, name, named, about
+        self._one_scan, self._stopping = one_scan, stopping
+        self._lock = threading.RLock()  # files and the one layer in memory belong to one thread at a time
+        self._starting = threading.Lock()
+        self._model: Model | None = None
+        self._moment: Array | None = None
+        self._thread: threading.Thread | None = None
+        self.state: State = "new"
+        self.error: str | None = None
+        self.done, self.total = 0, 0
+        self._found: dict[tuple[int, int], tuple[HeadDynamics, HeadSpectra | None]] = {}
+        self._rows: dict[str, Any] | None = None
+        self.clouds = lru_cache(maxsize=4)(self._cloud)
+        self.verdicts = lru_cache(maxsize=256)(self._verdict)
+
+    def brief(self) -> dict[str, Any]:
+        """A row of the list."""
+        return {"id": self.id, "name": self.name, "about": self.about, "named": self.named, **self.progress()}
+
+    def progress(self) -> dict[str, Any]:
+        """How far the scan is."""
+        return {"state": self.state, "done": self.done, "total": self.total, "error": self.error}
+
+    def open(self) -> Model:
+        """The model, its headers read."""
+        with self._lock:
+            if self._model is None:
+                self._model = load(self.target)
+            return self._model
+
+    def facts(self) -> dict[str, Any]:
+        """What the model is, before anything is computed."""
+        model = self.open()
+        layers = model.layers
+        return {
+            **self.brief(),
+            "family": model.family,
+            "layers": len(layers),
+            "heads": max((layer.spec.heads for layer in layers), default=0),
+            "width": layers[0].spec.width if layers else None,
+            "head_dim": layers[0].spec.head_dim if layers else None,
+            "context": model.spec.context,
+            "causal": all(layer.spec.causal for layer in layers),
+            "encodings": sorted({layer.encoding.title for layer in layers}),
+        }
+
+    # ------------------------------------------------------------ the scan
+    def start_scan(self) -> dict[str, Any]:
+        """Begin the scan unless it has begun; its progress, and its rows when it is done."""
+        with self._starting:
+            if self.state == "new":
+                self.open()
+                self.state = "running"
+                self._thread = threading.Thread(target=self._scan, name=f"scan {self.id}", daemon=True)
+                self._thread.start()
+        return {**self.progress(), **(self._rows or {})} if self.state == "done" else self.progress()
+
+    def wait(self, seconds: float) -> None:
+        """Wait for the scan to end."""
+        if self._thread is not None:
+            self._thread.join(seconds)
+
+    def _scan(self) -> None:
+        try:
+            with self._one_scan, load(self.target) as model:
+                self._rows = self._scanned(model)
+            self.state = "done"
+        except _Stopped:
+            self.state = "new"
+        except ToposcopeError as error:
+            self.state, self.error = "failed", str(error)
+        except Exception:  # noqa: BLE001 - a bug must not leave the page waiting for ever
+            traceback.print_exc()
+            self.state, self.error = "failed", "the scan broke off; the terminal that runs the server says why."
+
+    def _scanned(self, model: Model) -> dict[str, Any]:
+        self.total = 2 * len(model.layers)
+        context = model.spec.context or 4096
+        found = scan(model, sums=False, workers=1, tick=self._tick)
+        moment = second_moment(model)
+        self._moment = moment
+        spectra: dict[tuple[int, int], HeadSpectra] = {}
+        for layer in model.layers:
+            if layer.spec.kind != "cross" and layer.encoding.exact_tables:
+                known = moment if moment is not None and len(moment) == layer.spec.width else None
+                for head in layer.heads:
+                    row = head_spectra(layer, fold(layer, head), second_moment=known, context=context)
+                    spectra[head.layer, head.head] = row
+            self._tick()
+        shares = first_layer_shares(model)
+        for each in found.heads:
+            self._found[each.layer, each.head] = each, spectra.get((each.layer, each.head))
+        rows = []
+        for (layer_number, number), (dynamics, seen) in self._found.items():
+            given = dynamics.as_dict()
+            split = shares[number] if layer_number == 0 and number < len(shares) else {}
+            rows.append(
+                {
+                    **{name: given[name] for name in MAP_FIELDS},
+                    "rho": None if dynamics.rope is None else dynamics.rope["rho"],
+                    "peak_offset": None if seen is None else seen.peak_offset,
+                    "peak_share": None if seen is None else seen.peak_share,
+                    "looks": None if seen is None else seen.looks,
+                    "lambda_max_over_n": None if seen is None else seen.lambda_max_over_n,
+                    "coupling": split.get("coupling"),
+                }
+            )
+        whole = {"model": summary(found.heads), "skipped": found.skipped, "kernel_context": context}
+        return {"rows": plain(rows), **plain(whole)}
+
+    def _tick(self) -> None:
+        self.done += 1
+        if self._stopping.is_set():
+            raise _Stopped
+
+    # ------------------------------------------------------------ one head
+    def head(self, layer: int, head: int) -> dict[str, Any]:
+        """All about one head: verdict and certificate, eigenvalues of V O, its kernel and the frequencies it uses."""
+        with self._lock:
+            model = self.open()
+            chosen = self._self_attention(model, layer, head)
+            context = model.spec.context or 4096
+            folded = fold(chosen, chosen.head(head))
+            known = self._found.get((layer, head))
+            if known is None:
+                error = layer_storage_error(model, chosen)
+                dynamics, row = head_dynamics(chosen, head, storage_error=error, context=model.spec.context), None
+            else:
+                dynamics, row = known
+            moment = self._moment if self._moment is not None and len(self._moment) == chosen.spec.width else None
+            kernel = None
+            encoding = chosen.encoding
+            over_offsets = encoding.exact_tables and encoding.mechanisms != ("input",)
+            if over_offsets and (encoding.bias is None or encoding.bias.toeplitz):
+                reach, causal = min(KERNEL_REACH, context), chosen.spec.causal
+                seen = from_covariance(
+                    folded.q, folded.k, moment, encoding, context=reach, causal=causal, scale=folded.scale, head=head
+                )
+                kernel = {
+                    "offsets": seen.offsets_T.astype(int).tolist(),
+                    "values": seen.total_T.tolist(),
+                    "looks": str(seen),
+                    "peak_offset": seen.peak_offset,
+                    "tokens": "identity" if moment is None else "embedding",
+                }
+        given = dynamics.as_dict()
+        given.pop("certificate")
+        return plain(
+            {
+                **given,
+                "verdict_words": {**verdict_words(dynamics.regime), "robust": dynamics.robust},
+                "encoding": encoding.title,
+                "kernel": kernel,
+                "spectra": row,
+                "frequencies": None if encoding.rotary is None else encoding.rotary.frequencies(),
+                "scanned": known is not None,
+            }
+        )
+
+    def head_problem(self, layer: int, head: int, count: int, seed: int, options: dict[str, Any]) -> Problem:
+        """A flow of one head on tokens of the vocabulary; the verdict is computed once for each choice of options."""
+        key = (layer, head, count, tuple(sorted(options.items())))
+        with self._lock:
+            model = self.open()
+            chosen = self._self_attention(model, layer, head)
+            width, own = chosen.spec.width, chosen.encoding
+            tokens = self.clouds(width, seed)[:count]
+            if "encoding" not in options and own.input is not None and own.input.width != width:
+                options = {**options, "encoding": replace(own, input=None)}  # ALBERT: positions enter before a map
+            problem = head_problem(model, layer, head, tokens, **options)
+        return replace(problem, decide=lambda: self.verdicts(key, _Same(problem.decide)))
+
+    def _verdict(self, key: Any, decide: Any) -> Any:
+        with self._lock:
+            return decide()
+
+    def _cloud(self, width: int, seed: int) -> Array:
+        """Tokens of the vocabulary; a round cloud where there is none, or where it would fill the memory."""
+        model = self.open()
+        name = model.spec.embedding
+        shape = None if name is None else model.source.info(name).shape
+        if shape is None or shape[-1] != width or math.prod(shape) > MOST_NUMBERS:
+            return isotropic(MOST_TOKENS, width, seed)
+        return drawn_tokens(model, MOST_TOKENS, seed)
+
+    @staticmethod
+    def _self_attention(model: Model, layer: int, head: int) -> Any:
+        if layer >= len(model.layers):
+            raise NotFound(f"the model has layers 0 to {len(model.layers) - 1}, not layer {layer}.")
+        chosen = model.layers[layer]
+        if chosen.spec.kind != "self":
+            raise BadValue(f"layer {layer} is cross-attention: its keys come from another stack, and nothing flows.")
+        if head >= chosen.spec.heads:
+            raise NotFound(f"layer {layer} has heads 0 to {chosen.spec.heads - 1}, not head {head}.")
+        return chosen
+
+    def close(self) -> None:
+        self.wait(30)
+        with self._lock:
+            if self._model is not None:
+                self._model.close()
+                self._model = None
+
+
+class _Stopped(Exception):
+    """The server is going down."""
+
+
+class _Same:
+    """A function that counts as equal to any other, so that a cache looks at the rest of its arguments only."""
+
+    def __init__(self, function: Any) -> None:
+        self._function = function
+
+    def __call__(self) -> Any:
+        return self._function()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same)
+
+    def __hash__(self) -> int:
+        return 0

@@ -1,0 +1,108 @@
+"""A Chromium of this machine for tests: it opens pages, keeps what they say and ask for, and takes pictures."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+SCREENSHOTS = Path(__file__).parents[2] / "out" / "screenshots"
+AXE = Path(__file__).parent / "assets" / "axe.min.js"
+WIDE, NARROW = 1280, 400
+
+
+def executable() -> str | None:
+    """The browser to use: $PLAYWRIGHT_CHROMIUM, or one on the path."""
+    names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+    return os.environ.get("PLAYWRIGHT_CHROMIUM") or next(
+        (found for name in names if (found := shutil.which(name))), None
+    )
+
+
+@contextmanager
+def launched() -> Iterator[Browser]:
+    """A running browser; the test is skipped, with the reason, where there is none."""
+    sync = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    found = executable()
+    if found is None:
+        pytest.skip("no Chromium on this machine (install Debian's chromium, or set PLAYWRIGHT_CHROMIUM)")
+    with sync.sync_playwright() as playwright:
+        arguments = ["--no-sandbox"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
+        browser = playwright.chromium.launch(executable_path=found, args=arguments)
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+@dataclass
+class Visit:
+    """An open page with everything it said and asked for."""
+
+    page: Page
+    said: list[str] = field(default_factory=list)
+    asked: list[str] = field(default_factory=list)
+
+    def saved(self, button: Any) -> str:
+        """What a click on a download button hands out."""
+        with self.page.expect_download() as caught:
+            button.click()
+        return Path(caught.value.path()).read_text(encoding="utf-8")
+
+    def violations(self) -> list[str]:
+        """Serious and critical findings of axe-core.
+
+        It is run in the page by the debugger, which the page's own policy does not concern. Of a table's rows, which
+        are all made alike, the first eight are looked at.
+        """
+        self.page.evaluate(AXE.read_text(encoding="utf-8") + "; undefined")
+        found = self.page.evaluate("axe.run({exclude: [['tbody tr:nth-child(n+9)']]}, {resultTypes: ['violations']})")
+        return [
+            f"{each['id']}: {each['help']} at {[node['target'] for node in each['nodes'][:3]]}"
+            for each in found["violations"]
+            if each["impact"] in ("serious", "critical")
+        ]
+
+    def picture(self, name: str) -> None:
+        """Keep a picture of the whole page, to be looked at."""
+        SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+        self.page.screenshot(path=SCREENSHOTS / f"{name}.png", full_page=True)
+
+
+@contextmanager
+def visit(
+    browser: Browser,
+    address: str,
+    *,
+    width: int = WIDE,
+    scheme: str = "light",
+    ready: str | None = "html[data-ready]",
+) -> Iterator[Visit]:
+    """Open an address; afterwards nothing may have been complained about, and nothing asked of another machine."""
+    context = browser.new_context(
+        viewport={"width": width, "height": 900}, color_scheme=scheme, accept_downloads=True, reduced_motion="reduce"
+    )
+    page = context.new_page()
+    seen = Visit(page)
+    page.on("console", lambda message: seen.said.append(f"{message.type}: {message.text}"))
+    page.on("pageerror", lambda error: seen.said.append(f"error: {error}"))
+    page.on("request", lambda request: seen.asked.append(request.url))
+    page.goto(address)
+    if ready:
+        page.wait_for_selector(ready)
+    try:
+        yield seen
+        own = ("file:", "http://127.0.0.1:", "blob:", "data:")
+        assert [url for url in seen.asked if not url.startswith(own)] == []
+        assert seen.said == []
+    finally:
+        context.close()

@@ -1,0 +1,276 @@
+"""Reports in a real browser, opened from the file system: they draw, answer, hand out their data and ask nobody."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from tests.browser.browser import NARROW, WIDE, launched, visit
+from tests.unit.report import making
+from tests.unit.tiny import write_llama
+from toposcope.report import write_report
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with launched() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, Any]]]:
+    place = tmp_path_factory.mktemp("results")
+    scan = making.scanned(place)
+    other = str(write_llama(place / "other", seed=1))
+    runs = [making.trained(name, seed, 0.5 + 0.1 * seed) for name in ("rope", "none") for seed in range(2)]
+    return {
+        "scan": [making.command("check", str(place / "model"), out=place / "k.json"), scan],
+        "big": [_big(scan)],
+        "empty": [{**scan, "heads": [], "model": {**scan["model"], "counts": {}}}],
+        "inspect": [making.command("inspect", str(place / "model"), out=place / "i.json")],
+        "flow": [making.flowed(place)],
+        "spectrum": [making.command("spectrum", "rope", "alibi", "--context", "256", out=place / "s.json")],
+        "compare": [making.command("compare", str(place / "model"), other, out=place / "c.json")],
+        "loss": [making.loss()],
+        "trace": [making.traced()],
+        "ablate": [making.ablated()],
+        "sweep": [making.swept(), *runs],
+        "reproduce": [making.reproduced()],
+    }
+
+
+def _big(scan: dict[str, Any]) -> dict[str, Any]:
+    """32 layers of 32 heads of width 64, drawn at random."""
+    random = np.random.default_rng(0)
+    verdicts = ["converges", "diverges", "not_convergent", "indeterminate"]
+    big = {**scan, "heads": [], "spectra": {**scan["spectra"], "heads": [], "first_layer": []}}
+    for layer in range(32):
+        for head in range(32):
+            own = {
+                "layer": layer,
+                "head": head,
+                "verdict": verdicts[random.integers(4)],
+                "growth_index": random.random(),
+            }
+            values = np.abs(random.standard_normal((36, 2))).round(4).tolist()
+            big["heads"].append({**scan["heads"][0], **own, "eigenvalues": values})
+            kernel, energy = random.standard_normal(64).round(4).tolist(), random.dirichlet(np.ones(32)).tolist()
+            row = {**scan["spectra"]["heads"][0], "layer": layer, "head": head, "kernel": kernel}
+            big["spectra"]["heads"].append({**row, "query_energy": energy, "key_energy": energy})
+    return big
+
+
+@pytest.fixture(scope="module")
+def address(
+    results: dict[str, list[dict[str, Any]]], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], str]:
+    place = tmp_path_factory.mktemp("pages")
+
+    def written(name: str) -> str:
+        file = place / f"{name}.html"
+        if not file.exists():
+            write_report(file, results[name], title=f"A report of {name}")
+        return file.as_uri()
+
+    return written
+
+
+NAMES = (
+    "ablate", "big", "compare", "empty", "flow", "inspect", "loss", "reproduce", "scan", "spectrum", "sweep", "trace",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_draws_without_complaint_and_axe_finds_nothing_serious(
+    browser: Browser, address: Callable[[str], str], results: dict[str, Any], name: str
+) -> None:
+    with visit(browser, address(name)) as seen:
+        blocks = seen.page.evaluate("Object.values(toposcope.page.data.blocks).map(block => block.kind)")
+        charts = seen.page.locator("figure[data-block=chart] svg.marks")
+        assert charts.count() == blocks.count("chart")
+        assert all(box["height"] > 30 for box in (chart.bounding_box() for chart in charts.all()) if box)
+        assert seen.page.locator("figure[data-block] canvas[role=application]").count() == sum(
+            kind in ("headmap", "matrix") for kind in blocks
+        )
+        assert seen.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        assert seen.violations() == []
+        seen.picture(f"report-{name}-light-{WIDE}")
+
+
+@pytest.mark.parametrize("name", ["flow", "scan"])
+def test_dark_and_narrow_are_sound_too(browser: Browser, address: Callable[[str], str], name: str) -> None:
+    for width, scheme in ((WIDE, "dark"), (NARROW, "light")):
+        with visit(browser, address(name), width=width, scheme=scheme) as seen:
+            assert seen.page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (width, scheme)
+            assert seen.violations() == [], (width, scheme)
+            seen.picture(f"report-{name}-{scheme}-{width}")
+
+
+def test_a_click_and_the_arrow_keys_open_the_page_of_a_head(
+    browser: Browser, address: Callable[[str], str], results: dict[str, Any]
+) -> None:
+    heads = {(head["layer"], head["head"]): head for head in results["scan"][1]["heads"]}
+    with visit(browser, address("scan")) as seen:
+        page = seen.page
+        (name,) = page.evaluate(
+            "Object.keys(toposcope.page.data.blocks).filter(n => toposcope.page.data.blocks[n].kind == 'headmap')"
+        )
+        canvas = page.locator(f"#{name} canvas[role=application]")
+        canvas.scroll_into_view_if_needed()
+        page.mouse.click(*page.evaluate(f"toposcope.page.maps['{name}'].centre([1, 2])"))
+        panel = page.locator(".head-page")
+        panel.get_by_text("Layer 1, head 2").wait_for()
+        assert heads[1, 2]["verdict"].replace("_", " ") in panel.inner_text()
+        assert page.url.endswith("#head-1.2")
+        canvas.focus()
+        for key in ("ArrowDown", "ArrowLeft", "Enter"):
+            page.keyboard.press(key)
+        panel.get_by_text("Layer 2, head 1").wait_for()
+        assert f"{heads[2, 1]['margin']:.2%}".replace("%", " %") in panel.inner_text()
+        panel.get_by_role("button", name="Next").click()
+        panel.get_by_text("Layer 2, head 2").wait_for()
+        panel.get_by_text("Certificate and numbers").wait_for()
+        with page.expect_download() as caught:
+            panel.get_by_role("button", name="Download Eigenvalues of V O 2.2 as JSON").click()
+        values = json.loads(Path(caught.value.path()).read_text())
+        both = sorted(complex(row["real"], row["imaginary"]).real for row in values)
+        theirs = [complex(*pair) for pair in heads[2, 2]["eigenvalues"]]
+        assert both == pytest.approx(
+            sorted(v.real for v in [*theirs, *(u.conjugate() for u in theirs if u.imag > 0)]), rel=1e-3
+        )
+        page.goto(address("scan") + "#head-0.3")
+        page.reload()
+        page.wait_for_selector("html[data-ready]")
+        page.locator(".head-page").get_by_text("Layer 0, head 3").wait_for()
+
+
+def test_the_switch_of_a_map_changes_its_colours_and_its_words(
+    browser: Browser, address: Callable[[str], str]
+) -> None:
+    with visit(browser, address("scan")) as seen:
+        figure = seen.page.locator("figure[data-block=headmap]")
+        paint = "node => node.toDataURL()"
+        before = figure.locator("canvas[role=application]").evaluate(paint)
+        figure.get_by_text("Growth", exact=True).click()
+        assert figure.locator("canvas[role=application]").evaluate(paint) != before
+        assert "0.5 growing directions prevail" in figure.inner_text()
+        figure.get_by_role("radio", name="Growth").press("ArrowRight")
+        assert figure.get_by_role("radio", name="Peak offset").is_checked()
+
+
+def test_downloads_hold_the_numbers_of_the_result(
+    browser: Browser, address: Callable[[str], str], results: dict[str, Any]
+) -> None:
+    scan = results["scan"][1]
+    with visit(browser, address("scan")) as seen:
+        every = seen.page.locator("#every-head")
+        rows = list(csv.DictReader(io.StringIO(seen.saved(every.locator("[data-save=csv]")))))
+        assert len(rows) == len(scan["heads"])
+        for row, head in zip(rows, scan["heads"], strict=True):
+            assert (int(row["layer"]), int(row["head"]), row["verdict"]) == (
+                head["layer"],
+                head["head"],
+                head["verdict"],
+            )
+            assert float(row["alpha"]) == pytest.approx(head["alpha"], rel=1e-4)
+        shown = json.loads(seen.saved(seen.page.locator("#regimes-by-depth figure [data-save=json]").first))
+        assert sum(row["heads"] for row in shown) == len(scan["heads"])
+        whole = json.loads(seen.saved(seen.page.locator("#save-all")))
+        assert whole["results"][1]["subject"]["sha256"] == scan["subject"]["sha256"]
+        buttons = seen.page.locator("figure[data-block], .save-here")
+        assert all(each.locator("[data-save=csv]").count() == 1 for each in buttons.all())
+
+
+def test_a_table_sorts_by_its_headings(
+    browser: Browser, address: Callable[[str], str], results: dict[str, Any]
+) -> None:
+    alphas = sorted((head["alpha"] for head in results["scan"][1]["heads"]), reverse=True)
+    with visit(browser, address("scan")) as seen:
+        table = seen.page.locator("#every-head table")
+        heading = table.get_by_role("button", name="max Re")
+        column = "rows => rows.map(row => Number(row.cells[6].dataset.value))"
+        for order, expected in (("descending", alphas), ("ascending", alphas[::-1])):
+            heading.press("Enter")
+            assert table.locator("tbody tr").evaluate_all(column) == pytest.approx(expected, rel=1e-4)
+            assert table.locator(f"th[aria-sort={order}]").count() == 1
+
+
+def test_dragging_the_clock_moves_the_tokens(
+    browser: Browser, address: Callable[[str], str], results: dict[str, Any]
+) -> None:
+    flow = results["flow"][0]["flows"][0]
+    with visit(browser, address("flow")) as seen:
+        figure = seen.page.locator("figure[data-block=particles]")
+        canvas, slider = figure.locator("canvas"), figure.get_by_role("slider")
+        before = canvas.evaluate("node => node.toDataURL()")
+        slider.scroll_into_view_if_needed()
+        box = slider.bounding_box()
+        assert box is not None
+        y = box["y"] + box["height"] / 2
+        seen.page.mouse.move(box["x"] + 8, y)
+        seen.page.mouse.down()
+        seen.page.mouse.move(box["x"] + box["width"] - 1, y, steps=5)
+        seen.page.mouse.up()
+        assert canvas.evaluate("node => node.toDataURL()") != before
+        last = float(figure.locator("output").inner_text().removeprefix("t = "))
+        assert last == pytest.approx(flow["end"], rel=0.01)
+        slider.press("Home")
+        assert figure.locator("output").inner_text() == "t = 0"
+        assert canvas.evaluate("node => node.toDataURL()") == before
+        figure.get_by_role("button", name="Play").click()
+        figure.locator("output", has_text=re.compile("[1-9]")).wait_for()
+        figure.get_by_role("button", name="Pause").click()
+        rows = json.loads(seen.saved(figure.locator("[data-save=json]")))
+        assert {row["token"] for row in rows} == set(range(flow["tokens"]))
+
+
+def test_the_theme_switches_and_is_remembered(browser: Browser, address: Callable[[str], str]) -> None:
+    with visit(browser, address("scan")) as seen:
+        colour = "getComputedStyle(document.body).backgroundColor"
+        light = seen.page.evaluate(colour)
+        map_before = seen.page.locator("canvas[role=application]").first.evaluate("node => node.toDataURL()")
+        seen.page.get_by_role("button", name="Switch between light and dark").click()
+        dark = seen.page.evaluate(colour)
+        assert dark != light
+        assert seen.page.locator("canvas[role=application]").first.evaluate("node => node.toDataURL()") != map_before
+        seen.page.reload()
+        seen.page.wait_for_selector("html[data-ready]")
+        assert seen.page.evaluate(colour) == dark
+
+
+def test_on_paper_there_are_no_buttons_and_all_is_light(browser: Browser, address: Callable[[str], str]) -> None:
+    with visit(browser, address("scan"), scheme="dark") as seen:
+        seen.page.emulate_media(media="print")
+        assert seen.page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+        assert not seen.page.locator("#theme").is_visible()
+        assert not seen.page.locator("[data-save=csv]").first.is_visible()
+        assert seen.page.locator("#every-head tbody tr").last.is_visible()
+        content = seen.page.pdf()
+        assert content.startswith(b"%PDF")
+
+
+def test_markup_in_names_is_shown_and_does_not_run(browser: Browser, results: dict[str, Any], tmp_path: Path) -> None:
+    nasty = "<script>window.hit=1</script><img src=x onerror=window.hit=2>"
+    scan = json.loads(json.dumps(results["scan"][1]))
+    scan["subject"]["path"] = f"/m/{nasty}"
+    scan["heads"][0]["warnings"] = [nasty]
+    scan["spectra"]["heads"][0]["looks"] = nasty
+    scan["skipped"] = [{"what": nasty, "why": nasty}]
+    file = tmp_path / "nasty.html"
+    write_report(file, [scan])
+    with visit(browser, file.as_uri() + "#head-0.0") as seen:
+        assert nasty in seen.page.locator("h1").inner_text() or "img src" in seen.page.locator("h1").inner_text()
+        assert "onerror" in seen.page.locator(".head-page").inner_text()
+        assert seen.page.evaluate("window.hit === undefined")
+        assert seen.page.locator("img").count() == 0

@@ -1,0 +1,172 @@
+"""Results to make reports of: those of real commands on tiny models, and some put together by hand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.tiny import write_llama
+from toposcope.cli import main
+from toposcope.results import envelope
+
+
+def command(*arguments: str, out: Path) -> dict[str, Any]:
+    """The JSON result of a command."""
+    with pytest.raises(SystemExit) as stop:
+        main([*arguments, "--json", str(out)])
+    assert stop.value.code in (0, None)
+    return json.loads(out.read_text())
+
+
+def scanned(tmp_path: Path, *more: str, **changes: Any) -> dict[str, Any]:
+    """The scan of a tiny Llama."""
+    return command("scan", str(write_llama(tmp_path / "model", **changes)), *more, out=tmp_path / "scan.json")
+
+
+def flowed(tmp_path: Path) -> dict[str, Any]:
+    return command("flow", "--preset", "clusters", "--n", "6", out=tmp_path / "flow.json")
+
+
+def loss() -> dict[str, Any]:
+    """A loss with two other encodings, one of which is clearly worse."""
+    bins = [{"first": 0, "last": 0, "loss": 5.0, "tokens": 3}, {"first": 1, "last": 7, "loss": 2.0, "tokens": 21}]
+    conditions = [
+        {"encoding": name, "title": name, "where": None, "loss": 2.4 + d, "difference": d, "half_width": half,
+         "by_sequence": [2.4 + d] * 3, "bins": bins}
+        for name, d, half in (("own", 0.0, 0.0), ("none", 1.5, 0.25), ("rope:base=500", 0.01, 0.2))
+    ]  # fmt: skip
+    body = {"model": "m", "text": "t", "kind": "next token", "context": 64, "conditions": conditions}
+    return envelope("loss", body, about=None, options={}, seconds=1.0)
+
+
+def traced() -> dict[str, Any]:
+    def part(value: float) -> dict[str, float]:
+        return {"median": value, "low": value - 0.1, "high": value + 0.1, "count": 2}
+
+    heads = [
+        {
+            "layer": layer,
+            "head": head,
+            "tokens": 16,
+            "names": ["previous"] if (layer, head) == (0, 1) else [],
+            "route": "factors",
+            "peak_offset": 1,
+            "peak_agreement": 0.9,
+            "kernel": [0.1 * head, 0.5, 0.2, 0.1],
+            "metrics": {"rho": part(0.5 + 0.2 * head), "toeplitz": part(0.3), "position": part(0.25 * (head + 1)),
+                        "coupling": None, "distance": part(2.0), "entropy": part(1.0)},
+            "scores": {"previous": part(0.2 + 0.6 * (layer == 0 and head == 1)), "first": part(0.1)},
+            "uniform": {"previous": 0.06, "first": 0.2},
+        }
+        for layer in range(2)
+        for head in range(2)
+    ]  # fmt: skip
+    body = {
+        "text": "two stretches",
+        "sequences": 2,
+        "tokens": 16,
+        "rebuilt": 1e-7,
+        "thresholds": {"previous": 0.35},
+        "patterns": {"previous": ["0.1"], "first": []},
+        "agreement": None,
+        "null_share": 0.1,
+        "gaps": [],
+        "heads": heads,
+    }
+    return envelope("trace", body, about=None, options={}, seconds=1.0)
+
+
+def ablated() -> dict[str, Any]:
+    heads = [
+        {
+            "layer": layer,
+            "head": head,
+            "scores": {"text": [2.0 + 0.1 * head, 2.2 + 0.1 * head]},
+            "damage": {"text": 0.1 * head, "shuffled": 0.02},
+            "error": {"text": 0.01, "shuffled": None},
+        }
+        for layer in range(2)
+        for head in range(3)
+    ]
+    deposit = {"d_max": 0.2, "d_rel": 0.2, "share": 0.66, "gini": 0.4, "di": 0.1, "head": 2, "second": 1}
+    spread = {
+        "deposit": deposit,
+        "d_rel": None,
+        "share": None,
+        "gini": None,
+        "same_head": 0.9,
+        "draws": 100,
+        "level": 0.95,
+        "di": {"low": 0.05, "high": 0.2, "defined": 1.0},
+    }
+    ablation = {
+        "model": "m", "score": "loss", "unit": "nats", "method": "zero", "mode": "exact",
+        "texts": [{"name": "text", "cut": "c", "base": [2.0, 2.2], "floor": None},
+                  {"name": "shuffled", "cut": "c", "base": [4.0, 4.2], "floor": None}],
+        "heads": heads, "layers": [{"layer": i, "deposit": deposit, "spread": spread} for i in range(2)],
+        "pairs": [], "screen": None, "notes": [],
+    }  # fmt: skip
+    return envelope("ablate", {"ablation": ablation}, about=None, options={}, seconds=1.0)
+
+
+def trained(encoding: str, seed: int, accuracy: float) -> dict[str, Any]:
+    """A training run as its directory holds it: no envelope around it."""
+    return {
+        "schema": "toposcope/train/1",
+        "toposcope": "0",
+        "key": f"{encoding}{seed}",
+        "finished": True,
+        "step": 20,
+        "steps": 20,
+        "config": {"task": "copy", "encoding": encoding, "seed": seed},
+        "accuracy": accuracy,
+        "loss": 0.5,
+        "floor": 0.1,
+        "prior": 0.1,
+        "ceiling": 1.0,
+        "parameters": 1000,
+        "gradients": [],
+        "spectra": [],
+        "hessian": [],
+        "seconds": 2.0,
+        "probe_seconds": 0.1,
+        "seconds_per_sample": 0.001,
+        "curve": [{"step": step, "loss": 1.0 / (1 + step), "accuracy": accuracy * step / 20} for step in (0, 10, 20)],
+    }
+
+
+def swept() -> dict[str, Any]:
+    cells = [
+        {
+            "task": "copy",
+            "encoding": name,
+            "n": 2,
+            "mean": mean,
+            "half": 0.02,
+            "least": mean - 0.01,
+            "most": mean + 0.01,
+            "floor": 0.1,
+            "ceiling": 1.0,
+            "seconds": 2.0,
+        }
+        for name, mean in (("rope", 0.9), ("none", 0.3))
+    ]
+    runs = [{"key": "a", "status": "done", "words": None, "config": {}}] * 4
+    return envelope("sweep", {"cells": cells, "runs": runs}, about=None, options={}, seconds=9.0)
+
+
+def reproduced() -> dict[str, Any]:
+    claims = [
+        {"id": "P1.T6", "claim": "tokens go to 0", "status": "holds", "measured": 0.99, "expected": "1"},
+        {
+            "id": "P2.C1",
+            "claim": "coupling is larger",
+            "status": "does not hold",
+            "measured": 0.4,
+            "expected": "> 0.5",
+        },
+    ]
+    return envelope("reproduce", {"claims": claims}, about=None, options={}, seconds=3.0)

@@ -1,0 +1,303 @@
+"""Reports as files: complete, self-contained, harmless, and true to the results they were made of."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+import shutil
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from tests.unit.report import making
+from tests.unit.tiny import write_llama
+from toposcope.cli import main
+from toposcope.errors import BadFile, BadValue, NotFound
+from toposcope.report import read_results, render
+from toposcope.report.blocks import rounded, without_series
+from toposcope.report.page import embeddable
+
+HAND_MADE: dict[str, Callable[[], dict[str, Any]]] = {
+    "ablate": making.ablated,
+    "loss": making.loss,
+    "reproduce": making.reproduced,
+    "sweep": making.swept,
+    "trace": making.traced,
+}
+
+
+class Reader(HTMLParser):
+    """The parts of a page: its scripts with their types, its styles, tags with a source, ids, and the text shown."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.scripts: list[tuple[str | None, str]] = []
+        self.styles: list[str] = []
+        self.sources: list[str] = []
+        self.ids: list[str] = []
+        self.handlers: list[str] = []
+        self.tags: list[str] = []
+        self.policy = ""
+        self.words = ""
+        self._inside: str | None = None
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        self.tags.append(tag)
+        self.sources += [value or "" for key, value in attrs if key in ("src", "href", "action", "srcset", "data")]
+        self.handlers += [key for key, _ in attrs if key.startswith("on") or key == "style"]
+        if given.get("id"):
+            self.ids.append(given["id"] or "")
+        if given.get("http-equiv") == "Content-Security-Policy":
+            self.policy = given["content"] or ""
+        if tag == "script":
+            self.scripts.append((given.get("type"), ""))
+        if tag == "style":
+            self.styles.append("")
+        self._inside = tag if tag in ("script", "style") else self._inside
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag == self._inside:
+            self._inside = None
+
+    def handle_data(self, data: str) -> None:
+        if self._inside == "script":
+            kind, text = self.scripts[-1]
+            self.scripts[-1] = (kind, text + data)
+        elif self._inside == "style":
+            self.styles[-1] += data
+        else:
+            self.words += data
+
+    @property
+    def data(self) -> Any:
+        (found,) = [json.loads(text) for kind, text in self.scripts if kind == "application/json"]
+        return found
+
+
+def table(page: Reader, name: str) -> list[dict[str, Any]]:
+    columns = page.data["tables"][name]
+    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+
+
+@pytest.fixture(scope="module")
+def scan(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return making.scanned(tmp_path_factory.mktemp("scan"))
+
+
+def test_the_page_holds_the_numbers_of_the_scan(scan: dict[str, Any]) -> None:
+    page = Reader(render([scan]))
+    rows = {(row["layer"], row["head"]): row for row in table(page, "heads")}
+    assert set(rows) == {(i, j) for i in range(3) for j in range(4)}
+    for head in scan["heads"]:
+        row = rows[head["layer"], head["head"]]
+        assert row["verdict"] == head["verdict"]
+        assert row["growth_index"] == pytest.approx(head["growth_index"], rel=1e-4)
+        assert row["eig_re"] == pytest.approx([pair[0] for pair in head["eigenvalues"]], rel=1e-4)
+    for head in scan["spectra"]["heads"]:
+        row = rows[head["layer"], head["head"]]
+        assert row["peak_offset"] == head["peak_offset"]
+        assert row["kernel"] == pytest.approx(head["kernel"], rel=1e-3)
+    counted = sum(row["heads"] for row in table(page, "regimes-by-layer"))
+    assert counted == len(scan["heads"])
+    binned = sum(row["eigenvalues"] for row in table(page, "eigenvalue-cloud"))
+    assert binned == sum(head["n_pos"] + head["n_neg"] + head["n_zero"] for head in scan["heads"])
+
+
+def test_only_what_stands_in_the_page_may_run(scan: dict[str, Any]) -> None:
+    """Each inline script and style is named by its SHA-256; eval, handlers and sources from elsewhere are not."""
+    page = Reader(render([scan]))
+    scripts = [text for kind, text in page.scripts if kind is None]
+    assert len(scripts) == 8
+    for part, texts in (("script-src", scripts), ("style-src", page.styles)):
+        (allowed,) = re.findall(rf"{part} ([^;]*)", page.policy)
+        digests = {f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'" for text in texts}
+        assert set(allowed.split()) == digests
+    assert "default-src 'none'" in page.policy
+    assert "unsafe" not in page.policy
+    assert page.handlers == []
+    assert all(source.startswith("#") for source in page.sources), page.sources
+    assert len(page.ids) == len(set(page.ids))
+
+
+@pytest.mark.parametrize("name", sorted(HAND_MADE))
+def test_each_kind_of_result_has_its_report(name: str) -> None:
+    page = Reader(render([HAND_MADE[name]()]))
+    assert page.data["blocks"] or name == "reproduce", "no picture"
+    assert page.data["tables"]
+    for block in page.data["blocks"].values():
+        assert block["title"]
+        assert block["sentence"].endswith((".", ".)")), block["sentence"]
+        assert "table" not in block or page.data["tables"][block["table"]]
+    assert page.words.count("–") < 40
+
+
+def test_loss_says_what_an_interval_allows() -> None:
+    words = Reader(render([making.loss()])).words
+    assert "none costs 1.5000 ± 0.2500." in words
+    assert "rope:base=500 changes nothing that these sequences could show" in words
+
+
+def test_ablation_names_the_head_that_matters_and_its_share() -> None:
+    page = Reader(render([making.ablated()]))
+    assert "Head 0.2 matters most" in page.words
+    rows = table(page, "damages")
+    assert rows[2]["position"] == pytest.approx(0.18)
+    assert rows[2]["by_sequence"] == pytest.approx([0.2, 0.2])
+
+
+def test_curves_of_seeds_are_joined_into_a_band() -> None:
+    runs = [making.trained("rope", 0, 0.9), making.trained("rope", 1, 0.7), making.trained("none", 0, 0.3)]
+    rows = table(Reader(render(runs)), "copy-accuracy")
+    (last,) = [row for row in rows if (row["encoding"], row["step"]) == ("rope", 20)]
+    assert (last["accuracy"], last["least"], last["most"], last["seeds"]) == (pytest.approx(0.8), 0.7, 0.9, 2)
+
+
+def test_flow_moves_as_it_was_integrated(tmp_path: Path) -> None:
+    result = making.flowed(tmp_path)
+    page = Reader(render([result]))
+    (moving,) = [block for block in page.data["blocks"].values() if block["kind"] == "particles"]
+    first, flow = np.array(moving["xy"][0]), result["flows"][0]
+    assert first.shape == (6, 2)
+    assert moving["times"][-1] == pytest.approx(flow["end"], rel=1e-4)
+    sizes = np.linalg.norm(np.array(moving["xy"][-1]), axis=1)  # relative to the largest at each moment
+    assert sizes.max() == pytest.approx(1.0, abs=1e-3)
+    norms = flow["observables"]
+    assert sizes.min() == pytest.approx(norms["norm_min"][-1] / norms["norm_max"][-1], abs=2e-3)
+
+
+# ------------------------------------------------------------------ harm
+NASTY = "<script>alert(1)</script>&\u2028</textarea><img src=x onerror=alert(2)>"
+
+
+def test_a_model_with_markup_for_a_name_is_harmless(tmp_path: Path, scan: dict[str, Any]) -> None:
+    """Names come from strangers: of the model, of its tensors, of what was skipped, of a text."""
+    plain = Reader(render([scan]))
+    hostile = json.loads(json.dumps(scan))
+    hostile["subject"]["path"] = f"/models/{NASTY}"
+    hostile["subject"]["encodings"] = [NASTY]
+    hostile["skipped"] = [{"what": NASTY, "why": NASTY, "tensors": [NASTY]}]
+    hostile["options"]["layers"] = NASTY
+    hostile["heads"][0]["warnings"] = [NASTY]
+    hostile["spectra"]["heads"][0]["looks"] = NASTY
+    page = Reader(render([hostile]))
+    assert [tag for tag in page.tags if tag in ("script", "img")] == [t for t in plain.tags if t in ("script", "img")]
+    assert page.handlers == []
+    assert page.data["results"][0]["subject"]["path"] == f"/models/{NASTY}", "the data lost something on the way"
+    assert NASTY in page.words.replace("\n", "")
+
+
+def test_a_checkpoint_with_hostile_tensor_names_renders(tmp_path: Path) -> None:
+    source = write_llama(tmp_path / "m")
+    tensors = load_file(source / "model.safetensors")
+    tensors["attn.<script>alert(x)</script>.weight"] = np.zeros((2, 2), np.float32)
+    evil = tmp_path / "<script>alert(3)<!--"
+    shutil.copytree(source, evil)
+    save_file(tensors, evil / "model.safetensors")
+    main_quietly("inspect", str(evil), "--html", str(tmp_path / "r.html"))
+    text = (tmp_path / "r.html").read_text(encoding="utf-8")
+    page = Reader(text)
+    assert "<script>alert(" not in text
+    assert "<!--" not in text.replace("<!doctype", "")
+    assert "attn.<script>alert(x)</script>.weight" in page.words
+    assert [kind for kind, _ in page.scripts].count("application/json") == 1
+
+
+def test_embedded_json_has_no_character_that_ends_its_element() -> None:
+    value = {"k": "</script><!--\u2028\u2029&amp;", "n": [1.5, None]}
+    text = embeddable(value)
+    assert not set(text) & set("<>&\u2028\u2029")
+    assert json.loads(text) == value
+
+
+# ------------------------------------------------------------------ sizes and edges
+def test_a_model_without_heads_to_analyse_still_gets_a_page(scan: dict[str, Any]) -> None:
+    empty = {**scan, "heads": [], "layers": [], "spectra": {**scan["spectra"], "heads": [], "first_layer": []}}
+    empty["model"] = {**scan["model"], "counts": {}}
+    empty["skipped"] = [{"what": "layer 0 (decoder 0)", "why": "cross-attention"}]
+    page = Reader(render([empty]))
+    assert "no self-attention head that could be analysed" in page.words
+    assert "cross-attention" in page.words
+
+
+def test_thirty_two_layers_of_thirty_two_heads_stay_small(scan: dict[str, Any]) -> None:
+    """Rows of a real head of width 64, over and over."""
+    big = json.loads(json.dumps(scan))
+    random = np.random.default_rng(0)
+    big["heads"], big["spectra"]["heads"] = [], []
+    for layer in range(32):
+        for head in range(32):
+            values = random.standard_normal((36, 2)).round(5).tolist()
+            big["heads"].append({**scan["heads"][0], "layer": layer, "head": head, "eigenvalues": values})
+            kernel, energy = random.standard_normal(64).round(4).tolist(), random.random(32).tolist()
+            row = {**scan["spectra"]["heads"][0], "layer": layer, "head": head, "kernel": kernel}
+            big["spectra"]["heads"].append({**row, "query_energy": energy, "key_energy": energy})
+    text = render([big])
+    assert len(table(Reader(text), "heads")) == 1024
+    assert len(text.encode()) < 6e6
+
+
+def test_long_series_stand_in_the_file_once(scan: dict[str, Any]) -> None:
+    kept = without_series({"a": list(range(100)), "b": [1, 2], "c": {"d": [[1, 2]] * 40}, "e": [{"x": 1}] * 40})
+    assert kept["a"] == "100 entries: see the tables"
+    assert kept["b"] == [1, 2]
+    assert kept["c"]["d"] == "40 entries: see the tables"
+    assert len(kept["e"]) == 40
+    assert rounded({"x": [1.23456789, 3, None, "t", True]}) == {"x": [1.2346, 3, None, "t", True]}
+
+
+# ------------------------------------------------------------------ the command
+def main_quietly(*arguments: str) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(arguments)
+    assert stop.value.code in (0, None)
+
+
+def test_a_stored_result_gives_the_same_file(tmp_path: Path) -> None:
+    made = ("spectrum", "rope", "alibi", "--context", "64")
+    first, stored, again = (str(tmp_path / name) for name in ("a.html", "r.json", "b.html"))
+    main_quietly(*made, "--html", first, "--json", stored)
+    main_quietly("report", stored, "--html", again, "--title", "Positional kernels: rope, alibi")
+    assert Path(first).read_text() == Path(again).read_text()
+
+
+def test_a_run_directory_is_read_by_its_result(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "result.json").write_text(json.dumps(making.trained("rope", 0, 0.9)))
+    main_quietly("report", str(tmp_path / "run"), "--html", str(tmp_path / "r.html"))
+    assert "1 run, 1 of them finished" in Reader((tmp_path / "r.html").read_text()).words
+
+
+@pytest.mark.parametrize(
+    ("content", "error", "words"),
+    [
+        (None, NotFound, "no file"),
+        ("{not json", BadFile, "cannot be read"),
+        ("[1, 2]", BadFile, "expected a result"),
+        ('{"schema": "someone/else/1"}', BadFile, "not one that Toposcope can show"),
+        ('{"schema": "toposcope/scan/9"}', BadFile, "another version"),
+    ],
+)
+def test_what_is_no_result_is_refused(
+    tmp_path: Path, content: str | None, error: type[Exception], words: str
+) -> None:
+    place = tmp_path / "r.json"
+    if content is not None:
+        place.write_text(content)
+    with pytest.raises(error, match=words):
+        read_results([place])
+
+
+def test_a_directory_without_a_result_and_nothing_at_all_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match=r"holds no result\.json"):
+        read_results([tmp_path])
+    with pytest.raises(BadValue, match="at least one"):
+        render([])

@@ -1,0 +1,57 @@
+"""Runs and result files, reached by key only."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.web.making import write_file, write_store
+from toposcope.errors import BadFile, NotFound
+from toposcope.web.library import Library, is_result
+
+
+@pytest.mark.parametrize(
+    "key", ["..", ".", "", "../aaaa1111", "aaaa1111/", "aaaa1111\x00", "aaaa", "a" * 5000, "aaaa1111\n"]
+)
+def test_only_whole_keys_open_a_run(tmp_path: Path, key: str) -> None:
+    library = Library(write_store(tmp_path / "runs"))
+    assert library.run("aaaa1111")["status"] == "done"
+    with pytest.raises(NotFound):
+        library.run(key)
+
+
+def test_a_directory_that_the_index_does_not_know_is_not_served(tmp_path: Path) -> None:
+    store = write_store(tmp_path / "runs")
+    (store / "dddd4444").mkdir()
+    (store / "dddd4444" / "result.json").write_text('{"schema": "toposcope/train/1"}')
+    with pytest.raises(NotFound):
+        Library(store).run("dddd4444")
+
+
+def test_wrong_files_are_told_at_once(tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match="no file"):
+        Library(None, [tmp_path / "none.json"])
+    for content in ("{", "[]", "{}", '{"schema": 3}', '{"schema": "other/1"}', "\udcff"):
+        place = tmp_path / "wrong.json"
+        place.write_bytes(content.encode("utf-8", "surrogateescape"))
+        with pytest.raises(BadFile):
+            Library(None, [place])
+
+
+def test_files_are_listed_and_read(tmp_path: Path) -> None:
+    library = Library(
+        None, [write_file(tmp_path / "a.json"), write_file(tmp_path / "b.json", schema="toposcope/scan/1")]
+    )
+    assert [(each["id"], each["schema"]) for each in library.files()] == [
+        ("r0", "toposcope/spectrum/1"),
+        ("r1", "toposcope/scan/1"),
+    ]
+    assert library.file("r1")[0] == "b.json"
+    assert library.runs() == []
+
+
+def test_what_counts_as_a_result() -> None:
+    assert is_result("out/scan.json")
+    assert not is_result("model/model.safetensors.index.json")
+    assert not is_result("smollm2")
