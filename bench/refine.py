@@ -10,7 +10,7 @@ from typing import Any
 from bench.row import Row, interleaved, table
 
 WIDTH, LAYERS, HEADS, TOKENS, BATCH = 256, 4, 8, 128, 8
-GOAL = 2.0  # a held regime may cost at most this many plain steps
+GOAL = 1.5  # plain steps; the uniform form has none: every head attends over the model's whole width
 
 
 def _model() -> Any:
@@ -71,8 +71,8 @@ def measure() -> list[Row]:
             f"{seconds * 1e3:.0f} ms",
             f"plain step {plain * 1e3:.0f} ms",
             f"{seconds / plain:.2f}x plain",
-            f"<= {GOAL:g}x plain",
-            seconds / plain <= GOAL,
+            "-" if "uniform" in name else f"<= {GOAL:g}x plain",
+            None if "uniform" in name else seconds / plain <= GOAL,
         )
         for name, seconds in zip(kinds, refined, strict=True)
     ]

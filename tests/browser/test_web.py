@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -16,17 +15,11 @@ from urllib.request import urlopen
 
 import pytest
 
+from tests.browser.browser import Visit, launched
 from tests.unit.tiny import write_llama
 from tests.unit.web.making import HOSTILE, write_spectrum, write_store
 
-playwright = pytest.importorskip("playwright.sync_api", reason="the browser tests need playwright")
-expect = playwright.expect
-CHROMIUM = next(
-    (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None
-)
-SHOTS = Path(__file__).parents[2] / "out" / "screenshots"
-AXE = Path(__file__).parent / "assets" / "axe.min.js"
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
+expect = pytest.importorskip("playwright.sync_api", reason="playwright is not installed").expect
 
 
 # ---------------------------------------------------------------- what the tests share
@@ -49,10 +42,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
-    with playwright.sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+    with launched() as browser:
         yield browser
-        browser.close()
 
 
 @pytest.fixture
@@ -155,18 +146,9 @@ def test_pages_look_right_and_are_accessible(
     page.wait_for_timeout(150)
     across, room = page.evaluate("[document.documentElement.scrollWidth, document.documentElement.clientWidth]")
     assert across <= room, "the page is wider than the window"
-    SHOTS.mkdir(parents=True, exist_ok=True)
-    page.screenshot(path=SHOTS / f"web-{name}-{scheme}-{width}.png", full_page=True)
-    if not with_axe:
-        return
-    page.evaluate(AXE.read_text(encoding="utf-8"))
-    found = page.evaluate("axe.run(document, { resultTypes: ['violations'] })")
-    bad = [
-        f"{each['id']} ({each['impact']}): {each['nodes'][0]['html'][:160]} {each['nodes'][0]['failureSummary']}"
-        for each in found["violations"]
-        if each["impact"] in ("serious", "critical")
-    ]
-    assert bad == []
+    seen = Visit(page)
+    seen.picture(f"web-{name}-{scheme}-{width}")
+    assert not with_axe or seen.violations() == []
 
 
 def test_the_theme_is_switched_and_remembered(opened: Any) -> None:
@@ -367,5 +349,5 @@ def test_a_report_opens_under_its_policy(opened: Any) -> None:
     page.click("text=Open the report")
     page.wait_for_selector("main h1")
     page.wait_for_timeout(800)
-    page.screenshot(path=SHOTS / "web-report-light-1280.png", full_page=True)
+    Visit(page).picture("web-report-light-1280")
     assert page.evaluate("window.origin") == "null"  # it cannot read anything else of this server

@@ -15,12 +15,13 @@ import torch
 import toposcope.models.proof
 from tests.reference.tiny import BUILDERS, build
 from toposcope.errors import BadValue
+from toposcope.models.about import weights_digest
 from toposcope.models.corpus import Corpus
 from toposcope.models.instrument import attached
 from toposcope.models.intervene import ablated
 from toposcope.models.load import Reference
 from toposcope.models.meter import Heads, Meter, Text, metering, texts_of
-from toposcope.models.proof import prove, weights_digest
+from toposcope.models.proof import prove
 from toposcope.models.resume import Resumable
 from toposcope.models.score import score
 from toposcope.models.view import view

@@ -18,6 +18,7 @@ COMMANDS = {
     "ls": "List known models, families or encodings.",
     "refine": "Add a diagonal to a rotary model, tune it, compare.",
     "report": "Stored results as one HTML file to send around.",
+    "reproduce": "Do the papers' claims hold? Train, measure, judge.",
     "runs": "List, show, remove or export finished and open runs.",
     "scan": "Where do these weights drive the tokens, head by head?",
     "serve": "Explore encodings, flow, heads and runs in a browser.",

@@ -176,7 +176,7 @@ def _determines(reference: Reference, sequences: Any, method: str, seed: int) ->
     import hashlib
 
     from toposcope._version import __version__
-    from toposcope.models.proof import weights_digest
+    from toposcope.models.about import weights_digest
     from toposcope.models.score import kind_of
 
     digest = hashlib.sha256()

@@ -52,13 +52,13 @@ def run(
     from toposcope.cli.pictures import checked_figure, title_of, write_pictures
     from toposcope.encodings import parse
     from toposcope.errors import BadValue
+    from toposcope.models.about import about_running
     from toposcope.models.corpus import cut
     from toposcope.models.instrument import attached
     from toposcope.models.load import load_reference, read_text
     from toposcope.models.loss import Wanted, measure_loss
-    from toposcope.models.view import view
     from toposcope.ranges import parse_heads, parse_range
-    from toposcope.results import emit_csv, emit_json, envelope, plain, subject
+    from toposcope.results import emit_csv, emit_json, envelope, plain
 
     started = time.perf_counter()
     checked_figure(figure)
@@ -101,7 +101,7 @@ def run(
             "encoding": [str(spec) for spec in specs], "layers": layers, "heads": heads, "each": each,
             "beyond": beyond, "seed": seed,
         }  # fmt: skip
-        about = {**subject(view(reference.model)), "path": str(reference.path)}
+        about = about_running(reference)
         result = envelope("loss", plain(found), about=about, options=options, seconds=time.perf_counter() - started)
         if json:
             emit_json(result, json)

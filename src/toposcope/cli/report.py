@@ -16,7 +16,9 @@ def run(
     ],
     html: Annotated[
         str | None,
-        typer.Option("--html", metavar="FILE", help="Where to write the report.", show_default="toposcope-report.html"),
+        typer.Option(
+            "--html", metavar="FILE", help="Where to write the report.", show_default="toposcope-report.html"
+        ),
     ] = None,
     figure: FigureOption = None,
     json: JsonOption = None,

@@ -8,13 +8,13 @@ projections of earlier layers. Afterwards the weights' hash and the model's outp
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from toposcope.errors import BadConfig
+from toposcope.models.about import weights_digest
 from toposcope.models.content import matched_view
 from toposcope.models.instrument import Instrument, attached
 from toposcope.models.intervene import ablated
@@ -100,16 +100,6 @@ def prove(
     return Proof(method, tuple(found), before, after)
 
 
-def weights_digest(model: Any) -> str:
-    """sha256 over the names, shapes and bytes of all parameters and buffers."""
-    digest = hashlib.sha256()
-    for name, tensor in sorted(model.state_dict().items()):
-        array = tensor.detach().cpu().contiguous().flatten()
-        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}\n".encode())
-        digest.update(memoryview(array.view(dtype=_byte()).numpy()))
-    return digest.hexdigest()
-
-
 @contextmanager
 def _projections(instrument: Instrument) -> Iterator[list[Any]]:
     """What enters the output projections of the layers, in their order, as torch hands it to them."""
@@ -140,9 +130,3 @@ def _run(instrument: Instrument, given: dict[str, Any], seen: list[Any]) -> tupl
             "attentions: which belongs to which cannot be told."
         )
     return inputs, output
-
-
-def _byte() -> Any:
-    import torch
-
-    return torch.uint8

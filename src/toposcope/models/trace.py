@@ -25,6 +25,7 @@ from toposcope import memory
 from toposcope.checkpoints.spec import Skipped
 from toposcope.encodings import Encoding, EncodingSpec
 from toposcope.errors import BadValue
+from toposcope.models.about import about_running
 from toposcope.models.content import Content, ContentReader
 from toposcope.models.corpus import Corpus, Ids, repeated
 from toposcope.models.instrument import Call, Instrument, attached
@@ -37,7 +38,6 @@ from toposcope.models.trace_memory import foresee, inner_width, needed
 from toposcope.models.trace_result import TraceResult
 from toposcope.models.trace_work import Work
 from toposcope.models.what_if import built, encoding
-from toposcope.results import subject
 
 Progress = Callable[[str, int], AbstractContextManager[Callable[[], None]]]
 REPEATS, REPEATED_TOKENS = 2, 512  # sequences of repeated random tokens, and their greatest length
@@ -95,9 +95,8 @@ def trace(
         kept = [(number, head) for number in chosen if number not in work.lost for head in chosen[number]]
         rows = tuple(work.row(number, head) for number, head in kept)
         compared = agreement(reader.view, rows, work.kernels) if compare and rows else None
-        about = {**subject(reader.view), **({"path": str(model.path)} if isinstance(model, Reference) else {})}
         return TraceResult(
-            about=about,
+            about=about_running(model),
             text=corpus.cut,
             sequences=len(corpus.sequences),
             tokens=longest,

@@ -203,6 +203,16 @@ class _Seen:
         return found
 
 
+class _Kept:
+    """What an installed diagonal rests on lives as long as the model, whether or not anybody holds `Installed`."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self.stack = stack
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        raise BadConfig("a copy of this model would have no diagonal. Remove it, copy, and install it in both.")
+
+
 @dataclass(frozen=True, eq=False)
 class _Making:
     form: Form
@@ -215,6 +225,7 @@ class _Making:
             raise BadValue("a diagonal is installed already; remove it first.")
         start, least = (given[number] if isinstance(given, Mapping) else given for given in (self.start, self.least))
         part = Diagonal(width, heads, form=self.form, start=start, least=least).to(next(module.parameters()))
+        part.keeps = _Kept(self.stack)
         module.add_module(_NAME, part)
         self.stack.callback(delattr, module, _NAME)
         return part
@@ -248,8 +259,10 @@ def _in_transformers(model: Any, making: _Making, layers: Sequence[int] | None) 
         x_BND = seen[call.site.number].take()
         q, k = part.appended(call.query_BHNR, call.key_BGMR, x_BND, call.scaling)
         v = call.value_BGMV.repeat_interleave(q.shape[1] // call.value_BGMV.shape[1], dim=1)
-        out = F.scaled_dot_product_attention(q, k, v, attn_mask=call.mask, is_causal=call.causal, scale=call.scaling)
-        return out.transpose(1, 2)
+        out = F.scaled_dot_product_attention(
+            q, k, _widened(v, q), attn_mask=call.mask, is_causal=call.causal, scale=call.scaling
+        )
+        return out[..., : v.shape[-1]].transpose(1, 2)
 
     instrument.rewrites.append(rewrite)
     stack.callback(instrument.rewrites.remove, rewrite)
@@ -283,9 +296,15 @@ def _longer(inner: Callable[..., Any], part: Diagonal, seen: _Seen) -> Callable[
         q, k = part.appended(q, k, seen.take(), scaling)
         if each > 1:  # every head has a key of its own now
             module, v = _Ungrouped(module), v.repeat_interleave(each, dim=1)
-        return inner(module, q, k, v, mask, scaling=scaling, **rest)
+        out, weights = inner(module, q, k, _widened(v, q), mask, scaling=scaling, **rest)
+        return out[..., : v.shape[-1]], weights
 
     return attend
+
+
+def _widened(v: Tensor, q: Tensor) -> Tensor:
+    """Values as wide as queries: fused kernels want that, and without them attention would hold n x n numbers."""
+    return F.pad(v, (0, q.shape[-1] - v.shape[-1]))
 
 
 class _Ungrouped:

@@ -119,7 +119,7 @@ def dots_and_mean(
 ) -> Spec:  # fmt: skip
     """A dot for each row, and the line through the means."""
     vertical = quantity(y, **({"domain": list(domain)} if domain else {"zero": False}))
-    horizontal = quantity(x, zero=False, nice=False)
+    horizontal = {**quantity(x, zero=False, nice=False), "axis": {"tickMinStep": 1}}
     layers: list[Spec] = [
         {
             "mark": {"type": "point", "size": 22, "filled": True, "opacity": 0.45, "color": PALETTE[0]},

@@ -18,7 +18,10 @@ def build(result: Mapping[str, Any], page: Page) -> None:
     rows = [_row(head, texts, base) for head in found["heads"]]
     page.facts += [
         (str(len(rows)), "heads removed in turn"),
-        *((f"{_mean(text['base']):.3f}", f"{found['unit']}, {text['name']}") for text in found["texts"]),
+        *(
+            (f"{round(_mean(text['base']), 3) + 0.0:.3f}", f"{found['unit']}, {text['name']}")
+            for text in found["texts"]
+        ),
     ]
     if not rows:
         page.add("What to make of it", Says(("No head was measured.",)))
@@ -125,8 +128,8 @@ def _meaning(found: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> lis
         return ["Nothing was measured on the text itself."]
     worst = ranked[0]
     sentences = [
-        f"Head {worst['layer']}.{worst['head']} matters most: without it the score on the text is "
-        f"{worst['damage_text']:+.3f} {found['unit']} worse."
+        f"Head {worst['layer']}.{worst['head']} matters most: without it the score on the text is worse "
+        f"by {worst['damage_text']:.3f} (in {found['unit']})."
     ]
     total = sum(max(0.0, row["damage_text"]) for row in ranked)
     if total > 0 and len(ranked) > 4:

@@ -49,7 +49,10 @@ def _meaning(cells: Sequence[Mapping[str, Any]], open_: int) -> list[str]:
         floor, ceiling = best["floor"], best["ceiling"]
         between = ""
         if floor is not None and ceiling is not None and ceiling > floor:
-            between = f", {(best['mean'] - floor) / (ceiling - floor):.0%} of the way from floor to ceiling"
+            share = (best["mean"] - floor) / (ceiling - floor)
+            between = (
+                f", {share:.0%} of the way from floor to ceiling" if share > 0 else ", not above the task's floor"
+            )
         words = f"{task}: {best['encoding']} does best with {best['mean']:.1%}{between}."
         if len(mine) > 1 and best["half"] is not None:
             low = best["mean"] - best["half"]

@@ -39,6 +39,7 @@ def build(result: Mapping[str, Any], page: Page) -> None:
         page.add("What to make of it", Says(("No head was traced.",)))
         return
     rows = [_row(head) for head in heads]
+    max(rows, key=_positional)["shown_first"] = True
     table = page.rows("traced heads", rows)
     page.add("What to make of it", Says(tuple(_meaning(result, rows))))
     words = "The strongest of the patterns a head passes the threshold of; a dot where it passes none."
@@ -120,6 +121,7 @@ def _row(head: Mapping[str, Any]) -> dict[str, Any]:
         "head": head["head"],
         "pattern": best,
         "says": _says(head, scores),
+        "shown_first": False,
         "peak_offset": head["peak_offset"],
         **metrics,
         **{f"on_{name}": scores[name] for name in known},
@@ -181,10 +183,7 @@ def _meaning(result: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> li
 
 
 def _kernels(page: Page, rows: Sequence[Mapping[str, Any]]) -> Chart | None:
-    def share(row: Mapping[str, Any]) -> float:
-        return row["position"] or row["toeplitz"] or 0.0
-
-    best = sorted((row for row in rows if row["kernel"]), key=lambda row: -share(row))[:POSITIONAL]
+    best = sorted((row for row in rows if row["kernel"]), key=lambda row: -_positional(row))[:POSITIONAL]
     points = [
         {"head": f"{row['layer']}.{row['head']}", "offset": t, "kernel": value}
         for row in best
@@ -199,6 +198,12 @@ def _kernels(page: Page, rows: Sequence[Mapping[str, Any]]) -> Chart | None:
         page.rows("trace kernels", points),
         charts.line("offset", "kernel", colour="head", zero=True),
     )
+
+
+def _positional(row: Mapping[str, Any]) -> float:
+    """How much of a head's logits position alone makes, by the best measure there is."""
+    known = (row[key] for key in ("position", "gram_position", "toeplitz"))
+    return next((float(value) for value in known if value is not None), 0.0)
 
 
 def _depth(page: Page, rows: Sequence[Mapping[str, Any]]) -> list[Chart]:

@@ -99,6 +99,10 @@ def test_every_head_of_a_llama_equals_dense(llama: toposcope.Model) -> None:
             folded = replace(head, q=head.q * gain, k=head.k * gain, v=head.v * gain)
             row = head_dynamics(layer, head.head, storage_error=0.0, context=64).as_dict()
             compare(row, dense(folded, layer.encoding.rotary))
+            upper = [complex(*pair) for pair in row["eigenvalues"]]
+            both = [*upper, *(value.conjugate() for value in upper if value.imag > 0)]
+            theirs = np.linalg.eigvals(folded.v @ folded.o)
+            assert np.sort_complex(both) == pytest.approx(np.sort_complex(theirs), rel=1e-4)
             assert row["symU"]["inertia"] == row["symW"]["inertia"] == [4, 4, 8]
             assert row["rope"]["lmin_by_offset"][-4] == pytest.approx(
                 np.linalg.eigvalsh(sym(logit_matrix(folded, layer.encoding.rotary, -4)))[0]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+import gc
 import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from tests.reference.tiny import build, inputs
 from toposcope import refine
@@ -82,6 +85,32 @@ def test_installed_changes_the_model_and_removed_leaves_it(name: str, form: Any)
             assert sum(p.numel() for p in installed.parameters()) == 3 * 32
         assert torch.equal(model(**given).logits, before)
     assert list(model.state_dict()) == names
+
+
+@pytest.mark.parametrize("form", ["slice", "uniform"])
+def test_fused_attention_takes_it(form: Any) -> None:
+    """With only the kernel allowed that never holds n x n numbers; it wants values as wide as queries."""
+    ids = torch.randint(3, 20, (1, 8), generator=torch.Generator().manual_seed(1))
+    for model in (build("llama"), _lab()):
+        with torch.no_grad(), refine.with_diagonal(model, form=form, start=0.05) as installed:
+            _spread(installed)
+            expected = model(ids)
+            with sdpa_kernel([SDPBackend.FLASH_ATTENTION]):
+                ours = model(ids)
+        assert torch.allclose(getattr(ours, "logits", ours), getattr(expected, "logits", expected), atol=1e-5)
+
+
+def test_it_stays_in_force_when_nobody_holds_it() -> None:
+    for model in (build("llama"), _lab()):
+        ids = torch.arange(3, 12)[None]
+        with torch.no_grad():
+            before = model(ids)
+            refine.install(model, form="uniform", start=0.5)
+            gc.collect()
+            after = model(ids)
+        assert not torch.allclose(getattr(after, "logits", after), getattr(before, "logits", before), atol=1e-4)
+        with pytest.raises(BadConfig, match="Remove it, copy"):
+            copy.deepcopy(model)
 
 
 def test_padding_stays_hidden() -> None:

@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import save_file
 
 import toposcope
-from tests.unit.tiny import CONFIG, tensors
+from tests.unit.tiny import CONFIG, tensors, write_llama
 from toposcope.checkpoints.fold import fold
 from toposcope.encodings import NONE, learned, parse, random, rope, sinusoidal
 from toposcope.results import plain
@@ -155,3 +155,23 @@ def test_a_short_table_of_positions_is_enough_for_the_split(tmp_path: Path) -> N
 def test_no_split_where_a_norm_stands_between_embedding_and_layer_0(tmp_path: Path) -> None:
     norm = {"word_embeddings_layernorm.weight": np.ones(8, np.float32)}
     assert scanned(tiny_gpt2(tmp_path / "m", **norm))[0].first_layer == ()
+
+
+def test_the_kept_kernel_is_the_mean_logit_of_a_token_with_its_like(tmp_path: Path) -> None:
+    """g(t) = scale tr(R_t Q C K^T) with R_t written out for half-split pairs, over the sum of the amplitudes."""
+    with toposcope.load(write_llama(tmp_path / "m")) as model:
+        (found,) = model_spectra(model, [1], context=64, encodings=[("own", None)])
+        moment, layer = second_moment(model), model.layers[1]
+        for row, head in zip(found.heads, layer.heads, strict=True):
+            folded = fold(layer, head)
+            inner = folded.scale * folded.q @ moment @ folded.k.T  # (4, 4): pairs are (0, 2) and (1, 3)
+            speeds = np.array([1.0, 10000.0**-0.5])
+            values, sizes = np.zeros(64), 0.0
+            for pair, speed in enumerate(speeds):
+                one, two = pair, pair + 2
+                real, imaginary = inner[one, one] + inner[two, two], inner[two, one] - inner[one, two]
+                values += real * np.cos(speed * np.arange(64)) - imaginary * np.sin(speed * np.arange(64))
+                sizes += np.hypot(real, imaginary)
+            assert row.kernel_from == 0
+            assert row.kernel == pytest.approx(values / sizes, abs=1e-4)
+            assert row.kernel[row.peak_offset or 0] == pytest.approx(row.peak_share, rel=1e-3)

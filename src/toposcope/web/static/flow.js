@@ -22,10 +22,10 @@
   const matrix = (letter, words, first) => {
     const at = (suffix, label, value, range) => slider({ id: letter + suffix, label, ...range, value: number(letter + suffix, value), change });
     const size = { min: -3, max: 3, step: 0.05 }, angle = { min: -180, max: 180, step: 1, format: (x) => x + "°" };
-    const parts = { 1: at("1", "Eigenvalue 1", first, size), 2: at("2", "Eigenvalue 2", first, size), 3: at("3", "Eigenvalue 3", first, size), _axes: at("_axes", "Axes at", 0, angle), _turn: at("_turn", "Then turned by", 0, angle) };
+    const parts = { 1: at("1", "λ₁", first, size), 2: at("2", "λ₂", first, size), 3: at("3", "λ₃", first, size), _axes: at("_axes", "axes at", 0, angle), _turn: at("_turn", "turned", 0, angle) };
     return { letter, parts, shown: element("code", { class: "matrix", id: letter + "-shown" }), words };
   };
-  const V = matrix("v", "V: what a token does to those that look at it", -1);
+  const V = matrix("v", "V: what a token hands on", -1);
   const W = matrix("w", "W: who looks at whom", 1);
   const preset = choice({ id: "preset", label: "Preset", options: presets.map((each) => each.name), value: word("preset", "collapse"), change: () => { defaults(); arrange(); change(); } });
   const about = element("p", { class: "small soft", id: "preset-about" });

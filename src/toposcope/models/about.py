@@ -1,0 +1,29 @@
+"""What was analysed, for results on a running model: the same words as for a checkpoint."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+from toposcope.models.load import Reference
+from toposcope.models.view import view
+from toposcope.results import subject
+
+
+def about_running(model: Any) -> dict[str, Any]:
+    """Path where it has one, family, encodings, and the hash of all weights the model runs with."""
+    module = model.model if isinstance(model, Reference) else model
+    known = {**subject(view(module)), "sha256": weights_digest(module)}
+    return {**known, "path": str(model.path)} if isinstance(model, Reference) else known
+
+
+def weights_digest(model: Any) -> str:
+    """sha256 over the names, shapes and bytes of all parameters and buffers."""
+    import torch
+
+    digest = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        array = tensor.detach().cpu().contiguous().flatten()
+        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}\n".encode())
+        digest.update(memoryview(array.view(dtype=torch.uint8).numpy()))
+    return digest.hexdigest()

@@ -1,0 +1,72 @@
+"""`toposcope reproduce`: a small grid through the store, resumed, and the pages it writes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from toposcope.cli import main
+from toposcope.errors import BadValue
+from toposcope.lab.config import RunConfig
+from toposcope.lab.reproduce import coupling
+
+
+def tiny(size: coupling.Size, seeds: range) -> list[RunConfig]:
+    sizes = {"steps": 2, "batch": 4, "width": 8, "heads": 2, "ff": 8}
+    return [
+        RunConfig("distance", encoding, seed, variant=variant, **sizes)
+        for seed in seeds
+        for encoding, variant in (("rope", "described"), ("none", "described"), ("rope", "published"))
+    ]
+
+
+def call(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(["reproduce", *arguments])
+    return int(ended.value.code or 0)
+
+
+def test_coupling_runs_its_grid_once_and_writes_its_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(coupling, "grid", tiny)
+    store, told = tmp_path / "store", tmp_path / "told.json"
+    arguments = ("coupling", "--store", str(store), "--seeds", "2", "--workers", "1")
+    assert call(*arguments, "--json", str(told), "--html", str(tmp_path / "page.html")) == 0
+    out, log = capsys.readouterr()
+    assert "6 runs, 0 done already; the others take about" in log
+    assert "rope ahead" in out
+    result = json.loads(told.read_text())
+    assert result["schema"] == "toposcope/reproduce/1"
+    assert result["runs_done"] == 6
+    assert {cell["encoding"] for cell in result["table"]} == {"rope", "none"}
+    keys = {config.key() for config in tiny(coupling.SIZES["demo"], range(2))}
+    assert {key for cell in result["table"] for key in cell["runs"]} == keys
+    text = (store / "reproduce-coupling.md").read_text()
+    assert "rope less none on distance, accuracy" in text
+    assert all(f"`{key[:8]}`" in text for key in keys)
+    assert "rope less none on distance" in (tmp_path / "page.html").read_text()
+    before = {path: path.stat().st_mtime_ns for path in store.glob("*/result.json")}
+    assert call(*arguments, "--json", "-") == 0
+    out, log = capsys.readouterr()
+    assert "6 runs, all done already" in log
+    assert json.loads(out)["numbers"] == result["numbers"]
+    assert {path: path.stat().st_mtime_ns for path in store.glob("*/result.json")} == before
+
+
+def test_dynamics_needs_no_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert call("dynamics", "--markdown", "page.md") == 0
+    assert "definiteness imposed" in capsys.readouterr().out
+    assert [path.name for path in tmp_path.iterdir()] == ["page.md"]
+
+
+def test_an_unknown_size_is_named(tmp_path: Path) -> None:
+    with pytest.raises(BadValue, match="'large' is no size"):
+        coupling.find_size("large")
+    assert call("coupling", "--size", "large", "--store", str(tmp_path / "store")) == 2
+    assert not (tmp_path / "store").exists()
