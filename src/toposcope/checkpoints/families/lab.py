@@ -6,8 +6,10 @@ was trained of them (a table, a network) stands among the tensors. From both, `l
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,6 +35,18 @@ TRAINED: Mapping[str, tuple[str, ...]] = {
     "cope": ("table",),
     "pope": ("phase",),
 }
+
+
+def model_directory(target: str | Path) -> Path | None:
+    """Where a model that `toposcope train` wrote lies: in a directory, or in 'model' inside it; None: it is none."""
+    for place in (Path(target), Path(target) / "model"):
+        try:
+            said = json.loads((place / "config.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            continue
+        if isinstance(said, dict) and said.get("model_type") == MODEL_TYPE:
+            return place
+    return None
 
 
 @dataclass(frozen=True)

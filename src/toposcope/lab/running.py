@@ -1,0 +1,70 @@
+"""A model of the laboratory as `trace` and `ablate` take models, with sentences of its own task for a text."""
+
+# mypy: allow-subclassing-any
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from toposcope.errors import BadValue
+from toposcope.lab.export import CONFIG, description
+from toposcope.lab.load import load_model
+from toposcope.lab.model import Transformer
+from toposcope.lab.tasks import PROFILES, Batch, Task, find
+from toposcope.models.corpus import Corpus
+
+_STREAM = 5  # of the sentences drawn here: none that a run trains or tests on
+
+
+class Running(nn.Module):
+    """A trained model under the names that transformers' models have."""
+
+    def __init__(self, inner: Transformer, path: Path) -> None:
+        super().__init__()
+        self.inner, self.path = inner, path
+        self.config = SimpleNamespace(to_dict=lambda: description(inner.config))
+
+    def forward(self, input_ids: Tensor, **_: Any) -> Tensor:
+        return self.inner(input_ids)
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        return self.inner.state_dict(*args, **kwargs)
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        return self.inner.embed
+
+
+def load_running(directory: Path) -> Running:
+    """The model of a directory, in evaluation mode."""
+    return Running(load_model(directory), directory).eval()
+
+
+def own_task(directory: Path, model: Transformer) -> Task:
+    """The task a model was trained on, in the size it was trained for."""
+    name = json.loads((directory / CONFIG).read_text(encoding="utf-8")).get("task")
+    if name is None:
+        raise BadValue(f"{directory} does not say on which task it was trained. Train it with 'toposcope train'.")
+    shape = (model.config.vocabulary, model.config.classes, model.config.length)
+    for profile in PROFILES:
+        for options in ({}, {"collide": True}) if name == "distance" else ({},):
+            task = find(name, profile, **options)
+            if (task.vocabulary, task.classes, task.length) == shape:
+                return task
+    raise BadValue(f"{directory} was trained on '{name}' in a size that is none of {', '.join(PROFILES)}.")
+
+
+def sentences(task: Task, count: int, seed: int = 0) -> Batch:
+    """Sentences of the task that no run has trained or been tested on."""
+    return task.generate(count, torch.Generator().manual_seed(16 * seed + _STREAM))
+
+
+def corpus(task: Task, count: int, seed: int = 0) -> Corpus:
+    """The same as sequences of token numbers, padding cut off."""
+    batch = sentences(task, count, seed)
+    found = tuple(ids[:length].numpy() for ids, length in zip(batch.ids_BN, batch.lengths_B.tolist(), strict=True))
+    return Corpus(task.name, found, f"{count} sentences of the task '{task.name}'")
