@@ -17,9 +17,9 @@ and with damages in descending order d_1 >= d_2 >= ...
 
 d_max alone says little: on some tasks every head costs much. The concentration is what is specific.
 
-Where the model has hardly any skill to lose, all but d_max is None: for an accuracy where a - phi < 0.1, which is
-about ten standard errors of 2048 answers; for a loss, accordingly, where phi - a is less than ten times `noise`, the
-standard error of that difference. Without a floor only d_max, share and gini are defined, and damages have no cap.
+Where the model has hardly any skill to lose, all but d_max is None: for an accuracy where a - phi < 0.1; for a
+loss, whose size says nothing by itself, where phi - a is less than three times `noise`, the standard error of that
+difference. Without a floor only d_max, share and gini are defined, and damages have no cap.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Array = NDArray[np.float64]
 Score = Literal["accuracy", "loss"]
 
 LEAST_ACCURACY = 0.1  # of accuracy above the floor
-LEAST_ERRORS = 10  # standard errors of loss below the floor
+LEAST_ERRORS = 3  # standard errors of loss below the floor
 _ROUNDING = 1e-12  # 0.9 - 0.8 is not less than 0.1
 _BLOCK = 2**22  # numbers drawn at once by the bootstrap
 
