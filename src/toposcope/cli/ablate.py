@@ -86,6 +86,7 @@ def run(
     from toposcope.checkpoints.families.lab import model_directory
     from toposcope.cli.ablate_words import print_ablation, print_proof
     from toposcope.cli.pictures import checked_figure, title_of, write_pictures
+    from toposcope.errors import BadValue
     from toposcope.journal import Journal, key_of
     from toposcope.models.ablation import summarise
     from toposcope.models.corpus import cut
@@ -99,8 +100,10 @@ def run(
     if small is not None:
         from toposcope.cli.ablate_lab import run_lab
 
-        run_lab(small, seed=seed, json=json, csv=csv)
+        run_lab(small, seed=seed, json=json, csv=csv, html=html, figure=figure)
         return
+    if check and figure:
+        raise BadValue("there is no figure of a proof: --check goes with --html and --json.")
     checked_figure(figure)
     names = ["text"] if check else _texts(only)
     asked: list[Heads] | None = None if heads in (None, "all") else [(each,) for each in parse_heads(heads)]
@@ -128,10 +131,13 @@ def run(
     if check:
         proof = _prove(reference, texts, layers, heads, asked, method, seed)
         about = _about(reference, proof.weights_before)
+        seconds = time.perf_counter() - started
+        proved = envelope("ablate-check", proof.as_dict(), about=about, options=options, seconds=seconds)
         if json:
-            seconds = time.perf_counter() - started
-            emit_json(envelope("ablate-check", proof.as_dict(), about=about, options=options, seconds=seconds), json)
+            emit_json(proved, json)
         print_proof(said, proof, model)
+        for file in write_pictures([proved], html, None, title=title_of(model, reference.path)):
+            said.print(f"Written: {file}", soft_wrap=True)
         if not proof.holds:
             raise typer.Exit(1)
         return

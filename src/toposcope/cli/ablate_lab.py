@@ -15,13 +15,19 @@ if TYPE_CHECKING:
 SENTENCES = 2048
 
 
-def run_lab(directory: Path, *, seed: int, json: str | None, csv: str | None) -> None:
+def run_lab(
+    directory: Path, *, seed: int, json: str | None, csv: str | None, html: str | None, figure: str | None
+) -> None:
     """Measure, print and write the map of a trained small model."""
     from toposcope.checkpoints import load
+    from toposcope.cli.pictures import write_pictures
+    from toposcope.errors import BadValue
     from toposcope.lab.ablation import ablation_map
     from toposcope.lab.running import load_running, own_task, sentences
     from toposcope.results import emit_csv, emit_json, envelope, subject
 
+    if figure:
+        raise BadValue("there is no figure for a model of the laboratory; --html draws its map.")
     started = time.perf_counter()
     model = load_running(directory)
     task = own_task(directory, model.inner)
@@ -31,15 +37,17 @@ def run_lab(directory: Path, *, seed: int, json: str | None, csv: str | None) ->
             layer.weights  # noqa: B018 - the hash is of what was read
         about = subject(opened)
     body = {"task": task.name, "ablation": found}
+    options = {"sentences": SENTENCES, "seed": seed}
+    result = envelope("lab-ablate", body, about=about, options=options, seconds=time.perf_counter() - started)
     if json:
-        options = {"sentences": SENTENCES, "seed": seed}
-        emit_json(
-            envelope("lab-ablate", body, about=about, options=options, seconds=time.perf_counter() - started), json
-        )
+        emit_json(result, json)
+    written = write_pictures([result], html, None, title=f"{task.name}: {directory.resolve().parent.name}")
     if csv:
         emit_csv(_rows(found), csv)
     if "-" not in (json, csv):
         print_map(console(), task.name, found)
+        for name in written:
+            console().print(f"Written: {name}", soft_wrap=True)
 
 
 def _rows(found: dict[str, Any]) -> list[dict[str, Any]]:

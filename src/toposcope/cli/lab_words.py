@@ -54,7 +54,8 @@ def duration(seconds: float | None) -> str:
 
 def title(config: Mapping[str, Any]) -> str:
     """A run in a few words."""
-    return f"{config.get('task', '?')}  {config.get('encoding', '?')}  seed {config.get('seed', '?')}"
+    cell = f"  {config['cell']}" if "cell" in config else ""
+    return f"{config.get('task', '?')}  {config.get('encoding', '?')}{cell}  seed {config.get('seed', '?')}"
 
 
 def cut(text: str, width: int) -> str:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from toposcope.cli.common import JsonOption, ModelArgument, console, progress
+from toposcope.cli.common import HtmlOption, JsonOption, ModelArgument, console, progress
 
 
 def run(
@@ -33,6 +33,7 @@ def run(
     norms: Annotated[bool, typer.Option("--norms", help="Tune the norms as well, in both arms.")] = False,
     seed: Annotated[int, typer.Option("--seed", help="The order of the sequences.")] = 0,
     json: JsonOption = None,
+    html: HtmlOption = None,
 ) -> None:
     """Add x_i^T D x_j to the logits of a trained rotary model, tune only D, and measure (needs the [hf] extra).
 
@@ -40,6 +41,7 @@ def run(
     """
     from pathlib import Path
 
+    from toposcope.cli.pictures import title_of, write_pictures
     from toposcope.cli.refine_words import print_refine
     from toposcope.errors import BadValue
     from toposcope.files import write_json
@@ -78,8 +80,11 @@ def run(
         forget(place)
     if json:
         emit_json(result, json)
+    written = write_pictures([result], html, None, title=title_of(model, Path(result["subject"]["path"])))
     if json != "-":
         print_refine(console(), result, place)
+        for name in written:
+            console().print(f"  {name}", soft_wrap=True)
 
 
 def _finished(place: Any, options: dict[str, Any]) -> dict[str, Any] | None:

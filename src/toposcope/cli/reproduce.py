@@ -50,22 +50,23 @@ def run(
     from toposcope.results import emit_json
 
     if what is What.dynamics:
-        shown = [_dynamics()]
+        result = _dynamics()
     else:
-        shown = _coupling(size, seeds, workers, store)
+        result = _coupling(size, seeds, workers, store)
         markdown = markdown or str(Path(store) / "reproduce-coupling.md")
-    result = shown[0]
     if markdown:
         write_text(Path(markdown), page(result))
     if html:
         from toposcope.report import write_report
 
-        write_report(html, shown, title=f"Toposcope: reproduce {what.value}")
+        write_report(html, [result], title=f"Toposcope: reproduce {what.value}")
     if json:
         emit_json(result, json)
     if json != "-":
         out = console()
         _print(out, result["claims"])
+        if result["skipped"]:
+            out.print(f"{len(result['skipped'])} runs failed; the same command tries them again")
         for where in (markdown, html):
             if where:
                 out.print(f"the page: {where}", soft_wrap=True)
@@ -81,8 +82,7 @@ def _dynamics() -> dict[str, Any]:
     return envelope("reproduce", {"what": "dynamics", "claims": claims}, about=None, options={}, seconds=seconds)
 
 
-def _coupling(name: str, seeds: str | None, workers: int | None, where: str) -> list[dict[str, Any]]:
-    """The reproduction, and its described runs as a sweep, whose charts stand in the same report."""
+def _coupling(name: str, seeds: str | None, workers: int | None, where: str) -> dict[str, Any]:
     from toposcope.lab.reproduce.coupling import CLAIMS, find_size, grid
     from toposcope.lab.reproduce.evidence import Evidence
     from toposcope.lab.reproduce.outcome import judged_claims, numbers, table
@@ -92,7 +92,6 @@ def _coupling(name: str, seeds: str | None, workers: int | None, where: str) -> 
     from toposcope.runs.grid import jobs, read_seeds
     from toposcope.runs.queue import Queue
     from toposcope.runs.store import Store
-    from toposcope.runs.table import table as cells
 
     started = time.perf_counter()
     size = find_size(name)
@@ -111,18 +110,7 @@ def _coupling(name: str, seeds: str | None, workers: int | None, where: str) -> 
     evidence = Evidence(results)
     options = {"size": name, "seeds": len(chosen), "store": where}
     seconds = time.perf_counter() - started
-    described = [result for result in results if result["config"]["variant"] == "described"]
-    sweep = envelope(
-        "sweep",
-        {
-            "cells": cells((result["config"], result) for result in described),
-            "runs": [{"key": result["key"], "status": "done"} for result in described],
-        },
-        about=None,
-        options={**options, "variant": "described"},
-        seconds=seconds,
-    )
-    reproduction = envelope(
+    return envelope(
         "reproduce",
         {
             "what": "coupling",
@@ -137,7 +125,6 @@ def _coupling(name: str, seeds: str | None, workers: int | None, where: str) -> 
         seconds=seconds,
         skipped=[{"what": key, "why": words.get(key)} for key, result in found.items() if result is None],
     )
-    return [reproduction, sweep]
 
 
 def _announcement(store: Store, configs: Sequence[RunConfig], size: Size, workers: int) -> str:

@@ -11,13 +11,14 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from toposcope.lab.config import RunConfig
+    from toposcope.lab.text.config import ProbeConfig
     from toposcope.runs.queue import Event
 
 
 class Watcher:
     """Called with every event of a queue. Bars only on a terminal; lines everywhere, on standard error."""
 
-    def __init__(self, log: Console, configs: Sequence[RunConfig]) -> None:
+    def __init__(self, log: Console, configs: Sequence[RunConfig] | Sequence[ProbeConfig]) -> None:
         self._log, self._all, self._ended = log, len(configs), 0
         self._steps = {config.key(): int(config.settings["steps"]) for config in configs}
         self._reached: dict[str, int] = {}

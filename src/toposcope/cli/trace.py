@@ -25,6 +25,8 @@ from toposcope.cli.common import (
 if TYPE_CHECKING:
     from toposcope.models.sites import Site
 
+PICTURED = 4  # heads whose logits are kept when nobody says which: the most positional ones
+
 
 def run(
     model: ModelArgument,
@@ -45,6 +47,15 @@ def run(
     ] = 512,
     encoding: Annotated[
         str | None, typer.Option("--encoding", metavar="NAME", help="Put this encoding into the traced heads.")
+    ] = None,
+    logits: Annotated[
+        str | None,
+        typer.Option(
+            "--logits",
+            metavar="3.2,5.0",
+            help="Picture these heads' logits ('none': of no head).",
+            show_default=f"{PICTURED} heads",
+        ),
     ] = None,
     seed: Annotated[int, typer.Option("--seed", help="Seed of the drawn and of the random tokens.")] = 0,
     json: JsonOption = None,
@@ -68,6 +79,7 @@ def run(
     from toposcope.models.instrument import attached
     from toposcope.models.load import load_reference, read_text
     from toposcope.models.trace import trace
+    from toposcope.ranges import parse_heads as parse_pairs
     from toposcope.ranges import parse_range
     from toposcope.results import emit_csv, emit_json, envelope
 
@@ -75,6 +87,7 @@ def run(
     checked_figure(figure)
     if encoding is not None:
         parse(encoding)  # complain before the model is loaded
+    pictured = PICTURED if logits is None else [] if logits == "none" else parse_pairs(logits)
     reference: Any
     small = model_directory(model)
     if small is not None:
@@ -97,6 +110,7 @@ def run(
             dense_limit=dense_limit,
             seed=seed,
             other=None if encoding is None else parse(encoding),
+            logits=pictured,
             progress=progress,
         )
     options = {
@@ -109,6 +123,7 @@ def run(
         "heads": heads,
         "dense_limit": dense_limit,
         "encoding": encoding,
+        "logits": logits,
         "seed": seed,
     }
     result = envelope(

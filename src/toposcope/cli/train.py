@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from toposcope.cli.common import JsonOption, console
+from toposcope.cli.common import HtmlOption, JsonOption, console
 from toposcope.cli.lab_words import (
     ProfileOption,
     QuirkOption,
@@ -52,12 +52,14 @@ def run(
     ] = None,
     store: StoreOption = "runs",
     json: JsonOption = None,
+    html: HtmlOption = None,
 ) -> None:
     """Train a small model on one task. Stopped or killed, it goes on where it was when called again."""
     from toposcope.runs.local import THREADS
 
     if "numpy" not in sys.modules:
         os.environ.update(dict.fromkeys(THREADS, str(threads)))
+    from toposcope.cli.pictures import write_pictures
     from toposcope.results import emit_json, envelope
     from toposcope.runs.grid import grid, jobs
 
@@ -69,21 +71,21 @@ def run(
     torch.set_num_threads(threads)
     with _watching(config) as watch:
         directory, result, new = _in_directory(Path(out), job, watch) if out else _in_store(store, job, watch)
+    body = {key: value for key, value in result.items() if key not in ("schema", "toposcope", "seconds")}
+    told = envelope(
+        "train",
+        {**body, "directory": str(directory), "trained_now": new, "training_seconds": result["seconds"]},
+        about=None,
+        options={"store": None if out else store, "out": out, "threads": threads},
+        seconds=time.perf_counter() - started,
+    )
     if json:
-        options = {"store": None if out else store, "out": out, "threads": threads}
-        body = {key: value for key, value in result.items() if key not in ("schema", "toposcope", "seconds")}
-        emit_json(
-            envelope(
-                "train",
-                {**body, "directory": str(directory), "trained_now": new, "training_seconds": result["seconds"]},
-                about=None,
-                options=options,
-                seconds=time.perf_counter() - started,
-            ),
-            json,
-        )
+        emit_json(told, json)
+    written = write_pictures([told], html, None, title=title(config.as_dict()))
     if json != "-":
         _print(config, result, directory, new)
+        for name in written:
+            console().print(f"Written: {name}", soft_wrap=True)
 
 
 def _in_store(store: str, job: Job, watch: Watch) -> tuple[Path, dict[str, Any], bool]:

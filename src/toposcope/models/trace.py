@@ -9,6 +9,8 @@ nothing of it is kept but numbers. Per head, over sequences, median and quartile
   the input: gram_content, gram_mixed, gram_position, gram_cross, from means over sequences;
 * the mean kernel (3.7), its peak and kernel_rho, its contraction at the sequence's length;
 * scores and names of attention patterns (`models.patterns`), mean distance and entropy.
+
+Of a few heads, the logits of the first sequence are kept as small pictures beside their Toeplitz part.
 """
 
 from __future__ import annotations
@@ -34,8 +36,10 @@ from toposcope.models.sites import Site, checked_heads, checked_site
 from toposcope.models.trace_agreement import agreement
 from toposcope.models.trace_contraction import DENSE_LIMIT
 from toposcope.models.trace_head import in_input_only
+from toposcope.models.trace_logits import LogitPicture, picture
 from toposcope.models.trace_memory import foresee, inner_width, needed
-from toposcope.models.trace_result import TraceResult
+from toposcope.models.trace_result import HeadTrace, TraceResult
+from toposcope.models.trace_rows import head_logits
 from toposcope.models.trace_work import Work
 from toposcope.models.what_if import built, encoding
 
@@ -53,19 +57,22 @@ def trace(
     compare: bool = True,
     seed: int = 0,
     other: str | EncodingSpec | None = None,
+    logits: int | Sequence[tuple[int, int]] = 0,
     progress: Progress = lambda title, steps: nullcontext(lambda: None),
 ) -> TraceResult:
     """Run a model (a `Reference`, or one of transformers' own) on sequences and measure its heads.
 
     `heads` limits the heads of the layers it names. Up to `dense_limit` tokens all singular values are computed,
     beyond it norms only. `compare`: set the kernels of the weights beside those traced. `other` is an encoding to put
-    into the heads that are traced, in place of their own. `progress` is given a title and a number of steps and opens
-    to a function to call after each.
+    into the heads that are traced, in place of their own. `logits` names heads (layer, head) whose logits are kept as
+    pictures, or is how many: then those in which position has the largest share. `progress` is given a title and a
+    number of steps and opens to a function to call after each.
     """
     with attached(model) as instrument, ExitStack() as changed:
         reader = ContentReader.of(instrument)
         asked = range(len(instrument.sites)) if layers is None else layers
         chosen, skipped = _chosen([checked_site(instrument.sites, each) for each in asked], reader, heads or {})
+        wanted = logits if isinstance(logits, int) else _traced(logits, chosen)
         used = {number: reader.encoding(instrument.sites[number]) for number in chosen}
         if other is not None:
             every = [(number, head) for number, some in chosen.items() for head in some]
@@ -94,6 +101,10 @@ def trace(
                 watch(instrument, reader, ids, set(chosen), partial(work.induction, ids), tick, used)
         kept = [(number, head) for number in chosen if number not in work.lost for head in chosen[number]]
         rows = tuple(work.row(number, head) for number, head in kept)
+        pictured = (
+            most_positional(rows, wanted) if isinstance(wanted, int) else [each for each in wanted if each in kept]
+        )
+        pictures = _pictures(instrument, reader, corpus.sequences[0], pictured, used) if pictured else ()
         compared = agreement(reader.view, rows, work.kernels) if compare and rows else None
         return TraceResult(
             about=about_running(model),
@@ -107,6 +118,7 @@ def trace(
             skipped=(*skipped, *(Skipped(f"layer {number}", why) for number, why in work.lost.items())),
             rebuilt=work.rebuilt,
             null_share=len(corpus.sequences) ** -2 if averaged else None,
+            logits=pictures,
         )
 
 
@@ -167,7 +179,45 @@ def watch(
         instrument.input_observers.remove(enters)
 
 
+def most_positional(rows: Sequence[HeadTrace], count: int) -> list[tuple[int, int]]:
+    """The heads in which position has the largest share, by the best measure there is; the largest first."""
+
+    def share(row: HeadTrace) -> float:
+        found = row.median("toeplitz") if row.positional is None else row.positional
+        return 0.0 if found is None else found
+
+    return [(row.layer, row.head) for row in sorted(rows, key=lambda row: -share(row))[:count]]
+
+
 # -------------------------------------------------------------------- inside
+def _pictures(
+    instrument: Instrument,
+    reader: ContentReader,
+    ids: Ids,
+    wanted: Sequence[tuple[int, int]],
+    used: Mapping[int, Encoding],
+) -> tuple[LogitPicture, ...]:
+    """Run the sequence once more, and keep the logits of these heads."""
+    found: dict[tuple[int, int], LogitPicture] = {}
+
+    def visit(content: Content, call: Call, output_BNHV: Any) -> None:
+        number = content.site.number
+        for layer, head in wanted:
+            if layer == number:
+                found[layer, head] = picture(number, head_logits(content, head))
+
+    watch(instrument, reader, ids, {layer for layer, _ in wanted}, visit, lambda: None, used)
+    return tuple(found[each] for each in wanted)
+
+
+def _traced(logits: Sequence[tuple[int, int]], chosen: Mapping[int, tuple[int, ...]]) -> list[tuple[int, int]]:
+    """The heads whose logits are asked for, if all of them are traced."""
+    for layer, head in logits:
+        if head not in chosen.get(layer, ()):
+            raise BadValue(f"the logits of head {layer}.{head} are asked for, but that head is not traced.")
+    return list(dict.fromkeys(logits))
+
+
 def _chosen(
     sites: Sequence[Site], reader: ContentReader, heads: Mapping[int, Sequence[int]]
 ) -> tuple[dict[int, tuple[int, ...]], list[Skipped]]:

@@ -9,6 +9,7 @@ from typing import Any
 from toposcope.checkpoints.spec import Skipped
 from toposcope.models.patterns import THRESHOLDS
 from toposcope.models.trace_agreement import Agreement
+from toposcope.models.trace_logits import LogitPicture
 
 METRICS = (
     "rho",
@@ -115,6 +116,7 @@ class TraceResult:
     rebuilt: float
     null_share: float | None
     other: str | None = None  # the encoding that was put in, where it is not the model's own
+    logits: tuple[LogitPicture, ...] = ()  # of a few heads, on the first sequence
 
     def named(self, pattern: str) -> tuple[HeadTrace, ...]:
         """The heads named for a pattern, the strongest first."""
@@ -135,4 +137,5 @@ class TraceResult:
             "null_share": self.null_share,
             "gaps": [asdict(gap) for gap in self.gaps],
             "heads": [asdict(each) for each in self.heads],
+            "logits": [asdict(each) for each in self.logits],
         }

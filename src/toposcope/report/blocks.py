@@ -136,6 +136,7 @@ class Matrix:
     columns: tuple[str, ...]
     measures: tuple[Measure, ...]
     values: Mapping[str, Sequence[Sequence[float | None]]]
+    square: bool = False  # cells as high as they are wide
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ VERDICTS = {
     "converges": "#2f7fb5", "diverges": "#c24f31", "not convergent": "#dd9a3c", "bounded": "#3aa593",
     "diverges above": "#9d6cae", "indeterminate": "#8b949e", "inactive": "#b9c0c7",
 }  # fmt: skip
+WHOLE = ("layer", "step", "offset", "sequence")  # counted: no ticks between whole numbers
 Spec = dict[str, Any]
 
 
@@ -35,13 +36,20 @@ def coloured(field: str, colours: Mapping[str, str] | None = None, title: str | 
 
 
 def line(
-    x: str, y: str, *, colour: str | None = None, zero: bool = False, height: int = 220, log_x: bool = False,
-    log_y: bool = False, points: bool = False, x_title: str | None = None, y_title: str | None = None,
+    x: str, y: str, *, colour: str | None = None, dash: Mapping[str, Sequence[str]] | None = None, zero: bool = False,
+    height: int = 220, log_x: bool = False, log_y: bool = False, points: bool = False, x_title: str | None = None,
+    y_title: str | None = None,
 ) -> Spec:  # fmt: skip
-    """A curve, or one for each category; `zero` draws the axis of zero."""
+    """A curve, or one for each category; `zero` draws the axis of zero.
+
+    `dash` names a second field with its two words: curves of the first are drawn whole, those of the second
+    dashed; the chart's sentence says so.
+    """
     horizontal = quantity(x, x_title, **({"type": "log", "base": 2} if log_x else {"nice": False, "zero": False}))
     if log_x:
         horizontal["axis"] = {"format": "~s"}
+    elif x in WHOLE:
+        horizontal["axis"] = {"tickMinStep": 1}
     vertical = quantity(y, y_title, **({"type": "log"} if log_y else {"zero": False}))
     if log_y:
         vertical["axis"] = {"tickCount": 5}
@@ -52,6 +60,15 @@ def line(
     }
     if colour:
         encoding["color"] = coloured(colour)
+    for field, words in (dash or {}).items():
+        encoding["strokeDash"] = {
+            "field": field,
+            "type": "nominal",
+            "title": None,
+            "scale": {"domain": list(words), "range": [[1, 0], [5, 3]]},
+            "legend": None,
+        }
+        encoding["tooltip"].append({"field": field})
     curve: Spec = {
         "mark": {"type": "line", "point": {"size": 24} if points else False, "clip": True},
         "encoding": encoding,
@@ -203,6 +220,8 @@ def band(
 ) -> Spec:  # fmt: skip
     """Curves with a band around each."""
     horizontal = quantity(x, x_title, **({"type": "log", "base": 2} if log_x else {"zero": False, "nice": False}))
+    if x in WHOLE and not log_x:
+        horizontal["axis"] = {"tickMinStep": 1}
     vertical = quantity(y, y_title, **({"domain": list(y_domain)} if y_domain else {"zero": False}))
     paint = {"color": coloured(colour)} if colour else {}
     return {

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from toposcope.report import charts
-from toposcope.report.blocks import Beside, Chart, Column, HeadMap, Listing, Measure, Page, Says
+from toposcope.report.blocks import Beside, Chart, Column, HeadMap, Listing, Measure, Page, Says, Words, count
 
 _WORDS = {"agrees": "a", "not_yet": "·", "contradicts": "X"}
 
@@ -58,7 +58,7 @@ def _verification(page: Page, run: Mapping[str, Any]) -> None:
             HeadMap("Verdict and run", "Layers down, heads across.", table, measures),
             Listing("All runs", "What was seen of each head.", table, columns, folded=True),
         ]
-    page.add(f"Do verdicts hold? {run['text']}", *blocks)
+    page.add(f"Do verdicts hold on {run['text']}?", *blocks)
 
 
 def _text(page: Page, text: Mapping[str, Any]) -> None:
@@ -90,7 +90,7 @@ def _text(page: Page, text: Mapping[str, Any]) -> None:
     steps, table = page.rows("steps", rows), page.rows("states", states)
     known = [each for each in text["correlations"] if each["rho"] is not None]
     flow = [each for each in known if each["predicted"] == "flow" and each["measured"].startswith("attention")]
-    said = [f"{text['tokens']} tokens of {text['text']} through {len(text['layers'])} layers."]
+    said = [f"{text['tokens']} tokens went through {count(len(text['layers']), 'layer')}: {text['text']}."]
     for each in flow:
         words = each["measured"].removeprefix("attention ").replace("_", " ")
         said.append(f"Across layers the flow's {words} ranks as attention's does with rho = {each['rho']:.2f}.")
@@ -129,5 +129,7 @@ def _text(page: Page, text: Mapping[str, Any]) -> None:
             page.rows("correlations", known),
             columns,
             folded=True,
-        ),
+        )
+        if known
+        else Words((f"{count(len(text['layers']), 'layer')}: too few for a rank correlation.",), soft=True),
     )

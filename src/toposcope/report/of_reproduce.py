@@ -1,44 +1,149 @@
-"""The report of `reproduce`: each claim of the papers, what was measured, and whether it held."""
+"""The report of `reproduce`: each claim of a paper, what its released code does, what came out here, the verdict."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from toposcope.report.blocks import Column, Listing, Page, Says
+from toposcope.report import charts
+from toposcope.report.blocks import Chart, Column, Listing, Page, Pairs, Says, Words, count
 
-_SHOWN = ("id", "claim", "paper", "status", "verdict", "expected", "measured", "words", "why")
+_MEANING = {
+    "holds": "the measurements are for it, beyond their intervals",
+    "does not hold": "the measurements are against it, beyond their intervals",
+    "not at this scale": "these runs do not decide it",
+    "not measured here": "nothing was run for it",
+}
+_DOTS = {"holds": "converges", "does not hold": "diverges"}
 
 
 def build(result: Mapping[str, Any], page: Page) -> None:
-    """`claims` is a list of flat records; known columns come first, in this order, the others after them."""
     claims = result["claims"]
-    counts = Counter(str(claim.get("status") or claim.get("verdict")) for claim in claims)
-    words = ", ".join(f"{count} {word.replace('_', ' ')}" for word, count in counts.items())
-    page.facts += [
-        (str(len(claims)), "claims"),
-        *((str(count), word.replace("_", " ")) for word, count in counts.items()),
-    ]
-    page.add("What to make of it", Says((f"{len(claims)} claims were put to the test: {words}.",)))
-    flat = [{key: _cell(value) for key, value in claim.items()} for claim in claims]
-    keys = [key for key in _SHOWN if any(key in claim for claim in flat)]
-    keys += [key for claim in flat for key in claim if key not in keys]
-    keys = list(dict.fromkeys(keys))
-    columns = tuple(Column(key, key.replace("_", " "), _how(flat, key)) for key in keys)
+    both = any("verdict_published" in claim for claim in claims)
+    counts = Counter(claim["verdict"] for claim in claims)
+    page.facts += [(str(len(claims)), "claims"), *((str(number), word) for word, number in counts.items())]
+    if result.get("runs_done") is not None:
+        page.facts.append((f"{result['runs_done']:,}", "training runs"))
+    page.add("What to make of it", Says(tuple(_meaning(claims, both))))
+    table = page.rows("claims", [_flat(claim) for claim in claims])
+    kinds = (
+        (Column("verdict", "as described", "plain"), Column("verdict_published", "as released", "plain"))
+        if both
+        else (Column("verdict", "verdict", "plain"),)
+    )
+    columns = (Column("id", "claim", "wrap"), *kinds, Column("claim", "as stated", "wrap"))
+    sentence = "; ".join(f"{word}: {_MEANING[word]}" for word in _MEANING if _used(claims, word)) + "."
+    page.add("Verdicts", Listing("Every claim", sentence[0].upper() + sentence[1:], table, columns))
+    page.add("Claim by claim", *(_card(claim, both) for claim in claims))
+    if result.get("table"):
+        _accuracies(page, result["table"])
+    if result.get("numbers"):
+        page.add("Every number", _numbers(page, result["numbers"]))
     page.add(
-        "Claim by claim",
-        Listing("Claims", "What the papers say beside what came out here.", page.rows("claims", flat, keys), columns),
+        "About the released code",
+        Words(
+            ("The released code is what is public; the authors may have used other code for their paper.",), soft=True
+        ),
     )
 
 
-def _cell(value: Any) -> Any:
-    if isinstance(value, dict):
-        return "; ".join(f"{key} {each}" for key, each in value.items())
-    return ", ".join(map(str, value)) if isinstance(value, list) else value
+def _used(claims: Sequence[Mapping[str, Any]], word: str) -> bool:
+    return any(word in (claim["verdict"], claim.get("verdict_published")) for claim in claims)
 
 
-def _how(rows: list[dict[str, Any]], key: str) -> str:
-    if all(isinstance(row.get(key), int | float | None) for row in rows):
-        return "number"
-    return "wrap" if any(len(str(row.get(key) or "")) > 30 for row in rows) else "text"
+def _meaning(claims: Sequence[Mapping[str, Any]], both: bool) -> list[str]:
+    keys = {"verdict": "On models as described: " if both else "", "verdict_published": "On models as released: "}
+    said = [f"{count(len(claims), 'claim')} {'was' if len(claims) == 1 else 'were'} put to the test."]
+    for key, words in keys.items():
+        found = Counter(claim[key] for claim in claims if key in claim)
+        if found:
+            counted = ", ".join(f"{number} {word}" for word, number in found.items())
+            said.append((words + counted)[0].upper() + (words + counted)[1:] + ".")
+    return said
+
+
+def _flat(claim: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: "; ".join(map(str, value)) if isinstance(value, list) else value for key, value in claim.items()}
+
+
+def _card(claim: Mapping[str, Any], both: bool) -> Pairs:
+    flat = _flat(claim)
+    items = [("as stated", flat["claim"]), ("the released code", flat["released_code"])]
+    if both:
+        items += [
+            ("models as described", _outcome(flat["verdict"], flat["measured"])),
+            ("models as released", _outcome(flat["verdict_published"], flat["measured_published"])),
+        ]
+    else:
+        items.append(("here", _outcome(flat["verdict"], flat["measured"])))
+    items.append(("rule", flat["rule"]))
+    if flat.get("runs"):
+        items.append(("runs", flat["runs"]))
+    verdict = claim["verdict"]
+    return Pairs(f"{claim['id']}: {verdict}", tuple(items), dot=_DOTS.get(verdict, "indeterminate"))
+
+
+def _outcome(verdict: str, measured: str) -> str:
+    return f"{verdict.capitalize()}." if measured == "-" else f"{verdict.capitalize()}: {measured}."
+
+
+def _accuracies(page: Page, cells: Sequence[Mapping[str, Any]]) -> None:
+    for task in dict.fromkeys(cell["task"] for cell in cells):
+        rows = [
+            {
+                "model": f"{cell['encoding']}, {'as described' if cell['variant'] == 'described' else 'as released'}",
+                "accuracy": cell["accuracy"],
+                "low": cell["accuracy"] - (cell["half"] or 0.0),
+                "high": cell["accuracy"] + (cell["half"] or 0.0),
+                "reported": cell["reported"],
+                "seeds": cell["seeds"],
+            }
+            for cell in cells
+            if cell["task"] == task
+        ]
+        spec = charts.intervals(
+            "model", "accuracy", "low", "high", order=[row["model"] for row in rows], reference=None,
+            x_title="accuracy in percent",
+        )  # fmt: skip
+        names = spec["layer"][0]["encoding"]["y"]
+        if any(row["reported"] is not None for row in rows):
+            spec["layer"].append(
+                {
+                    "mark": {"type": "tick", "color": charts.PALETTE[1], "thickness": 3},
+                    "encoding": {"y": names, "x": {"field": "reported", "type": "quantitative"}},
+                }
+            )
+        first = next(cell for cell in cells if cell["task"] == task)
+        spec["layer"] += [
+            {"mark": {"type": "rule", "strokeDash": [3, 3]}, "encoding": {"x": {"datum": first[bound]}}}
+            for bound in ("floor", "ceiling")
+        ]
+        words = (
+            "Mean over seeds with its 95 % interval; dashed: the task's floor and ceiling; orange: what the paper "
+            "reports, at its own size."
+        )
+        page.add(f"Accuracy: {task}", Chart(f"Who learns {task}", words, page.rows(f"cells {task}", rows), spec))
+    columns = (
+        Column("variant", "models", "plain"), Column("task", "task", "plain"),
+        Column("encoding", "encoding", "plain"), Column("seeds", "seeds"), Column("accuracy", "accuracy, %"),
+        Column("half", "±"), Column("floor", "floor, %"), Column("ceiling", "ceiling, %"),
+        Column("reported", "reported, %"),
+        *(Column(f"deposit_{layer}", f"deposit, layer {layer}") for layer in (0, 1)),
+    )  # fmt: skip
+    rows = [{key: value for key, value in cell.items() if key != "runs"} for cell in cells]
+    words = (
+        "Accuracy, and the deposit index of each layer: 1 where one head carries all, none where nothing was learned."
+    )
+    page.add("Every accuracy", Listing("All cells", words, page.rows("cells", rows), columns))
+
+
+def _numbers(page: Page, numbers: Sequence[Mapping[str, Any]]) -> Listing:
+    rows = [{**number, "runs": " ".join(number["runs"])} for number in numbers]
+    columns = (
+        Column("claim", "claim", "wrap"), Column("variant", "models", "plain"), Column("what", "what", "wrap"),
+        Column("mean", "mean"), Column("half", "±"), Column("unit", "unit", "plain"), Column("n", "seeds"),
+        Column("decides", "decides", "text"),
+    )  # fmt: skip
+    words = "Each estimate behind a verdict, and those that stand beside it; its runs are in the data."
+    return Listing("Every estimate", words, page.rows("numbers", rows), columns)

@@ -58,20 +58,21 @@ def _by_context(page: Page, encodings: Sequence[Mapping[str, Any]]) -> list[Char
     norms, ranks = [], []
     for each in encodings:
         for point in each["points"]:
-            norms.append({"encoding": each["spec"], "context": point["context"], "norm": point["lambda_max_over_n"]})
+            at = {"encoding": each["spec"], "context": point["context"]}
+            norms.append({**at, "curve": "kernel", "norm": point["lambda_max_over_n"]})
             if point["law"] is not None and point["law"] > 0:
-                norms.append(
-                    {"encoding": f"{each['spec']}: law S5g", "context": point["context"], "norm": point["law"]}
-                )
+                norms.append({**at, "curve": "law S5g", "norm": point["law"]})
             if point["effective_rank"] is not None:
                 ranks.append({"encoding": each["spec"], "context": point["context"], "rank": point["effective_rank"]})
     norms = [row for row in norms if row["norm"] > 0]
+    dash = {"curve": ("kernel", "law S5g")} if any(row["curve"] == "law S5g" for row in norms) else None
     return [
         Chart(
             "Norm of the kernel over context",
-            "Spectral norm over context (both axes logarithmic): 1 leaves the logits of like content as they are.",
+            "Spectral norm over context (both axes logarithmic): 1 leaves the logits of like content as they are."
+            + (" Dashed: the law of S5g." if dash else ""),
             page.rows("norm by context", norms),
-            charts.line("context", "norm", colour="encoding", log_x=True, log_y=True, points=True),
+            charts.line("context", "norm", colour="encoding", dash=dash, log_x=True, log_y=True, points=dash is None),
         )
         if norms
         else None,

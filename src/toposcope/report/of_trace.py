@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from toposcope.report import charts
-from toposcope.report.blocks import Beside, Chart, Column, HeadMap, Listing, Measure, Page, PanelChart, Says
+from toposcope.report.blocks import Beside, Chart, Column, HeadMap, Listing, Matrix, Measure, Page, PanelChart, Says
 
 LETTERS = {"previous": "p", "next": "n", "self": "s", "first": "1", "induction": "i", "local": "l", "none": "·"}
 _TITLES = {
@@ -88,6 +88,7 @@ def build(result: Mapping[str, Any], page: Page) -> None:
         ),
     )
     page.add("Kernels on this text", _kernels(page, rows))
+    page.add("Logits and their Toeplitz part", *(Beside(_logits(each)) for each in result.get("logits") or []))
     page.add("By depth", Beside(tuple(_depth(page, rows))))
     if result.get("agreement"):
         page.add("Would the weights alone have told?", *_agreement(page, result["agreement"]))
@@ -197,6 +198,44 @@ def _kernels(page: Page, rows: Sequence[Mapping[str, Any]]) -> Chart | None:
         "Mean logit by offset, for the heads in which position alone has the largest share.",
         page.rows("trace kernels", points),
         charts.line("offset", "kernel", colour="head", zero=True),
+    )
+
+
+def _logits(found: Mapping[str, Any]) -> tuple[Matrix, Matrix]:
+    """A head's logits on the first sequence, and beside them what of these depends on the offset alone."""
+    name, cell = f"{found['layer']}.{found['head']}", found["cell"]
+    starts = tuple(str(number * cell) for number in range(len(found["logits"])))
+    cells = f"Each cell is the mean of up to {cell} x {cell} logits. " if cell > 1 else ""
+    share = "" if found["share"] is None else f" It holds {found['share']:.0%} of their square."
+    seen = sorted(value for line in found["logits"] for value in line if value is not None)
+    low, high = (
+        seen[len(seen) // 200],
+        seen[-1 - len(seen) // 200],
+    )  # a first token may lie far off: its colour is cut
+
+    def matrix(key: str, title: str, sentence: str) -> Matrix:
+        measure = Measure(key, title, "sequential", "", low=low, high=high)
+        return Matrix(
+            f"{title} of head {name}",
+            sentence,
+            "query" if cell == 1 else "queries from",
+            "key" if cell == 1 else "keys from",
+            starts,
+            starts,
+            (measure,),
+            {key: found[key]},
+            square=True,
+        )
+
+    return (
+        matrix(
+            "logits", "Logits", f"Queries down, keys across, on the first {found['tokens']} tokens. {cells}".strip()
+        ),
+        matrix(
+            "toeplitz",
+            "Toeplitz part",
+            f"Each diagonal's mean, in the same colours: what depends on offset alone.{share}",
+        ),
     )
 
 

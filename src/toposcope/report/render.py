@@ -15,8 +15,8 @@ from toposcope.report.page import page_html
 
 # In the order in which a report shows them: first what is wrong, then what is there, then what it does.
 SCHEMAS = (
-    "check", "scan", "inspect", "compare", "trace", "ablate", "loss", "beside", "flow", "spectrum", "sweep", "train",
-    "reproduce",
+    "check", "scan", "inspect", "compare", "trace", "ablate", "lab-ablate", "ablate-check", "loss", "refine",
+    "beside", "flow", "spectrum", "reproduce", "sweep", "train",
 )  # fmt: skip
 
 
@@ -32,7 +32,7 @@ def render(results: Sequence[Mapping[str, Any]], *, title: str | None = None) ->
     for name in SCHEMAS:
         mine = [result for result in ordered if schema_of(result) == name]
         if mine:
-            renderer = importlib.import_module(f"toposcope.report.of_{name}")
+            renderer = importlib.import_module(f"toposcope.report.of_{name.replace('-', '_')}")
             if hasattr(renderer, "build_several"):
                 renderer.build_several(mine, page)
             else:
@@ -95,9 +95,12 @@ def read_results(places: Sequence[str | Path]) -> list[dict[str, Any]]:
 
 
 def _title(results: Sequence[Mapping[str, Any]]) -> str:
-    """The model's name where there is one, else what was done."""
+    """The model's name where there is one, a run's task and encoding, else what was done."""
     for result in results:
         subject = result.get("subject")
         if subject and subject.get("path"):
             return str(subject.get("name") or Path(str(subject["path"])).name)
+    if len(results) == 1 and results[0].get("config"):
+        config = results[0]["config"]
+        return f"{config['task']}: {config['encoding']}, seed {config['seed']}"
     return f"Toposcope: {', '.join(dict.fromkeys(schema_of(result) for result in results))}"

@@ -21,15 +21,8 @@ def report_of(result: Mapping[str, Any]) -> str:
     """The report of a result, as one HTML file."""
     from toposcope.report import render
 
-    whole = {
-        "subject": None,
-        "options": {},
-        "skipped": [],
-        "seconds": 0.0,
-        **result,
-    }  # what a stored run may leave out
     try:
-        return render([whole])
+        return render([result])
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, ImportError, UndefinedError) as error:
         words = f"this result cannot be shown as a report ({type(error).__name__}: {str(error)[:200]})."
         raise BadFile(f"{words} Was it written by this version, with --json?") from error

@@ -47,9 +47,7 @@ def test_coupling_runs_its_grid_once_and_writes_its_page(
     text = (store / "reproduce-coupling.md").read_text()
     assert "rope less none on distance, accuracy" in text
     assert all(f"`{key[:8]}`" in text for key in keys)
-    html = (tmp_path / "page.html").read_text()
-    assert "rope less none on distance" in html
-    assert "Who learns distance" in html
+    assert "rope less none on distance" in (tmp_path / "page.html").read_text()
     before = {path: path.stat().st_mtime_ns for path in store.glob("*/result.json")}
     assert call(*arguments, "--json", "-") == 0
     out, log = capsys.readouterr()

@@ -158,15 +158,70 @@ def swept() -> dict[str, Any]:
     return envelope("sweep", {"cells": cells, "runs": runs}, about=None, options={}, seconds=9.0)
 
 
-def reproduced() -> dict[str, Any]:
-    claims = [
-        {"id": "P1.T6", "claim": "tokens go to 0", "status": "holds", "measured": 0.99, "expected": "1"},
-        {
-            "id": "P2.C1",
-            "claim": "coupling is larger",
-            "status": "does not hold",
-            "measured": 0.4,
-            "expected": "> 0.5",
-        },
-    ]
-    return envelope("reproduce", {"claims": claims}, about=None, options={}, seconds=3.0)
+def reproduced(tmp_path: Path) -> dict[str, Any]:
+    return command("reproduce", "dynamics", out=tmp_path / "reproduce.json")
+
+
+# ------------------------------------------------------------------ small models that run
+def language_model(place: Path) -> Path:
+    """A tiny Llama that predicts the next token, with a tokenizer and a text."""
+    from tests.unit.models.making import TEXT, write_llama_lm
+
+    place.mkdir()
+    write_llama_lm(place)
+    (place / "text.txt").write_text(TEXT * 30)
+    return place
+
+
+def really_traced(model: Path, *more: str) -> dict[str, Any]:
+    words = ("--text", str(model / "text.txt"), "--tokens", "24", "--sequences", "2", *more)
+    return command("trace", str(model), *words, out=model / "trace.json")
+
+
+def refined(model: Path) -> dict[str, Any]:
+    words = ("--text", str(model / "text.txt"), "--tokens", "16", "--steps", "4", "--held-out", "3")
+    return command("refine", str(model), *words, "--out", str(model / "refined"), out=model / "refine.json")
+
+
+def proved(model: Path) -> dict[str, Any]:
+    words = ("--text", str(model / "text.txt"), "--tokens", "16", "--sequences", "2", "--check")
+    return command("ablate", str(model), *words, out=model / "proof.json")
+
+
+def beside(model: Path, *more: str) -> dict[str, Any]:
+    words = ("--text", str(model / "text.txt"), "--tokens", "12", *more)
+    return command("beside", str(model), *words, out=model / "beside.json")
+
+
+def really_trained(place: Path) -> dict[str, Any]:
+    """A short run in `place/run`, with its probes and its ablation map."""
+    sizes = ("steps=8", "width=16", "layers=2", "heads=2", "ff=16", "batch=8")
+    settings = [word for size in sizes for word in ("--set", size)]
+    words = ("--task", "distance", "--encoding", "rope", "--out", str(place / "run"), *settings)
+    return command("train", *words, out=place / "train.json")
+
+
+def lab_ablated(place: Path) -> dict[str, Any]:
+    """The map of the model that `really_trained` left."""
+    return command("ablate", str(place / "run" / "model"), out=place / "lab.json")
+
+
+def coupled() -> dict[str, Any]:
+    """A reproduction of coupling, from runs that are made up: two seeds of two encodings, described and published."""
+    from toposcope.lab.reproduce.coupling import CLAIMS
+    from toposcope.lab.reproduce.evidence import Evidence
+    from toposcope.lab.reproduce.outcome import judged_claims, numbers, table
+
+    runs = []
+    for variant in ("described", "published"):
+        for encoding, accuracy in (("rope", 0.9), ("none", 0.3)):
+            for seed in (0, 1):
+                run = trained(encoding, seed, accuracy + 0.01 * seed)
+                run["config"] |= {"task": "distance", "variant": variant}
+                runs.append({**run, "key": f"{len(runs):016x}", "ablation": None})
+    evidence = Evidence(runs)
+    body = {
+        "what": "coupling", "profile": "laptop-s", "runs_done": len(runs), "claims": judged_claims(CLAIMS, evidence),
+        "table": table(evidence), "numbers": numbers(CLAIMS, evidence),
+    }  # fmt: skip
+    return envelope("reproduce", body, about=None, options={"size": "demo", "seeds": 2}, seconds=3.0)

@@ -21,6 +21,7 @@ from toposcope.lab.reproduce.claims import Verdict
 
 Array = NDArray[np.float64]
 DRAWS, WIDTH = 50, 40
+TRAINED = "regimes compared by training"  # what stands here until models are trained (lab/text)
 
 
 @dataclass(frozen=True)
@@ -51,12 +52,12 @@ def checked(facts: tuple[Fact, ...] | None = None) -> list[dict[str, Any]]:
         )
     found.append(
         {
-            "id": "regimes compared by training",
+            "id": TRAINED,
             "claim": "Models whose weights drive tokens together do worse than those that drive them apart.",
             "released_code": "With a learned output projection the two scenarios are one model class (see above).",
             "measured": ["-"],
             "verdict": Verdict.UNMEASURED.value,
-            "rule": "needs training with constrained weights and a fixed output projection, which is still to come.",
+            "rule": "needs training: `toposcope reproduce dynamics --size demo`, or full.",
         }
     )
     return found

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from toposcope.lab.text.page import tables
+
 
 def page(result: Mapping[str, Any]) -> str:
     """The whole page."""
@@ -69,13 +71,17 @@ def _coupling(result: Mapping[str, Any]) -> str:
 
 
 def _dynamics(result: Mapping[str, Any]) -> str:
+    probe = result.get("probe")
     lines = [
-        "# Token dynamics: what can be checked without training",
+        "# Token dynamics: the claims, put to the test",
         "",
-        "Each row is a fact about the released code, or about the mathematics behind it, computed anew on small "
-        "random matrices. The released code is what is public; the authors may have used other code for their paper. "
-        "Comparisons of trained models (does a regime help or hurt?) need training with constrained weights and "
-        "follow.",
+        "First facts about the released code, or about the mathematics behind it, computed anew on small random "
+        "matrices; then what trained models say, if any were trained. The released code is what is public; the "
+        "authors may have used other code for their paper.",
+        "",
+        "| claim | verdict |",
+        "|---|---|",
+        *(f"| {claim['id']} | {claim['verdict']} |" for claim in result["claims"]),
     ]
     for claim in result["claims"]:
         lines += [
@@ -88,7 +94,10 @@ def _dynamics(result: Mapping[str, Any]) -> str:
             f"| | | **{claim['verdict']}** |",
             "",
             f"Checked: {claim['rule']}",
+            *(["", f"Runs: {', '.join(f'`{key}`' for key in claim['runs'])}"] if claim.get("runs") else []),
         ]
+    if probe:
+        lines += ["", "## Every measurement", "", tables(probe)]
     return "\n".join(lines) + "\n"
 
 

@@ -4,7 +4,7 @@
      rows, columns: labels; rowName, columnName: what they count;
      measures: [{ label, kind: "sequential" | "diverging" | "category", values: rows of numbers (or words, or null),
                   words: {word: letter}, format, sentence, low, high }];
-     choose(row, column): called when a cell is chosen; name: of the switch })  ->  { select(row, column), draw() } */
+     square: cells as high as wide; choose(row, column): called when a cell is chosen; name: of the switch })  ->  { select(row, column), draw() } */
 toposcope.heatmap = (place, options) => {
   const { element, show, colour, inkOn } = toposcope;
   const { rows, columns, measures } = options;
@@ -49,7 +49,7 @@ toposcope.heatmap = (place, options) => {
     const gutter = 12 + 7 * Math.max(1, ...rows.map((label) => String(label).length));
     const most = options.cell ?? 52;
     const width = Math.max(1.5, Math.min(most, (space - gutter - 2) / columns.length));
-    const height = Math.min(width, Math.min(24, Math.max(width * 0.62, 15)));
+    const height = options.square ? width : Math.min(width, Math.min(24, Math.max(width * 0.62, 15)));
     const top = 20;
     shape = { left: gutter, top, width, height };
     const across = gutter + width * columns.length + 2;

@@ -23,7 +23,7 @@
   function drawMatrix(name, block) {
     const here = place(name);
     const measures = block.measures.map((measure) => ({ ...measure, values: block.values[measure.key] }));
-    maps[name] = toposcope.heatmap(here, { name, label: `${block.title}. ${block.sentence}`, rows: block.rows, columns: block.columns, rowName: block.row_name, columnName: block.column_name, measures, cell: 26 });
+    maps[name] = toposcope.heatmap(here, { name, label: `${block.title}. ${block.sentence}`, rows: block.rows, columns: block.columns, rowName: block.row_name, columnName: block.column_name, measures, cell: 26, square: block.square });
     const rows = () => block.rows.flatMap((row, i) => block.columns.map((column, j) => ({
       [block.row_name]: row, [block.column_name]: column, ...Object.fromEntries(block.measures.map((each) => [each.key, block.values[each.key][i][j] ?? null])) })));
     here.append(saveButtons(block.title, rows));

