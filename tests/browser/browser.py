@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,11 +24,17 @@ WIDE, NARROW = 1280, 400
 
 
 def executable() -> str | None:
-    """The browser to use: $PLAYWRIGHT_CHROMIUM, or one on the path."""
+    """The browser to use: $PLAYWRIGHT_CHROMIUM where it can be run, or one on the path (as in find_chromium.sh)."""
     names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-    return os.environ.get("PLAYWRIGHT_CHROMIUM") or next(
-        (found for name in names if (found := shutil.which(name))), None
-    )
+    given = os.environ.get("PLAYWRIGHT_CHROMIUM") or ""
+    return next((found for name in (given, *names) if name and (found := shutil.which(name))), None)
+
+
+def missing() -> str:
+    """Why there is no browser, and what to do about it."""
+    may = hasattr(os, "geteuid") and os.geteuid() == 0 and shutil.which("apt-get") is not None
+    why = "'make test' could not install Debian's" if may else "installing one takes root and apt-get"
+    return f"no Chromium on this machine, and {why}; install one, or set PLAYWRIGHT_CHROMIUM"
 
 
 @contextmanager
@@ -34,7 +43,7 @@ def launched() -> Iterator[Browser]:
     sync = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     found = executable()
     if found is None:
-        pytest.skip("no Chromium on this machine (install Debian's chromium, or set PLAYWRIGHT_CHROMIUM)")
+        pytest.skip(missing())
     with sync.sync_playwright() as playwright:
         arguments = ["--no-sandbox"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
         browser = playwright.chromium.launch(executable_path=found, args=arguments)
@@ -42,6 +51,19 @@ def launched() -> Iterator[Browser]:
             yield browser
         finally:
             browser.close()
+
+
+@contextmanager
+def serving(*arguments: str, here: Path) -> Iterator[str]:
+    """`toposcope serve` with these arguments, run in `here`; its address."""
+    command = [sys.executable, "-m", "toposcope", "serve", *arguments, "--port", "0"]
+    env = {**os.environ, "PYTHONUNBUFFERED": "1", "COLUMNS": "200"}
+    with subprocess.Popen(command, cwd=here, env=env, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        found = re.search(r"http://\S+", process.stdout.readline())
+        assert found
+        yield found[0].rstrip("/")
+        process.terminate()
 
 
 @dataclass
@@ -62,15 +84,27 @@ class Visit:
         """Serious and critical findings of axe-core.
 
         It is run in the page by the debugger, which the page's own policy does not concern. Of a table's rows, which
-        are all made alike, the first eight are looked at.
+        are all made alike, the first three are looked at; charts are pictures with a label, and their inside is not.
         """
-        self.page.evaluate(AXE.read_text(encoding="utf-8") + "; undefined")
-        found = self.page.evaluate("axe.run({exclude: [['tbody tr:nth-child(n+9)']]}, {resultTypes: ['violations']})")
+        if not self.page.evaluate("'axe' in window"):
+            self.page.evaluate(AXE.read_text(encoding="utf-8") + "; undefined")
+        found = self.page.evaluate(
+            "axe.run({exclude: [['tbody tr:nth-child(n+4)'], ['.chart svg']]}, {resultTypes: ['violations']})"
+        )
         return [
             f"{each['id']}: {each['help']} at {[node['target'] for node in each['nodes'][:3]]}"
             for each in found["violations"]
             if each["impact"] in ("serious", "critical")
         ]
+
+    def too_wide(self) -> bool:
+        """Whether the page must be moved sideways to be read."""
+        return bool(self.page.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth"))
+
+    def resize(self, width: int) -> None:
+        """Another window, with a moment for pictures to be drawn anew."""
+        self.page.set_viewport_size({"width": width, "height": 900})
+        self.page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
     def picture(self, name: str) -> None:
         """Keep a picture of the whole page, to be looked at."""

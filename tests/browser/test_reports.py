@@ -1,4 +1,4 @@
-"""Reports in a real browser, opened from the file system: they draw, answer, hand out their data and ask nobody."""
+"""Reports in a real browser, from the file system and the server: they draw, answer, hand out data, ask nobody."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from tests.browser.browser import NARROW, WIDE, launched, visit
+from tests.browser.browser import NARROW, WIDE, Visit, serving, visit
 from tests.unit.report import making
 from tests.unit.tiny import write_llama
 from toposcope.report import write_report
@@ -22,10 +22,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with launched() as found:
-        yield found
+pytestmark = pytest.mark.xdist_group("browser-reports")
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +30,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str
     place = tmp_path_factory.mktemp("results")
     scan = making.scanned(place)
     other = str(write_llama(place / "other", seed=1))
+    lm = making.language_model(place / "lm")
     runs = [making.trained(name, seed, 0.5 + 0.1 * seed) for name in ("rope", "none") for seed in range(2)]
     return {
         "scan": [making.command("check", str(place / "model"), out=place / "k.json"), scan],
@@ -43,10 +41,16 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str
         "spectrum": [making.command("spectrum", "rope", "alibi", "--context", "256", out=place / "s.json")],
         "compare": [making.command("compare", str(place / "model"), other, out=place / "c.json")],
         "loss": [making.loss()],
-        "trace": [making.traced()],
+        "trace": [making.really_traced(lm)],
+        "beside": [making.beside(lm)],
+        "refine": [making.refined(lm)],
+        "proof": [making.proved(lm)],
         "ablate": [making.ablated()],
+        "train": [making.really_trained(place)],
+        "lab": [making.lab_ablated(place)],
         "sweep": [making.swept(), *runs],
-        "reproduce": [making.reproduced()],
+        "reproduce": [making.coupled()],
+        "dynamics": [making.reproduced(place)],
     }
 
 
@@ -87,35 +91,64 @@ def address(
 
 
 NAMES = (
-    "ablate", "big", "compare", "empty", "flow", "inspect", "loss", "reproduce", "scan", "spectrum", "sweep", "trace",
+    "ablate", "beside", "big", "compare", "dynamics", "empty", "flow", "inspect", "lab", "loss", "proof", "refine",
+    "reproduce", "scan", "spectrum", "sweep", "trace", "train",
 )  # fmt: skip
+BOTH = ("flow", "scan", "trace")  # looked at in the dark and on a telephone as well
+
+
+def drawn(seen: Visit) -> None:
+    """Every block of the page has its picture."""
+    blocks = seen.page.evaluate("Object.values(toposcope.page.data.blocks).map(block => block.kind)")
+    charts = seen.page.locator("figure[data-block=chart] svg.marks")
+    assert charts.count() == blocks.count("chart")
+    heights = charts.evaluate_all("nodes => nodes.map(node => node.getBoundingClientRect().height)")
+    assert all(height > 30 for height in heights)
+    maps = seen.page.locator("figure[data-block] canvas[role=application]")
+    assert maps.count() == sum(kind in ("headmap", "matrix") for kind in blocks)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_draws_without_complaint_and_axe_finds_nothing_serious(
-    browser: Browser, address: Callable[[str], str], results: dict[str, Any], name: str
+    browser: Browser, address: Callable[[str], str], name: str
 ) -> None:
     with visit(browser, address(name)) as seen:
-        blocks = seen.page.evaluate("Object.values(toposcope.page.data.blocks).map(block => block.kind)")
-        charts = seen.page.locator("figure[data-block=chart] svg.marks")
-        assert charts.count() == blocks.count("chart")
-        assert all(box["height"] > 30 for box in (chart.bounding_box() for chart in charts.all()) if box)
-        assert seen.page.locator("figure[data-block] canvas[role=application]").count() == sum(
-            kind in ("headmap", "matrix") for kind in blocks
-        )
-        assert seen.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-        if name != "big":  # made like "scan", and axe takes half a minute for its 1024 rows
-            assert seen.violations() == []
+        drawn(seen)
+        assert not seen.too_wide()
         seen.picture(f"report-{name}-light-{WIDE}")
+        if name == "big":  # made like "scan", and axe takes half a minute for its 1024 rows
+            return
+        assert seen.violations() == []
+        if name in BOTH:
+            seen.page.get_by_role("button", name="Switch between light and dark").click()
+            seen.picture(f"report-{name}-dark-{WIDE}")
+            assert seen.violations() == []
+        seen.resize(NARROW)
+        assert not seen.too_wide()
+        if name in BOTH:
+            seen.picture(f"report-{name}-dark-{NARROW}")
 
 
-@pytest.mark.parametrize("name", ["flow", "scan"])
-def test_dark_and_narrow_are_sound_too(browser: Browser, address: Callable[[str], str], name: str) -> None:
-    for width, scheme in ((WIDE, "dark"), (NARROW, "light")):
-        with visit(browser, address(name), width=width, scheme=scheme) as seen:
-            assert seen.page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (width, scheme)
-            assert seen.violations() == [], (width, scheme)
-            seen.picture(f"report-{name}-{scheme}-{width}")
+def test_every_report_opens_from_the_server(browser: Browser, results: dict[str, Any], tmp_path: Path) -> None:
+    """Under the server's own policy, in its sandbox, each draws all it has."""
+    files = []
+    for name in NAMES:
+        if name != "big":
+            files.append(tmp_path / f"{name}.json")
+            files[-1].write_text(json.dumps(results[name][-1]))
+    with serving(*map(str, files), here=tmp_path) as place:
+        for number, file in enumerate(files):
+            with visit(browser, f"{place}/results/r{number}/report") as seen:
+                drawn(seen)
+                assert seen.page.locator("h1").inner_text(), file.name
+                assert seen.page.evaluate("window.origin") == "null"
+
+
+@pytest.fixture(scope="module")
+def scan_page(browser: Browser, address: Callable[[str], str]) -> Iterator[Visit]:
+    """The page of the scan, opened once for the tests that leave it as readable as they found it."""
+    with visit(browser, address("scan")) as seen:
+        yield seen
 
 
 def test_a_click_and_the_arrow_keys_open_the_page_of_a_head(
@@ -156,55 +189,67 @@ def test_a_click_and_the_arrow_keys_open_the_page_of_a_head(
         page.locator(".head-page").get_by_text("Layer 0, head 3").wait_for()
 
 
-def test_the_switch_of_a_map_changes_its_colours_and_its_words(
-    browser: Browser, address: Callable[[str], str]
-) -> None:
-    with visit(browser, address("scan")) as seen:
-        figure = seen.page.locator("figure[data-block=headmap]")
-        paint = "node => node.toDataURL()"
-        before = figure.locator("canvas[role=application]").evaluate(paint)
-        figure.get_by_text("Growth", exact=True).click()
-        assert figure.locator("canvas[role=application]").evaluate(paint) != before
-        assert "0.5 growing directions prevail" in figure.inner_text()
-        figure.get_by_role("radio", name="Growth").press("ArrowRight")
-        assert figure.get_by_role("radio", name="Peak offset").is_checked()
+def test_the_switch_of_a_map_changes_its_colours_and_its_words(scan_page: Visit) -> None:
+    seen = scan_page
+    figure = seen.page.locator("figure[data-block=headmap]")
+    paint = "node => node.toDataURL()"
+    before = figure.locator("canvas[role=application]").evaluate(paint)
+    figure.get_by_text("Growth", exact=True).click()
+    assert figure.locator("canvas[role=application]").evaluate(paint) != before
+    assert "0.5 growing directions prevail" in figure.inner_text()
+    figure.get_by_role("radio", name="Growth").press("ArrowRight")
+    assert figure.get_by_role("radio", name="Peak offset").is_checked()
 
 
-def test_downloads_hold_the_numbers_of_the_result(
-    browser: Browser, address: Callable[[str], str], results: dict[str, Any]
-) -> None:
+def test_downloads_hold_the_numbers_of_the_result(scan_page: Visit, results: dict[str, Any]) -> None:
     scan = results["scan"][1]
-    with visit(browser, address("scan")) as seen:
-        every = seen.page.locator("#every-head")
-        rows = list(csv.DictReader(io.StringIO(seen.saved(every.locator("[data-save=csv]")))))
-        assert len(rows) == len(scan["heads"])
-        for row, head in zip(rows, scan["heads"], strict=True):
-            assert (int(row["layer"]), int(row["head"]), row["verdict"]) == (
-                head["layer"],
-                head["head"],
-                head["verdict"],
-            )
-            assert float(row["alpha"]) == pytest.approx(head["alpha"], rel=1e-4)
-        shown = json.loads(seen.saved(seen.page.locator("#regimes-by-depth figure [data-save=json]").first))
-        assert sum(row["heads"] for row in shown) == len(scan["heads"])
-        whole = json.loads(seen.saved(seen.page.locator("#save-all")))
-        assert whole["results"][1]["subject"]["sha256"] == scan["subject"]["sha256"]
-        buttons = seen.page.locator("figure[data-block], .save-here")
-        assert all(each.locator("[data-save=csv]").count() == 1 for each in buttons.all())
+    seen = scan_page
+    every = seen.page.locator("#every-head")
+    rows = list(csv.DictReader(io.StringIO(seen.saved(every.locator("[data-save=csv]")))))
+    assert len(rows) == len(scan["heads"])
+    for row, head in zip(rows, scan["heads"], strict=True):
+        assert (int(row["layer"]), int(row["head"]), row["verdict"]) == (
+            head["layer"],
+            head["head"],
+            head["verdict"],
+        )
+        assert float(row["alpha"]) == pytest.approx(head["alpha"], rel=1e-4)
+    shown = json.loads(seen.saved(seen.page.locator("#regimes-by-depth figure [data-save=json]").first))
+    assert sum(row["heads"] for row in shown) == len(scan["heads"])
+    whole = json.loads(seen.saved(seen.page.locator("#save-all")))
+    assert whole["results"][1]["subject"]["sha256"] == scan["subject"]["sha256"]
+    buttons = seen.page.locator("figure[data-block], .save-here")
+    assert all(each.locator("[data-save=csv]").count() == 1 for each in buttons.all())
 
 
-def test_a_table_sorts_by_its_headings(
+def test_a_table_sorts_by_its_headings(scan_page: Visit, results: dict[str, Any]) -> None:
+    alphas = sorted((head["alpha"] for head in results["scan"][1]["heads"]), reverse=True)
+    seen = scan_page
+    table = seen.page.locator("#every-head table")
+    heading = table.get_by_role("button", name="max Re")
+    column = "rows => rows.map(row => Number(row.cells[6].dataset.value))"
+    for order, expected in (("descending", alphas), ("ascending", alphas[::-1])):
+        heading.press("Enter")
+        assert table.locator("tbody tr").evaluate_all(column) == pytest.approx(expected, rel=1e-4)
+        assert table.locator(f"th[aria-sort={order}]").count() == 1
+
+
+def test_logits_stand_beside_their_toeplitz_part(
     browser: Browser, address: Callable[[str], str], results: dict[str, Any]
 ) -> None:
-    alphas = sorted((head["alpha"] for head in results["scan"][1]["heads"]), reverse=True)
-    with visit(browser, address("scan")) as seen:
-        table = seen.page.locator("#every-head table")
-        heading = table.get_by_role("button", name="max Re")
-        column = "rows => rows.map(row => Number(row.cells[6].dataset.value))"
-        for order, expected in (("descending", alphas), ("ascending", alphas[::-1])):
-            heading.press("Enter")
-            assert table.locator("tbody tr").evaluate_all(column) == pytest.approx(expected, rel=1e-4)
-            assert table.locator(f"th[aria-sort={order}]").count() == 1
+    first = results["trace"][0]["logits"][0]
+    with visit(browser, address("trace")) as seen:
+        pair = seen.page.locator("#logits-and-their-toeplitz-part figure")
+        assert pair.count() == 2 * len(results["trace"][0]["logits"])
+        for at, key in enumerate(("logits", "toeplitz")):
+            rows = json.loads(seen.saved(pair.nth(at).locator("[data-save=json]")))
+            for row in rows:
+                shown = first[key][int(row["query"])][int(row["key"])]
+                assert row[key] is None if shown is None else row[key] == pytest.approx(shown, rel=1e-4)
+        pair.first.locator("canvas[role=application]").focus()
+        for key in ("ArrowDown", "ArrowDown", "ArrowRight"):
+            seen.page.keyboard.press(key)
+        assert f"{first['logits'][2][1]:.3g}" in pair.first.inner_text()
 
 
 def test_dragging_the_clock_moves_the_tokens(

@@ -11,6 +11,7 @@ import typer
 
 from toposcope.cli.common import HtmlOption, JsonOption, console
 from toposcope.cli.lab_words import StoreOption, duration
+from toposcope.cli.reproduce_dynamics import FACTS, dynamics
 from toposcope.cli.sweep_watch import Watcher
 
 if TYPE_CHECKING:
@@ -30,7 +31,9 @@ class What(StrEnum):
 
 def run(
     what: Annotated[What, typer.Argument(help="Content-position coupling, or token dynamics.")],
-    size: Annotated[str, typer.Option("--size", metavar="NAME", help="demo, or full: larger, more seeds.")] = "demo",
+    size: Annotated[
+        str, typer.Option("--size", metavar="NAME", help="demo; full: more seeds; dynamics also: facts.")
+    ] = "demo",
     seeds: Annotated[
         str | None, typer.Option("--seeds", metavar="N|LIST", help="How many (5: 0 to 4), or which: 0-4,7.")
     ] = None,
@@ -39,18 +42,20 @@ def run(
     ] = None,
     store: StoreOption = "runs",
     markdown: Annotated[
-        str | None, typer.Option("--markdown", metavar="FILE", help="The page (coupling: into the store by default).")
+        str | None, typer.Option("--markdown", metavar="FILE", help="The page (default: into the store).")
     ] = None,
     html: HtmlOption = None,
     json: JsonOption = None,
 ) -> None:
-    """Put a paper's claims to the test. Coupling trains many small models; stop it at any time and go on later."""
+    """Put a paper's claims to the test. Many small models are trained; stop it at any time and go on later."""
     from toposcope.files import write_text
     from toposcope.lab.reproduce.page import page
     from toposcope.results import emit_json
 
     if what is What.dynamics:
-        result = _dynamics()
+        result = dynamics(size, seeds, workers, store)
+        if size != FACTS:
+            markdown = markdown or str(Path(store) / "reproduce-dynamics.md")
     else:
         result = _coupling(size, seeds, workers, store)
         markdown = markdown or str(Path(store) / "reproduce-coupling.md")
@@ -70,16 +75,6 @@ def run(
         for where in (markdown, html):
             if where:
                 out.print(f"the page: {where}", soft_wrap=True)
-
-
-def _dynamics() -> dict[str, Any]:
-    from toposcope.lab.reproduce.dynamics import checked
-    from toposcope.results import envelope
-
-    started = time.perf_counter()
-    claims = checked()
-    seconds = time.perf_counter() - started
-    return envelope("reproduce", {"what": "dynamics", "claims": claims}, about=None, options={}, seconds=seconds)
 
 
 def _coupling(name: str, seeds: str | None, workers: int | None, where: str) -> dict[str, Any]:
@@ -132,7 +127,7 @@ def _announcement(store: Store, configs: Sequence[RunConfig], size: Size, worker
     spent: dict[tuple[str, str], list[float]] = {}
     done = set()
     for row in store.rows():
-        if row.status == "done" and row.summary and "seconds" in row.summary:
+        if row.kind == "train" and row.status == "done" and row.summary and "seconds" in row.summary:
             done.add(row.key)
             spent.setdefault((row.config["task"], row.config["profile"]), []).append(float(row.summary["seconds"]))
     left = [config for config in configs if config.key() not in done]

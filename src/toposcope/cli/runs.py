@@ -139,7 +139,10 @@ def _lines(row: Row) -> list[tuple[str, str]]:
     given = {name: value for name, value in row.config.items() if name not in usual and value not in (None, [], ())}
     found = row.summary or {}
     lines = [("settings", ", ".join(f"{name} {value}" for name, value in given.items()))]
-    if "accuracy" in found:
+    if "bits_held" in found:
+        both = f"{found['bits_held']:.3f} on held-out text, {found['bits_other']:.3f} on other text"
+        lines += [("bits", f"{both}, per byte"), ("work", f"{found['steps']} steps in {duration(found['seconds'])}")]
+    elif "accuracy" in found:
         bounds = f"floor {percent(found.get('floor'))}, ceiling {percent(found.get('ceiling'))}"
         lines.append(("accuracy", f"{percent(found['accuracy'])} ({bounds})"))
         lines.append(("work", f"{found.get('steps')} steps in {duration(found.get('seconds'))}"))

@@ -38,6 +38,8 @@ def build(result: Mapping[str, Any], page: Page) -> None:
     page.add("Claim by claim", *(_card(claim, both) for claim in claims))
     if result.get("table"):
         _accuracies(page, result["table"])
+    if result.get("probe"):
+        _probe(page, result["probe"]["rows"])
     if result.get("numbers"):
         page.add("Every number", _numbers(page, result["numbers"]))
     page.add(
@@ -136,6 +138,44 @@ def _accuracies(page: Page, cells: Sequence[Mapping[str, Any]]) -> None:
         "Accuracy, and the deposit index of each layer: 1 where one head carries all, none where nothing was learned."
     )
     page.add("Every accuracy", Listing("All cells", words, page.rows("cells", rows), columns))
+
+
+def _probe(page: Page, cells: Sequence[Mapping[str, Any]]) -> None:
+    """Byte models that were held to a regime: their loss, group by group, against the group's free model."""
+    for group in dict.fromkeys(cell["group"] for cell in cells):
+        rows = [
+            {
+                "model": cell["cell"],
+                "difference": cell["less"]["mean"],
+                "low": cell["less"]["mean"] - (cell["less"]["half"] or 0.0),
+                "high": cell["less"]["mean"] + (cell["less"]["half"] or 0.0),
+                "seeds": cell["less"]["n"],
+            }
+            for cell in cells
+            if cell["group"] == group and cell["less"] is not None
+        ]
+        if not rows:
+            continue
+        base = next(cell["base"] for cell in cells if cell["group"] == group)
+        spec = charts.intervals(
+            "model", "difference", "low", "high", order=[row["model"] for row in rows],
+            x_title=f"bits a byte, less {base}; below 0 is better",
+        )  # fmt: skip
+        words = f"Held-out bits a byte against the cell '{base}', paired by seed, with Student's 95 % interval."
+        page.add(f"Held to a regime: {group}", Chart("What it costs", words, page.rows(f"probe {group}", rows), spec))
+    flat = [
+        {key: value["mean"] if isinstance(value, Mapping) else value for key, value in cell.items() if key != "runs"}
+        for cell in cells
+    ]
+    columns = (
+        Column("group", "group", "plain"), Column("cell", "model", "plain"), Column("words", "which", "wrap"),
+        Column("seeds", "seeds"), Column("bits", "bits a byte"), Column("less", "less the base"),
+        Column("says", "says", "plain"), Column("cosine", "cosine"), Column("rank", "rank"),
+        Column("slower", "time of a step"),
+    )  # fmt: skip
+    if flat:
+        words = "Means over seeds; the others are in the data."
+        page.add("Every model", Listing("All cells of the probe", words, page.rows("probe", flat), columns))
 
 
 def _numbers(page: Page, numbers: Sequence[Mapping[str, Any]]) -> Listing:

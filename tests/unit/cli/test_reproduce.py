@@ -56,11 +56,11 @@ def test_coupling_runs_its_grid_once_and_writes_its_page(
     assert {path: path.stat().st_mtime_ns for path in store.glob("*/result.json")} == before
 
 
-def test_dynamics_needs_no_store(
+def test_the_facts_of_dynamics_need_no_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert call("dynamics", "--markdown", "page.md") == 0
+    assert call("dynamics", "--size", "facts", "--markdown", "page.md") == 0
     assert "definiteness imposed" in capsys.readouterr().out
     assert [path.name for path in tmp_path.iterdir()] == ["page.md"]
 

@@ -20,7 +20,8 @@ def result(cell: str, seed: int, bits: float, **more: Any) -> dict[str, Any]:
     }  # fmt: skip
     base = {
         "key": f"{cell}-{seed}-key", "config": {"cell": cell, "seed": seed}, "bits_held": bits,
-        "bits_other": bits + 1, "accuracy": 0.4, "noise_cost": 0.1, "longer_cost": None, "cosine": [0.1, 0.5], "rank": [9.0, 5.0],
+        "bits_other": bits + 1, "accuracy": 0.4, "noise_cost": 0.1, "longer_cost": None, "cosine": [0.1, 0.5],
+        "rank": [9.0, 5.0],
         "radial": [-1.0, 2.0], "dispersion": [0.0, 0.0], "heads": [row], "layers": [row], "promised": None,
         "promise_held": None, "added": None, "parameters": 100, "redundant": 0, "step_seconds": 0.1 + seed / 100,
     }  # fmt: skip

@@ -159,7 +159,7 @@ def swept() -> dict[str, Any]:
 
 
 def reproduced(tmp_path: Path) -> dict[str, Any]:
-    return command("reproduce", "dynamics", out=tmp_path / "reproduce.json")
+    return command("reproduce", "dynamics", "--size", "facts", out=tmp_path / "reproduce.json")
 
 
 # ------------------------------------------------------------------ small models that run

@@ -27,7 +27,7 @@ from toposcope.report.page import embeddable
 HAND_MADE: dict[str, Callable[[], dict[str, Any]]] = {
     "ablate": making.ablated,
     "loss": making.loss,
-    "reproduce": making.reproduced,
+    "reproduce": making.coupled,
     "sweep": making.swept,
     "trace": making.traced,
 }

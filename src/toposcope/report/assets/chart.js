@@ -13,36 +13,36 @@
     ...(part.layer ? { layer: part.layer.map(unkeyed) } : {}),
   });
 
-toposcope.chart = async (place, spec, rows) => {
-  const quiet = { labelFontSize: 11, titleFontSize: 12, titleFontWeight: 500, domain: false, ticks: false, labelPadding: 6, gridOpacity: 1 };
-  const whole = {
-    width: "container", height: 220, background: "transparent", autosize: { type: "fit-x", contains: "padding", resize: true },
-    ...unkeyed(spec),
-    data: { values: rows },
-    config: {
-      font: getComputedStyle(document.body).fontFamily, view: { stroke: null }, axis: quiet, axisX: { ...quiet, domain: true, ticks: true, tickSize: 4, grid: false },
-      legend: { labelFontSize: 11, titleFontSize: 12, titleFontWeight: 500, orient: "bottom", columns: 4, labelLimit: 220, symbolStrokeWidth: 2 },
-      range: { category: toposcope.palette }, line: { strokeWidth: 1.8 }, point: { filled: true, size: 26 }, bar: { color: toposcope.palette[0] },
-      numberFormat: ".5~g", ...(spec.config || {}),
-    },
+  toposcope.chart = async (place, spec, rows) => {
+    const quiet = { labelFontSize: 11, titleFontSize: 12, titleFontWeight: 500, domain: false, ticks: false, labelPadding: 6, gridOpacity: 1 };
+    const whole = {
+      width: "container", height: 220, background: "transparent", autosize: { type: "fit-x", contains: "padding", resize: true },
+      ...unkeyed(spec),
+      data: { values: rows },
+      config: {
+        font: getComputedStyle(document.body).fontFamily, view: { stroke: null }, axis: quiet, axisX: { ...quiet, domain: true, ticks: true, tickSize: 4, grid: false },
+        legend: { labelFontSize: 11, titleFontSize: 12, titleFontWeight: 500, orient: "bottom", columns: 4, labelLimit: 220, symbolStrokeWidth: 2 },
+        range: { category: toposcope.palette }, line: { strokeWidth: 1.8 }, point: { filled: true, size: 26 }, bar: { color: toposcope.palette[0] },
+        numberFormat: ".5~g", ...(spec.config || {}),
+      },
+    };
+    const made = await vegaEmbed(place, whole, {
+      actions: false, ast: true, renderer: "svg", defaultStyle: false, mode: "vega-lite",
+      tooltip: { disableDefaultStyle: true, theme: "custom" },
+      loader: vega.loader({ http: { credentials: "omit" } }),
+    });
+    place.setAttribute("role", "img"); // one picture with one sentence; its numbers are in the data beside it
+    place.setAttribute("aria-label", place.dataset.label || "chart");
+    place.querySelector("svg")?.setAttribute("aria-hidden", "true");
+    const named = colours(spec)[0];
+    if (named) {
+      const paint = made.view.scale("color");
+      place.after(toposcope.element("div", { class: "legend" }, `${named.title ?? named.field}:`, toposcope.element("ul", {}, ...paint.domain().map((name) => {
+        const dot = toposcope.element("span", { class: "dot" });
+        dot.style.background = paint(name);
+        return toposcope.element("li", {}, dot, String(name));
+      }))));
+    }
+    return made.view;
   };
-  const made = await vegaEmbed(place, whole, {
-    actions: false, ast: true, renderer: "svg", defaultStyle: false, mode: "vega-lite",
-    tooltip: { disableDefaultStyle: true, theme: "custom" },
-    loader: vega.loader({ http: { credentials: "omit" } }),
-  });
-  place.setAttribute("role", "img"); // one picture with one sentence; its numbers are in the data beside it
-  place.setAttribute("aria-label", place.dataset.label || "chart");
-  place.querySelector("svg")?.setAttribute("aria-hidden", "true");
-  const named = colours(spec)[0];
-  if (named) {
-    const paint = made.view.scale("color");
-    place.after(toposcope.element("div", { class: "legend" }, `${named.title ?? named.field}:`, toposcope.element("ul", {}, ...paint.domain().map((name) => {
-      const dot = toposcope.element("span", { class: "dot" });
-      dot.style.background = paint(name);
-      return toposcope.element("li", {}, dot, String(name));
-    }))));
-  }
-  return made.view;
-};
 }

