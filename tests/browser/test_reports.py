@@ -94,7 +94,7 @@ NAMES = (
     "ablate", "beside", "big", "compare", "dynamics", "empty", "flow", "inspect", "lab", "loss", "proof", "refine",
     "reproduce", "scan", "spectrum", "sweep", "trace", "train",
 )  # fmt: skip
-BOTH = ("flow", "scan", "trace")  # looked at in the dark and on a telephone as well
+BOTH = ("flow", "scan")  # looked at in the dark and on a telephone as well
 
 
 def drawn(seen: Visit) -> None:

@@ -129,7 +129,10 @@ def build(cell: Cell, config: ModelConfig) -> Built:
     for layer in model.layers:
         layer.attention_norm.bias.requires_grad_(False)  # 0 from the start
     if cell.kind is not None:
-        applied = refine.apply(model, cell.kind, cell.regime or "", output=cell.output)
+        # W starts as m I: at the usual size of W a token's logit with itself would be sqrt(width) times the usual
+        # one, and attention would see nothing else
+        start = config.width**-0.5 if cell.kind == "full" else 1.0
+        applied = refine.apply(model, cell.kind, cell.regime or "", output=cell.output, w_scale=start)
         return Built(model, cell, applied.verdict, applied.promise, applied.redundant, None)
     if cell.output == "identity":
         for attention in _attentions(model):

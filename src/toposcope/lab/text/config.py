@@ -13,7 +13,7 @@ from toposcope.lab.model import ModelConfig
 from toposcope.lab.text.cells import Cell, find_cell
 from toposcope.lab.text.texts import CLASSES, VOCABULARY, find
 
-SCHEMA = 1  # a change of meaning makes every key a new one
+SCHEMA = 2  # a change of meaning makes every key a new one
 TASKS = ("bytes", "masked-bytes")
 
 
