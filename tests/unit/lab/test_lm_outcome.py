@@ -117,7 +117,7 @@ def test_every_number_names_its_runs() -> None:
 
 def test_the_tables_show_intervals_and_words() -> None:
     runs = found(free=[3.0, 3.2, 3.1], full_nd=[3.1, 3.3, 3.21])
-    sizes = {"width": 64, "layers": 2, "length": 128, "steps": 200, "batch": 32}
+    sizes = {"width": 64, "layers": 2, "length": 64, "steps": 200, "batch": 16}
     text = tables({"size": "demo", "runs_done": 6, "sizes": sizes, "rows": rows(runs)})
     assert "### causal: next byte, causal, rotary, one head" in text
     assert "+0.103 ± 0.014 | worse" in text

@@ -35,9 +35,9 @@ class ProbeConfig:
     width: int = 64
     layers: int = 2
     ff: int = 128
-    length: int = 128
-    steps: int = 300
-    batch: int = 32
+    length: int = 64
+    steps: int = 600
+    batch: int = 16
     lr: float = 3e-3
     weight_decay: float = 0.01
     diagonal_lr: float = 0.1

@@ -18,7 +18,10 @@ FREE = "free"  # the cell that a group's others are compared with, where it has 
 
 @dataclass(frozen=True)
 class Group:
-    """Cells that are compared with each other. Those that are not `main` have fewer seeds."""
+    """Cells that are compared with each other. Those that are not `main` have fewer seeds.
+
+    All read 1024 bytes a step. Hidden bytes are learned from short windows, or not at all in the steps there are.
+    """
 
     name: str
     words: str
@@ -26,6 +29,8 @@ class Group:
     encoding: str
     heads: int
     cells: tuple[str, ...]
+    length: int = 64
+    batch: int = 16
     main: bool = True
 
     @property
@@ -54,11 +59,13 @@ GROUPS = (
     ),
     Group(
         "unmasked",
-        "hidden bytes, no mask, learned positions, one head",
+        "hidden bytes, no mask, sinusoidal positions, one head",
         "masked-bytes",
-        "learned",
+        "sinusoidal",
         1,
         (FREE, "free-identity", *_FULL),
+        length=32,
+        batch=32,
     ),
     Group("learned", "next byte, causal, learned positions, one head", "bytes", "learned", 1, _FEW, main=False),
     Group("none", "next byte, causal, no positions, one head", "bytes", "none", 1, _FEW, main=False),
@@ -76,7 +83,7 @@ class Size:
     seconds: float
 
 
-SIZES = {"demo": Size("demo", 3, 0, 200, 18.0), "full": Size("full", 8, 4, 400, 38.0)}
+SIZES = {"demo": Size("demo", 3, 0, 600, 20.0), "full": Size("full", 8, 4, 1200, 38.0)}
 
 
 def find_size(name: str, *others: str) -> Size:
@@ -92,7 +99,16 @@ def grid(size: Size, seeds: Sequence[int]) -> dict[str, list[ProbeConfig]]:
     for group in GROUPS:
         chosen = seeds if group.main else seeds[: size.fewer]
         found[group.name] = [
-            ProbeConfig(cell, group.task, group.encoding, group.heads, seed, steps=size.steps)
+            ProbeConfig(
+                cell,
+                group.task,
+                group.encoding,
+                group.heads,
+                seed,
+                length=group.length,
+                batch=group.batch,
+                steps=size.steps,
+            )
             for seed in chosen
             for cell in group.cells
         ]

@@ -241,7 +241,7 @@ CLAIMS = (
         "convergence hurts: unmasked",
         "The same without a mask, where the theorems T3 and T4 speak.",
         _COMPARED,
-        "ahead: bits per hidden byte on held-out years, full-nd less full-pd, learned positions.",
+        "ahead: bits per hidden byte on held-out years, full-nd less full-pd, sinusoidal positions.",
         _hurts("unmasked", "full"),
     ),
     Claim(

@@ -13,7 +13,7 @@ def tables(probe: Mapping[str, Any]) -> str:
     sizes = probe["sizes"]
     lines = [
         f"{probe['runs_done']} trained models of size `{probe['size']}`: width {sizes['width']}, {sizes['layers']} "
-        f"layers, contexts of {sizes['length']} bytes, {sizes['steps']} steps of {sizes['batch']} windows; State of "
+        f"layers, {sizes['steps']} steps of {sizes['batch'] * sizes['length']} bytes; State of "
         "the Union by bytes, years ending in 7 held out; wiki text is only measured on. Values are means ± half of "
         "Student's 95 % interval over seeds (their number in parentheses). Differences are paired by seed: the same "
         "windows in the same order, the same first weights; below 0 is better. *Undecided*: the interval holds 0, or "
@@ -22,7 +22,14 @@ def tables(probe: Mapping[str, Any]) -> str:
     for group in GROUPS:
         shown = [row for row in probe["rows"] if row["group"] == group.name]
         if shown:
-            lines += ["", f"### {group.name}: {group.words}", "", *_bits(shown), "", *_tokens(shown)]
+            lines += [
+                "",
+                f"### {group.name}: {group.words}, contexts of {group.length} bytes",
+                "",
+                *_bits(shown),
+                "",
+                *_tokens(shown),
+            ]
     return "\n".join(lines) + "\n"
 
 
