@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from bench import ablation, head_spectra, kernels, logits, refine, scanning, startup, streaming, training
+from bench import ablation, head_spectra, kernels, logits, refine, scanning, startup, streaming, training, web
 from bench.row import Row, table
 from toposcope.files import write_json
 from toposcope.results import plain
@@ -20,6 +20,7 @@ ROWS = {
     "training": training.measure,
     "ablation": ablation.measure,
     "refine": refine.measure,
+    "web": web.measure,
 }
 
 

@@ -27,9 +27,9 @@ def _coupling(result: Mapping[str, Any]) -> str:
         "models of six layers and width 256 on sentences of 128 tokens: what is judged here is whether its claims "
         "hold in small models.",
         "",
-        "Rules were fixed before the runs: *ahead* holds where the interval of every difference lies above 0, and "
-        "does not hold where one lies below; *beyond* and *below* compare the interval of a mean with a threshold; "
-        "*apart* holds where an interval excludes 0. Whatever is left open is *not at this scale*.",
+        "Rules were fixed before any result was seen: *ahead* holds where the interval of every difference lies "
+        "above 0, and does not hold where one lies below; *beyond* and *below* compare the interval of a mean with a "
+        "threshold; *apart* holds where an interval excludes 0. Whatever is left open is *not at this scale*.",
         "",
         "| claim | described | published |",
         "|---|---|---|",

@@ -17,7 +17,7 @@ def tables(probe: Mapping[str, Any]) -> str:
         "the Union by bytes, years ending in 7 held out; wiki text is only measured on. Values are means ± half of "
         "Student's 95 % interval over seeds (their number in parentheses). Differences are paired by seed: the same "
         "windows in the same order, the same first weights; below 0 is better. *Undecided*: the interval holds 0, or "
-        "there is one seed. With this many comparisons one in twenty decided ones is chance.",
+        "there is one seed. Where nothing differs, one interval in twenty excludes 0 by chance.",
     ]
     for group in GROUPS:
         shown = [row for row in probe["rows"] if row["group"] == group.name]
