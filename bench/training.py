@@ -5,7 +5,7 @@ padded to the full length, attention spelled out (dropout on its weights, so no 
 each, keys and values from the raw embeddings, a sinusoid added beside the rotation, ReLU, a mean over padding too,
 AdamW as torch builds it by default. Its sentences are drawn beforehand and cost it nothing; ours are drawn in the
 loop. Three rows for each size: our described recipe (no dropout, so fused attention; no padding outside attention and
-little inside; one product for q, k and v; fused AdamW), our loop with the re-statement's mathematics, and our step
+little inside, where sentences share rows; one product for q, k and v; fused AdamW), our loop with the re-statement's mathematics, and our step
 against its bare matrix products.
 """
 
@@ -26,7 +26,7 @@ from bench.row import Row, interleaved
 from toposcope.lab.batches import asked, loss_sum, parts, parts_worth
 from toposcope.lab.config import RunConfig
 from toposcope.lab.model import Transformer
-from toposcope.lab.packed import passes_worth, scored
+from toposcope.lab.packed import passes_worth, scored, share
 from toposcope.lab.tasks import Batch
 from toposcope.lab.train import CLIP, TRAINING, stream
 
@@ -163,9 +163,9 @@ def products(config: RunConfig, size: int, cuts: int) -> Callable[[], None]:
         for rows, inner, columns in [(tokens, *shape) for shape in shapes] + [(count, width, task.classes)]:
             x, w, g = torch.randn(rows, inner), torch.randn(columns, inner), torch.randn(rows, columns)
             plain_ones += [(x, w.t()), (g, w), (g.t(), x)]
-    for part in parts(batch, cuts):
-        count, length = part.ids_BN.shape
-        q, p = torch.randn(count * heads, length, width // heads), torch.randn(count * heads, length, length)
+        (group,) = share(part).groups
+        rows, length = group.rows * heads, group.length
+        q, p = torch.randn(rows, length, width // heads), torch.randn(rows, length, length)
         batched += [(q, q.mT), (p, q), (p.mT, q), (q, q.mT), (p, q), (p.mT, q)] * settings["layers"]
 
     def run() -> None:

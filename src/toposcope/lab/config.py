@@ -20,7 +20,7 @@ from toposcope.lab.tasks import Task, find
 if TYPE_CHECKING:
     from toposcope.lab.model import ModelConfig
 
-SCHEMA = 2  # of the canonical form; a change of meaning makes every key a new one (2: first weights, ablation map)
+SCHEMA = 3  # of the canonical form; a change of meaning makes every key a new one (3: sentences share rows)
 MAY_COLLIDE = ("distance",)  # tasks whose fillers can be triggers
 VARIANTS = ("described", "published")
 
@@ -139,7 +139,10 @@ class RunConfig:
         for name in data:
             if name not in known:
                 raise BadValue(f"a run has no setting '{name}'. {did_you_mean(name, known)}")
-        return cls(**data)
+        try:
+            return cls(**data)
+        except (TypeError, ValueError, AttributeError, OverflowError) as error:
+            raise BadValue(f"these are no settings of a run ({error}). 'toposcope train' writes them.") from error
 
     def canonical(self) -> str:
         """The one way to write what decides this run: all settings in force, names sorted."""

@@ -97,11 +97,16 @@ class LayerPosition(nn.Module):
         self.record()  # complains of parts that do not go together
         self.turning = [part for part in self.parts if hasattr(part, "turn")]
         self.biased = [part for part in self.parts if hasattr(part, "bias")]
+        self.alike = len(self.parts) == 1 and isinstance(self.parts[0], RotaryPart) and self.parts[0].alike
 
-    def turn(self, q_BHNR: Tensor, k_BGNR: Tensor, *, still: bool = False) -> tuple[Tensor, Tensor]:
-        """Queries and keys as position changes them; `still`: as if all tokens stood at position 0."""
+    def turn_rows(self, flat_BNW: Tensor, heads: int, at_BN: Tensor | None = None) -> Tensor:
+        """Rows that begin with the queries and keys of `heads` heads, these turned: `turn` at once, where `alike`."""
+        return _TurnRows.apply(flat_BNW, self.parts[0].factors("query", flat_BNW.shape[1], at_BN), heads)
+
+    def turn(self, q_BHNR: Tensor, k_BGNR: Tensor, at_BN: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Queries and keys as position changes them; `at_BN` says where the tokens stand, if not at 0, 1, 2, ..."""
         for part in self.turning:
-            q_BHNR, k_BGNR = part.turn(q_BHNR, "query", still), part.turn(k_BGNR, "key", still)
+            q_BHNR, k_BGNR = part.turn(q_BHNR, "query", at_BN), part.turn(k_BGNR, "key", at_BN)
         return q_BHNR, k_BGNR
 
     def bias(self, q_BHNR: Tensor, k_BGNR: Tensor, scaling: float) -> Tensor | None:
@@ -130,6 +135,7 @@ class RotaryPart(nn.Module):
         self.neighbours = rotary.pairing == "interleaved"
         pairs = len(first_F) if self.neighbours else int(second_F[0] - first_F[0])  # some of them may stand still
         self.start, self.stop = int(first_F[0]), int(first_F[0]) + 2 * pairs
+        self.heads = heads
         turning = heads if rotary.turning_heads is None else rotary.turning_heads
         if turning * kv_heads % heads:
             raise BadEncoding(
@@ -157,28 +163,62 @@ class RotaryPart(nn.Module):
         factors_NF2[:, : len(first_F), 1] = turned_NR[:, second_F]
         return factors_NF2
 
-    def turn(self, x_BHNR: Tensor, side: Literal["query", "key"], still: bool = False) -> Tensor:
-        """The rows of queries or keys, each turned to its position."""
-        heads, length, width = x_BHNR.shape[1:]
+    @property
+    def alike(self) -> bool:
+        """Whether all channels of all heads turn, queries as keys, in pairs of neighbours."""
+        every = self.turning["query"] == self.heads and (self.start, self.stop) == (0, self.rotary.head_dim)
+        return self.neighbours and every and torch.equal(self.query, self.key)
+
+    def factors(self, side: Literal["query", "key"], length: int, at_BN: Tensor | None = None) -> Tensor:
+        """The complex factor of each pair at the first positions, (N, F), or at those given, (B, N, F)."""
         if length > len(self.query):
             self._grow(length)
-        factors_NF = torch.view_as_complex(getattr(self, side)[: 1 if still else length])
+        table_NF2 = getattr(self, side)
+        return torch.view_as_complex(table_NF2[:length] if at_BN is None else table_NF2[at_BN])
+
+    def turn(self, x_BHNR: Tensor, side: Literal["query", "key"], at_BN: Tensor | None = None) -> Tensor:
+        """The rows of queries or keys, each turned to its position."""
+        heads, length, width = x_BHNR.shape[1:]
+        factors = self.factors(side, length, at_BN)
+        factors = factors if at_BN is None else factors[:, None]
         turning = self.turning[side]
         some = x_BHNR[:, :turning]
-        block = self._turned(some[..., self.start : self.stop], factors_NF)
+        block = self._turned(some[..., self.start : self.stop], factors)
         if self.stop - self.start < width:
             block = torch.cat([some[..., : self.start], block, some[..., self.stop :]], dim=3)
         return block if turning == heads else torch.cat([block, x_BHNR[:, turning:]], dim=1)
 
-    def _turned(self, block: Tensor, factors_NF: Tensor) -> Tensor:
+    def _turned(self, block: Tensor, factors: Tensor) -> Tensor:
         if not self.neighbours:
             a, b = block.chunk(2, dim=-1)
-            turned = torch.complex(a, b) * factors_NF
+            turned = torch.complex(a, b) * factors
             return torch.cat([turned.real, turned.imag], dim=-1)
         pairs = block.unflatten(-1, (-1, 2))
         if any(step % 2 for step in pairs.stride()[:-1]) or pairs.storage_offset() % 2:
             pairs = pairs.contiguous()  # torch sees neighbours as complex numbers only at even places
-        return torch.view_as_real(torch.view_as_complex(pairs) * factors_NF).flatten(-2)
+        return torch.view_as_real(torch.view_as_complex(pairs) * factors).flatten(-2)
+
+
+class _TurnRows(torch.autograd.Function):
+    """The first channels of rows (B, N, W) as complex numbers, head after head, multiplied by (N, F) or (B, N, F)."""
+
+    @staticmethod
+    def forward(ctx: Any, flat_BNW: Tensor, factors: Tensor, heads: int) -> Tensor:
+        ctx.save_for_backward(factors)
+        ctx.heads = heads
+        return _multiplied(flat_BNW, factors, heads)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        return _TurnRows.apply(grads[0], ctx.saved_tensors[0].conj(), ctx.heads), None, None
+
+
+def _multiplied(flat_BNW: Tensor, factors: Tensor, heads: int) -> Tensor:
+    out_BNW = flat_BNW.clone(memory_format=torch.contiguous_format)
+    pairs = factors.shape[-1]
+    some = out_BNW[..., : heads * pairs * 2].unflatten(-1, (heads, pairs, 2))
+    torch.view_as_complex(some).mul_(factors[..., None, :])
+    return out_BNW
 
 
 class MisreadRotary(RotaryPart):
@@ -361,11 +401,12 @@ class Pope(nn.Module):
     def _angles(self, length: int) -> Tensor:
         return _tensor(np.arange(length)[:, None] * self.frequency_R)
 
-    def turn(self, x_BHNR: Tensor, side: Literal["query", "key"], still: bool = False) -> Tensor:
+    def turn(self, x_BHNR: Tensor, side: Literal["query", "key"], at_BN: Tensor | None = None) -> Tensor:
         length = x_BHNR.shape[2]
         if length > len(self.angle_NR):
             self.angle_NR = self._angles(length).to(self.angle_NR)
-        size, angle = F.softplus(x_BHNR), self.angle_NR[: 1 if still else length]
+        size = F.softplus(x_BHNR)
+        angle = self.angle_NR[:length] if at_BN is None else self.angle_NR[at_BN][:, None]
         if side == "query":
             angle = angle + self.phase
         return torch.cat([size * angle.cos(), size * angle.sin()], dim=-1)

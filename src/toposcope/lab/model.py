@@ -190,6 +190,7 @@ class Attention(nn.Module):
         self.o_proj = nn.Linear(self.heads * self.value_dim, config.width, bias=False)
         misread = config.quirks.mla_misread
         self.position = LayerPosition(config.acting(layer_idx), config.sizes, self.groups, misread=misread)
+        self.together = self.position.alike and not config.latent  # queries and keys turn in one go
         self.attend: Attend = sdpa
 
     def _build(self, config: ModelConfig) -> None:
@@ -217,11 +218,18 @@ class Attention(nn.Module):
     def forward(self, x_BND: Tensor, mask: Tensor | None = None, raw_BND: Tensor | None = None) -> Tensor:
         return self.o_proj(self.by_head(self.flat(x_BND, raw_BND), mask).flatten(2))
 
-    def by_head(self, flat_BNW: Tensor, mask: Tensor | None = None) -> Tensor:
-        """What each head makes of the tokens' rows, (B, N, H, V), before the output projection adds it up."""
-        q_BHNR, k_BGNR, v_BGNV = self.split(flat_BNW)
-        bias = self.position.bias(q_BHNR, k_BGNR, self.scaling)
-        q_BHNR, k_BGNR = self.position.turn(q_BHNR, k_BGNR)
+    def by_head(self, flat_BNW: Tensor, mask: Tensor | None = None, at_BN: Tensor | None = None) -> Tensor:
+        """What each head makes of the tokens' rows, (B, N, H, V), before the output projection adds it up.
+
+        `at_BN` is where the tokens stand, if not at 0, 1, 2, ...; only where position adds no bias to the logits.
+        """
+        if self.together:
+            q_BHNR, k_BGNR, v_BGNV = self.split(self.position.turn_rows(flat_BNW, self.heads + self.groups, at_BN))
+            bias = None
+        else:
+            q_BHNR, k_BGNR, v_BGNV = self.split(flat_BNW)
+            bias = self.position.bias(q_BHNR, k_BGNR, self.scaling)
+            q_BHNR, k_BGNR = self.position.turn(q_BHNR, k_BGNR, at_BN)
         out_BNHV, _ = self.attend(
             self,
             q_BHNR,

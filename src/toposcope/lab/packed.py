@@ -1,14 +1,17 @@
 """A batch without its padding: one list of tokens for norms, projections and MLPs, rectangles for attention only.
 
-The same scores and gradients as the padded batch. Sentences are sorted by length; attention takes them in a few
-groups, each padded to its longest. Shape suffixes as in `model.py`, and T tokens of all sentences, W a token's row.
+The same scores and gradients as the padded batch. For attention, sentences share the rows of one rectangle, several
+to a row, each seeing itself alone. Where position is a bias of the logits, whose table serves all sentences that
+begin at the first column, they are instead sorted by length and taken in a few rectangles, a row each.
+Shape suffixes as in `model.py`, and T tokens of all sentences, S sentences, W a token's row.
 """
 
 # mypy: allow-subclassing-any
 # mypy: allow-untyped-calls
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -23,21 +26,24 @@ PASS_TOKENS = 16384
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Sentences that attend together, padded to `length`. `cells_T` is where their tokens lie in the rectangle."""
+    """Sentences that attend together, in rows of `length` cells. `cells_T` is where their tokens lie."""
 
-    lengths_B: Tensor
+    rows: int
     length: int
     tokens: int
     cells_T: Tensor | None  # None: every cell holds a token
     mask: Tensor | None
+    at_BN: Tensor | None = None  # position in the sentence; None: the column
 
 
 @dataclass(frozen=True, eq=False)
 class Packed:
-    """All tokens of a batch in one row, sentence after sentence. Labels are those of the sorted sentences."""
+    """All tokens of a batch in one row, sentence after sentence; labels and lengths are in that order too."""
 
     ids_T: Tensor
     place_T: Tensor
+    sentence_T: Tensor
+    lengths_S: Tensor
     labels: Tensor
     groups: tuple[Group, ...]
 
@@ -51,56 +57,104 @@ def scored(model: Transformer, batch: Batch, groups: int) -> tuple[Tensor, Tenso
     """The scores of a batch and the labels they belong to, in the same order; packed unless padding is to be seen."""
     if model.sees_padding:
         return model(batch.ids_BN, batch.lengths_B), batch.labels
-    packed = pack(batch, groups, causal=model.config.causal)
+    biased = any(layer.attention.position.biased for layer in model.layers)
+    packed = pack(batch, groups, causal=model.config.causal) if biased else share(batch, causal=model.config.causal)
     return packed_scores(model, packed), packed.labels
 
 
 def pack(batch: Batch, groups: int, *, causal: bool = False) -> Packed:
-    """The batch packed, its sentences in so many groups of like length."""
-    made, ids, places, labels = [], [], [], []
-    for part in parts(batch, groups):
-        count, length = part.ids_BN.shape
-        at_N = torch.arange(length)
-        inside_BN = at_N < part.lengths_B[:, None]
-        cells_T = inside_BN.flatten().nonzero().squeeze(1)
-        full = len(cells_T) == count * length
-        ids.append(part.ids_BN.flatten()[cells_T])
-        places.append(at_N.repeat(count)[cells_T])
-        labels.append(part.labels if part.labels.ndim == 1 else part.labels.flatten()[cells_T])
-        mask = None if full or causal else inside_BN[:, None, None, :]
-        made.append(Group(part.lengths_B, length, len(cells_T), None if full else cells_T, mask))
-    return Packed(torch.cat(ids), torch.cat(places), torch.cat(labels), tuple(made))
+    """The batch packed, its sentences in so many groups of like length, each in a row of its own."""
+    cut, made = list(parts(batch, groups)), []
+    for part in cut:
+        inside_BN, count, length = _inside(part), *part.ids_BN.shape
+        tokens = int(inside_BN.sum())
+        full = tokens == count * length
+        cells_T = None if full else inside_BN.flatten().nonzero().squeeze(1)
+        made.append(Group(count, length, tokens, cells_T, None if full or causal else inside_BN[:, None, None, :]))
+    return _listed(cut, made)
+
+
+def share(batch: Batch, *, causal: bool = False) -> Packed:
+    """The batch packed, its sentences sharing rows as long as the longest."""
+    length = int(batch.lengths_B.max())
+    rows = fitted(batch.lengths_B.tolist(), length)
+    order_S = torch.tensor([number for row in rows for number in row])
+    row_S = torch.tensor([number for number, row in enumerate(rows) for _ in row])
+    packed = _listed([Batch(batch.ids_BN[order_S], batch.lengths_B[order_S], batch.labels[order_S])], [])
+    if len(rows) == len(order_S) and len(packed.ids_T) == len(rows) * length:  # as many full rows as sentences
+        return replace(packed, groups=(Group(len(rows), length, len(packed.ids_T), None, None),))
+    before_S = packed.lengths_S.cumsum(0) - packed.lengths_S
+    column_S = before_S - before_S[torch.searchsorted(row_S, row_S)]  # where a sentence begins in its row
+    cells_T = (row_S * length + column_S)[packed.sentence_T] + packed.place_T
+    at_C = torch.zeros(len(rows) * length, dtype=torch.long).index_copy_(0, cells_T, packed.place_T)
+    sentence_BN = torch.full_like(at_C, -1).index_copy_(0, cells_T, packed.sentence_T).unflatten(0, (-1, length))
+    seen_BNN = sentence_BN[:, :, None] == sentence_BN[:, None, :]  # unused cells see each other: nothing sees nothing
+    mask = (seen_BNN.tril() if causal else seen_BNN)[:, None]
+    group = Group(len(rows), length, len(cells_T), cells_T, mask, at_C.unflatten(0, (-1, length)))
+    return replace(packed, groups=(group,))
+
+
+def fitted(lengths: Sequence[int], room: int) -> list[list[int]]:
+    """Which sentences share a row of `room` cells: the longest first, each into the fullest row that takes it."""
+    rows: list[list[int]] = []
+    with_left: list[list[int]] = [[] for _ in range(room + 1)]  # rows by the cells they have left
+    for number in sorted(range(len(lengths)), key=lambda each: -lengths[each]):
+        need = lengths[number]
+        left = next((some for some in range(need, room + 1) if with_left[some]), None)
+        if left is None:
+            rows.append([])
+            with_left[room].append(len(rows) - 1)
+            left = room
+        row = with_left[left].pop()
+        rows[row].append(number)
+        with_left[left - need].append(row)
+    return rows
+
+
+def _listed(batches: Sequence[Batch], groups: Sequence[Group]) -> Packed:
+    """The tokens of batches, one after the other."""
+    ids, places, labels = [], [], []
+    for batch in batches:
+        inside_BN = _inside(batch)
+        count, length = inside_BN.shape
+        ids.append(batch.ids_BN[inside_BN])
+        places.append(torch.arange(length).expand(count, -1)[inside_BN])
+        labels.append(batch.labels if batch.labels.ndim == 1 else batch.labels[inside_BN])
+    lengths_S = torch.cat([batch.lengths_B for batch in batches])
+    sentence_T = torch.arange(len(lengths_S)).repeat_interleave(lengths_S)
+    return Packed(torch.cat(ids), torch.cat(places), sentence_T, lengths_S, torch.cat(labels), tuple(groups))
+
+
+def _inside(batch: Batch) -> Tensor:
+    return torch.arange(batch.ids_BN.shape[1]) < batch.lengths_B[:, None]
 
 
 def packed_scores(model: Transformer, packed: Packed) -> Tensor:
-    """The model's scores: (B, C), or (T, C) for a task that is read at every token."""
+    """The model's scores: (S, C), or (T, C) for a task that is read at every token."""
     x_TD = model.embed(packed.ids_T)
     if model.position is not None:
-        x_TD = x_TD + model.position(max(group.length for group in packed.groups))[packed.place_T]
+        x_TD = x_TD + model.position(int(packed.lengths_S.max()))[packed.place_T]
     raw_TD = x_TD if model.raw else None
     tokens = [group.tokens for group in packed.groups]
     for layer in model.layers:
         attention = layer.attention
         flat_TW = attention.flat(layer.attention_norm(x_TD), raw_TD)
         mixed = [
-            gathered(attention.by_head(spread(rows_TW, group), group.mask).flatten(2), group)
+            gathered(attention.by_head(spread(rows_TW, group), group.mask, group.at_BN).flatten(2), group)
             for rows_TW, group in zip(flat_TW.split(tokens), packed.groups, strict=True)
         ]
         x_TD = layer.after(x_TD, attention.o_proj(torch.cat(mixed) if len(mixed) > 1 else mixed[0]))
     x_TD = model.norm(x_TD)
     if model.config.reads == "token":
         return model.head(x_TD)
-    means = [
-        spread(rows_TD, group).sum(dim=1) / group.lengths_B[:, None]
-        for rows_TD, group in zip(x_TD.split(tokens), packed.groups, strict=True)
-    ]
-    return model.head(torch.cat(means))
+    sums_SD = x_TD.new_zeros(len(packed.lengths_S), x_TD.shape[1]).index_add(0, packed.sentence_T, x_TD)
+    return model.head(sums_SD / packed.lengths_S[:, None])
 
 
 def spread(rows_TW: Tensor, group: Group) -> Tensor:
     """Tokens laid out in the group's rectangle (B, N, W), zeros where there is padding."""
     if group.cells_T is not None:
-        rows_TW = _Spread.apply(rows_TW, group.cells_T, len(group.lengths_B) * group.length)
+        rows_TW = _Spread.apply(rows_TW, group.cells_T, group.rows * group.length)
     return rows_TW.unflatten(0, (-1, group.length))
 
 

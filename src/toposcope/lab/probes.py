@@ -86,7 +86,7 @@ def logit_pairs(model: Transformer, ids_BN: Tensor) -> Iterator[tuple[Tensor, Te
             q0, k0, _ = attention.project(layer.attention_norm(still_BND), bare_BND if model.raw else None)
             bias = attention.position.bias(q, k, attention.scaling)
             logits = _logits(attention, *attention.position.turn(q, k))
-            reference = _logits(attention, *attention.position.turn(q0, k0, still=True))
+            reference = _logits(attention, *attention.position.turn(q0, k0, at_BN=x_BND.new_zeros(1, 1).long()))
             logits = logits if bias is None else logits + bias
             if model.config.causal:
                 hidden = ~causal_mask(ids_BN.shape[1], ids_BN.device)

@@ -25,10 +25,10 @@ SETTINGS: Mapping[str, type] = {
 def split_encodings(given: Iterable[str]) -> list[str]:
     """The encodings of a list such as `rope:base=500,scaling=yarn,none`, each once.
 
-    Where a semicolon is used, only semicolons separate. Otherwise a comma separates too, except
+    Where a semicolon is used, only semicolons separate: so mixtures of several encodings are written. Otherwise a
+    comma separates too, except
     * before `name=value` or a range: these belong to the encoding before (rope:base=500,scaling=linear);
-    * inside a mixture: an encoding with '@' takes those after it, up to and with the first without '@'
-      (rope@heads:0-1,none,alibi is the mixture rope@heads:0-1,none and then alibi).
+    * before a `none` that follows an '@' (rope@heads:0-1,none is one model).
     """
     found: list[str] = []
     for text in given:
@@ -41,14 +41,13 @@ def split_encodings(given: Iterable[str]) -> list[str]:
                 pieces[-1] += f",{piece}"
             else:
                 pieces.append(piece)
-        mixture: list[str] = []
+        whole: list[str] = []
         for piece in pieces:
-            mixture.append(piece)
-            if "@" not in piece:
-                found.append(",".join(mixture))
-                mixture = []
-        if mixture:
-            found.append(",".join(mixture))
+            if piece.strip() == "none" and whole and "@" in whole[-1] and not whole[-1].endswith("none"):
+                whole[-1] += f",{piece}"
+            else:
+                whole.append(piece)
+        found += whole
     names = [name.strip().strip(",").strip() for name in found]
     return list(dict.fromkeys(name for name in names if name))
 
@@ -61,8 +60,8 @@ def split_names(given: Iterable[str]) -> list[str]:
 
 def read_seeds(text: str) -> list[int]:
     """`5` means the seeds 0 to 4; `0-4,7` and `7-7` mean exactly those."""
-    wrong = BadValue(f"'{text}' is no choice of seeds. Write how many (5 means 0 to 4), or which: 0-4,7.")
-    if text.strip().isdecimal():
+    wrong = BadValue(f"'{text[:80]}' is no choice of seeds. Write how many (5 means 0 to 4), or which: 0-4,7.")
+    if text.strip().isdecimal() and len(text.strip()) <= 9:
         count = int(text)
         if not 1 <= count <= MOST_SEEDS:
             raise BadValue(f"{count} seeds were asked for. Give a number from 1 to {MOST_SEEDS}, or a list: 0-4,7.")
@@ -71,6 +70,8 @@ def read_seeds(text: str) -> list[int]:
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
         if not first.strip().isdecimal() or (dash and not last.strip().isdecimal()):
+            raise wrong
+        if max(len(first.strip()), len(last.strip())) > 10:
             raise wrong
         start, stop = int(first), int(last) if dash else int(first)
         if stop < start or stop - start >= MOST_SEEDS:

@@ -8,7 +8,7 @@ import torch
 from tests.unit.lab.making import ENCODINGS, model
 from toposcope.lab.batches import loss_sum
 from toposcope.lab.model import Transformer
-from toposcope.lab.packed import pack, passes_worth, scored
+from toposcope.lab.packed import fitted, pack, passes_worth, scored, share
 from toposcope.lab.quirks import Quirks
 from toposcope.lab.tasks import NOTHING_ASKED, Batch
 
@@ -72,6 +72,34 @@ def test_full_sentences_are_neither_masked_nor_moved() -> None:
     (group,) = pack(batch([10, 10, 10]), 3).groups
     assert group.cells_T is None
     assert group.mask is None
+
+
+def test_sentences_share_rows_and_see_themselves_alone() -> None:
+    packed = share(batch([4, 10, 6, 7, 6, 3]))
+    (group,) = packed.groups
+    assert packed.lengths_S.tolist() == [10, 7, 3, 6, 6, 4]  # row after row
+    assert (group.rows, group.length, group.tokens) == (4, 10, 36)
+    assert group.at_BN is not None
+    assert group.at_BN[1].tolist() == [0, 1, 2, 3, 4, 5, 6, 0, 1, 2]
+    assert group.at_BN[2].tolist() == [0, 1, 2, 3, 4, 5, 0, 0, 0, 0]
+    assert group.mask is not None
+    seen = group.mask[1, 0]
+    assert seen[:7, :7].all()
+    assert seen[7:, 7:].all()
+    assert not seen[:7, 7:].any()
+    assert not seen[7:, :7].any()
+    assert group.mask.any(dim=-1).all(), "a cell that sees nothing has no softmax"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_rows_are_never_too_full_and_hardly_more_than_needed(seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(1, 33, (64,), generator=generator).tolist()
+    rows = fitted(lengths, 32)
+    assert sorted(number for row in rows for number in row) == list(range(64))
+    assert all(0 < sum(lengths[number] for number in row) <= 32 for row in rows)
+    least = max(-(-sum(lengths) // 32), sum(length > 16 for length in lengths))
+    assert len(rows) <= 11 / 9 * least + 6 / 9  # the bound of first and best fit in falling order
 
 
 def test_large_batches_are_taken_in_passes() -> None:

@@ -74,6 +74,7 @@ class Biases:
         for attention in _attentions(model):
             attention.query_bias = nn.Parameter(torch.zeros(attention.heads, 1, attention.head_dim))
             attention.split = _with_bias(attention)
+            attention.together = False  # the bias comes first, then they turn
 
     def values(self) -> dict[int, Tensor]:
         return {n: attention.query_bias.detach() for n, attention in enumerate(_attentions(self.model))}
@@ -85,6 +86,7 @@ class Biases:
     def remove(self) -> None:
         for attention in _attentions(self.model):
             del attention.query_bias, attention.split
+            attention.together = attention.position.alike
 
 
 def _with_bias(attention: Attention) -> Any:

@@ -84,7 +84,7 @@ def _session(
     last = config.steps if stop_after is None else min(stop_after, config.steps)
     while step < last:
         batch = draw(config, text, config.batch, generator)
-        started = time.perf_counter()
+        started = time.process_time()
         loss = loss_sum(model(batch.ids_BN), batch.labels) / asked(batch.labels)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP, foreach=True)
@@ -92,7 +92,7 @@ def _session(
             group["lr"] = rate * schedule(step, config.steps)
         optimizer.step()
         optimizer.zero_grad()
-        times.append(time.perf_counter() - started)
+        times.append(time.process_time() - started)
         value = float(loss.detach())
         if step in curious:
             curve.append({"step": step, "loss": value})
@@ -114,7 +114,7 @@ def _result(
     config: ProbeConfig, built: Built, place: Path, curve: list[dict[str, Any]], times: list[float]
 ) -> dict[str, Any]:
     """Measure the model as it was trained, then export it and read the verdicts off the files."""
-    began = time.perf_counter()
+    began = time.process_time()
     model = built.model
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
     numbers = measured(config, model, stream(config.seed, TEST))
@@ -137,7 +137,7 @@ def _result(
             "added": added,
             "curve": curve,
             "step_seconds": statistics.median(times),
-            "seconds": sum(times) + time.perf_counter() - began,
+            "seconds": sum(times) + time.process_time() - began,
         }
     )
 

@@ -51,7 +51,7 @@ def speeches(path: Path) -> dict[int, str]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         return {int(year): str(text) for year, text in sorted(found.items())}
-    except (OSError, ValueError, AttributeError) as error:
+    except (OSError, ValueError, AttributeError, RecursionError) as error:
         raise BadFile(f"{path} holds no addresses ({error}). Delete it and get them again.") from error
 
 
