@@ -1,6 +1,6 @@
 # make demo   fresh clone -> a report on a real model (core install, no torch)
 # make test   everything CI runs: lint, types, all tests
-# make bench  speed and memory as ratios; make docs  the pictures of the documentation
+# make bench  speed and memory as ratios; make docs  the documentation site; make pictures  its pictures
 # The models are other people's packages; they are installed without their dependencies and never committed.
 
 PYTHON ?= python3
@@ -12,7 +12,7 @@ DEMO := out/smollm2.html
 # Tests run one process per core; threads inside each would only fight over the cores.
 ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
 
-.PHONY: demo test lint types bench docs clean help
+.PHONY: demo test lint types bench docs pictures clean help
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -54,12 +54,18 @@ types: $(VENV)/.full
 
 test: lint types
 	@sh tests/browser/find_chromium.sh
-	$(ONE_THREAD) $(BIN)/pytest -q -n auto
+	$(ONE_THREAD) $(BIN)/pytest -q -n auto --dist loadgroup
 
 bench: $(VENV)/.full
 	$(BIN)/python -m bench
 
+# strict: a broken link or a page that is not in the menu is an error
 docs: $(VENV)/.full
+	$(BIN)/python docs/make_schema.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo "Documentation: $(CURDIR)/out/site/index.html"
+
+pictures: $(VENV)/.full
 	$(BIN)/python docs/make_pictures.py
 	$(BIN)/python docs/make_screenshots.py
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from bench import ablation, head_spectra, kernels, logits, refine, scanning, startup, streaming, training, web
+from bench import ablation, giant, head_spectra, kernels, logits, refine, scanning, startup, streaming, training, web
 from bench.row import Row, table
 from toposcope.files import write_json
 from toposcope.results import plain
@@ -21,6 +21,7 @@ ROWS = {
     "ablation": ablation.measure,
     "refine": refine.measure,
     "web": web.measure,
+    "giant": giant.measure,
 }
 
 
@@ -41,4 +42,5 @@ def main() -> None:
     write_json(chosen.json, plain(rows))
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -5,8 +5,8 @@ padded to the full length, attention spelled out (dropout on its weights, so no 
 each, keys and values from the raw embeddings, a sinusoid added beside the rotation, ReLU, a mean over padding too,
 AdamW as torch builds it by default. Its sentences are drawn beforehand and cost it nothing; ours are drawn in the
 loop. Three rows for each size: our described recipe (no dropout, so fused attention; no padding outside attention and
-little inside, where sentences share rows; one product for q, k and v; fused AdamW), our loop with the re-statement's mathematics, and our step
-against its bare matrix products.
+little inside, where sentences share rows; one product for q, k and v; fused AdamW), our loop with the re-statement's
+mathematics, and our step against its bare matrix products.
 """
 
 # mypy: allow-subclassing-any

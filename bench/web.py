@@ -29,6 +29,12 @@ DRAGS = {
     "xpos: the context": [f"/api/encoding?encoding=xpos&context={n}" for n in CONTEXTS],
     "flow of 24 tokens: an eigenvalue": [f"/api/flow?n=24&v1={v:.2f}&horizon=20" for v in VALUES],
     "flow of 128 tokens: an eigenvalue": [f"/api/flow?n=128&v1={v:.2f}&horizon=20" for v in VALUES],
+    "flow of 24 tokens with rope, no mask: turning V": [
+        f"/api/flow?n=24&encoding=rope&causal=0&v_turn={9 * k}&horizon=20" for k in range(41)
+    ],
+    "flow of 256 tokens in space with xpos, no mask: turning V": [
+        f"/api/flow?n=256&dim=3&encoding=xpos&causal=0&v_turn={9 * k}&horizon=20" for k in range(41)
+    ],
     "flow of 24 tokens in space: the diagonal": [
         f"/api/flow?n=24&dim=3&causal=0&diagonal={k / 10:.1f}&horizon=20" for k in range(41)
     ],

@@ -39,14 +39,17 @@ def missing() -> str:
 
 @contextmanager
 def launched() -> Iterator[Browser]:
-    """A running browser; the test is skipped, with the reason, where there is none."""
+    """A running browser; the test is skipped, with the reason, where there is none or it does not start."""
     sync = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     found = executable()
     if found is None:
         pytest.skip(missing())
     with sync.sync_playwright() as playwright:
         arguments = ["--no-sandbox"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
-        browser = playwright.chromium.launch(executable_path=found, args=arguments)
+        try:
+            browser = playwright.chromium.launch(executable_path=found, args=arguments)
+        except sync.Error as error:  # a stub that asks for a snap, or one whose libraries are missing
+            pytest.skip(f"{found} does not start ({str(error).splitlines()[0]}); set PLAYWRIGHT_CHROMIUM to another")
         try:
             yield browser
         finally:

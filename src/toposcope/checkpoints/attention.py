@@ -92,7 +92,7 @@ def output(layer: Layer, probabilities_HNM: Array, v_HMV: Array) -> Array:
 
 
 def _apply(weight_HRD: Stored, bias_HR: Stored | None, x_ND: Array) -> Array:
-    y_HNR = np.einsum("nd,hrd->hnr", x_ND, weight_HRD.astype(np.float64), optimize=True)
+    y_HNR = np.stack([x_ND @ rows_RD.astype(np.float64).T for rows_RD in weight_HRD])  # one head in float64 at a time
     return y_HNR if bias_HR is None else y_HNR + bias_HR[:, None, :]
 
 

@@ -7,7 +7,7 @@ stored bytes is taken on the way, while each block is in the cache.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from toposcope.errors import BadFile, BadWeights
 BLOCK = 1 << 18  # numbers at a time: small beside any model, large beside Python's overhead
 LARGEST = 1 << 60  # no array may claim more numbers than this; numpy's own limit is near 2^63 bytes
 LONGEST_NAME = 1024  # letters of a tensor's name
+_ROWS = "\n"  # between a tensor's name, which never holds it, and what tells its rows
 MOST_DIMENSIONS = 32  # numpy 1.x allows no more
 
 # 8-bit floats by name; ml_dtypes gained some of them late.
@@ -41,21 +42,33 @@ SMALL_FLOATS: dict[str, np.dtype[Any]] = {
 class Ledger:
     """The hashes of the tensors read so far, from which a checkpoint's digest is formed."""
 
-    def __init__(self) -> None:
-        self._lines: dict[str, str] = {}
+    def __init__(self, lines: Mapping[str, str] | None = None) -> None:
+        self._lines: dict[str, str] = dict(lines or {})
 
     def __contains__(self, name: str) -> bool:
         return name in self._lines
 
+    @property
+    def lines(self) -> Mapping[str, str]:
+        """One line for each tensor, by name; `Ledger(lines)` is a ledger that has read the same."""
+        return self._lines
+
     def add(self, name: str, shape: tuple[int, ...], content: str) -> None:
         self._lines[name] = f"{name}\0{','.join(map(str, shape))}\0{content}\n"
+
+    def add_rows(self, name: str, rows: NDArray[Any], stored: NDArray[Any]) -> None:
+        """Note that some rows of a tensor were read, as they are stored. They count while it is not read whole."""
+        which = hashlib.sha256(np.asarray(rows, dtype="<i8").tobytes()).hexdigest()[:16]
+        content = hashlib.sha256(np.ascontiguousarray(stored).reshape(-1).view(np.uint8).data).hexdigest()
+        self.add(f"{name}{_ROWS}{which}", stored.shape, content)
 
     def digest(self, *others: Ledger) -> str:
         """sha256 over names, shapes and stored bytes, in the order of the names."""
         lines = {name: line for ledger in (self, *others) for name, line in ledger._lines.items()}
         total = hashlib.sha256()
         for name in sorted(lines):
-            total.update(lines[name].encode("utf-8", "surrogatepass"))
+            if name.partition(_ROWS)[0] == name or name.partition(_ROWS)[0] not in lines:
+                total.update(lines[name].encode("utf-8", "surrogatepass"))
         return total.hexdigest()
 
 

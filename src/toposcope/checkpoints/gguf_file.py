@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from toposcope.checkpoints.decode import (
 )
 from toposcope.checkpoints.gguf_header import LongArray, TensorPlace, parse_header
 from toposcope.checkpoints.mapped import Bytes, MappedFile
-from toposcope.checkpoints.source import Stored, TensorInfo
+from toposcope.checkpoints.source import Rows, Stored, TensorInfo
 from toposcope.errors import BadFile
 
 DEFAULT_ALIGNMENT = 32
@@ -88,6 +88,25 @@ class GgufFile:
             values = decode(raw.view(plain).reshape(entry.info.shape), entry.info, self._file.path, self.ledger)
         self._file.release(entry.start, entry.end)
         return values
+
+    def read_rows(self, name: str, rows: Rows) -> Stored:
+        entry = self._entries[name]
+        with self._file.scattered(entry.start, entry.end):
+            stored = self._file.bytes[entry.start : entry.end].reshape(entry.info.shape[0], -1)[rows]
+        self.ledger.add_rows(name, rows, stored)
+        shape = (len(stored), *entry.info.shape[1:])
+        part = replace(entry, info=replace(entry.info, shape=shape))
+        plain = _PLAIN.get(entry.info.dtype)
+        if plain is None:
+            values = _dequantise(stored.reshape(-1), part, self._file.path, Ledger())
+        else:
+            values = decode(stored.view(plain).reshape(shape), part.info, self._file.path, Ledger())
+        self._file.release(entry.start, entry.end)
+        return values
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        return (self._file.path,)
 
     def digest(self) -> str:
         return self.ledger.digest()

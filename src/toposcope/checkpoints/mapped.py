@@ -63,6 +63,19 @@ class MappedFile:
             raise RuntimeError(f"{self.path} was closed, then read: a bug in the caller")
         return self._bytes
 
+    @contextmanager
+    def scattered(self, start: int, end: int) -> Iterator[None]:
+        """Say that few of these bytes will be read, here and there: the system then does not read around them."""
+        if not hasattr(self._map, "madvise"):
+            yield
+            return
+        first = start // mmap.PAGESIZE * mmap.PAGESIZE
+        self._map.madvise(mmap.MADV_RANDOM, first, end - first)
+        try:
+            yield
+        finally:
+            self._map.madvise(mmap.MADV_NORMAL, first, end - first)
+
     def release(self, start: int, end: int) -> None:
         """Say that these bytes were read and are not needed soon: their pages stop counting as our memory."""
         if hasattr(self._map, "madvise"):

@@ -10,15 +10,16 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from toposcope.checkpoints.decode import SMALL_FLOATS, Ledger, decode, element_count, sound_name
 from toposcope.checkpoints.mapped import MappedFile
-from toposcope.checkpoints.source import Stored, TensorInfo
+from toposcope.checkpoints.source import Rows, Stored, TensorInfo
 from toposcope.errors import BadFile
 
 HEADER_LIMIT = 100_000_000  # bytes; the limit of the reference implementation
@@ -100,16 +101,31 @@ class SafetensorsFile:
     def read(self, name: str) -> Stored:
         """The tensor as float32, or as float64 where float32 does not hold it (F64 and integers)."""
         entry = self._entries[name]
+        values = decode(self._raw(entry), entry.info, self._file.path, self.ledger)
+        self._file.release(entry.start, entry.end)
+        return values
+
+    def read_rows(self, name: str, rows: Rows) -> Stored:
+        entry = self._entries[name]
+        with self._file.scattered(entry.start, entry.end):
+            stored = self._raw(entry)[rows]
+        self.ledger.add_rows(name, rows, stored)
+        values = decode(stored, replace(entry.info, shape=stored.shape), self._file.path, Ledger())
+        self._file.release(entry.start, entry.end)
+        return values
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        return (self._file.path,)
+
+    def _raw(self, entry: _Entry) -> NDArray[Any]:
         dtype = _NUMPY.get(entry.info.dtype)
         if dtype is None:
             raise BadFile(
-                f"tensor '{name}' in {self._file.path} has the type {entry.info.dtype}, which is not read; "
-                f"expected one of {', '.join(_NUMPY)}. Convert the checkpoint to BF16 or F32 first."
+                f"tensor '{entry.info.name}' in {self._file.path} has the type {entry.info.dtype}, which is not "
+                f"read; expected one of {', '.join(_NUMPY)}. Convert the checkpoint to BF16 or F32 first."
             )
-        raw = self._file.bytes[entry.start : entry.end].view(dtype).reshape(entry.info.shape)
-        values = decode(raw, entry.info, self._file.path, self.ledger)
-        self._file.release(entry.start, entry.end)
-        return values
+        return self._file.bytes[entry.start : entry.end].view(dtype).reshape(entry.info.shape)
 
     def digest(self) -> str:
         return self.ledger.digest()

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from toposcope.checkpoints.source import Stored, TensorInfo, TensorSource
+from toposcope.checkpoints.decode import Ledger
+from toposcope.checkpoints.source import Rows, Stored, TensorInfo, TensorSource
 from toposcope.errors import BadFile
 
 USUAL_BLOCK = (128, 128)
@@ -70,6 +71,17 @@ class ScaledSource:
                 "Convert the checkpoint to BF16 first."
             )
         return weight
+
+    def read_rows(self, name: str, rows: Rows) -> Stored:
+        return self.read(name)[rows] if name in self._scales else self._source.read_rows(name, rows)
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        return self._source.files
+
+    @property
+    def ledger(self) -> Ledger:
+        return self._source.ledger
 
     def digest(self) -> str:
         return self._source.digest()

@@ -8,16 +8,14 @@ from typing import Any, Protocol
 
 from toposcope.checkpoints.config import read_json
 from toposcope.checkpoints.decode import Ledger
-from toposcope.checkpoints.source import Stored, TensorInfo, TensorSource
+from toposcope.checkpoints.source import Rows, Stored, TensorInfo, TensorSource
 from toposcope.errors import BadFile, NotFound
 
 INDEX_LIMIT = 100_000_000  # bytes
 
 
 class FileSource(TensorSource, Protocol):
-    """A source over one file, whose record of what was read can be joined with others'."""
-
-    ledger: Ledger
+    """A source over one file."""
 
 
 class ShardedSource:
@@ -51,8 +49,19 @@ class ShardedSource:
     def read(self, name: str) -> Stored:
         return self._holding(name).read(name)
 
+    def read_rows(self, name: str, rows: Rows) -> Stored:
+        return self._holding(name).read_rows(name, rows)
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        return tuple(sorted(set(self._where.values())))
+
+    @property
+    def ledger(self) -> Ledger:
+        return Ledger({name: line for source in self._opened.values() for name, line in source.ledger.lines.items()})
+
     def digest(self) -> str:
-        return Ledger().digest(*(source.ledger for source in self._opened.values()))
+        return self.ledger.digest()
 
     def close(self) -> None:
         for source in self._opened.values():
@@ -121,4 +130,8 @@ def open_parts(path: Path, parts: Sequence[Path], opener: Callable[[Path], FileS
 
 def _is_plain_name(name: str) -> bool:
     """Whether a name stays in its directory, on any system."""
-    return name not in ("", ".", "..") and not any(mark in name for mark in "/\\:\0")
+    return (
+        name not in ("", ".", "..")
+        and len(name.encode("utf-8", "replace")) <= 255
+        and not any(mark in name for mark in "/\\:\0")
+    )

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+if TYPE_CHECKING:
+    from toposcope.checkpoints.decode import Ledger
+
 # As read: float32 where that holds the stored value exactly (bf16, f16, fp8, quantised), float64 where stored so.
 Stored = NDArray[np.floating[Any]]
+Rows = NDArray[np.intp]  # the numbers of some rows of a tensor
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,20 @@ class TensorSource(Protocol):
 
     def read(self, name: str) -> Stored:
         """The whole tensor, dequantised, in its PyTorch shape; raises BadWeights on NaN or infinity."""
+        ...
+
+    def read_rows(self, name: str, rows: Rows) -> Stored:
+        """Some rows of a tensor, as `read(name)[rows]` would give them; the others stay on the disk if they can."""
+        ...
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """All files that hold tensors, read or not."""
+        ...
+
+    @property
+    def ledger(self) -> Ledger:
+        """What was read so far, tensor by tensor."""
         ...
 
     def digest(self) -> str:

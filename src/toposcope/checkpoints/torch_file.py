@@ -12,6 +12,7 @@ import struct
 import warnings
 import zipfile
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 
 from toposcope.checkpoints.decode import SMALL_FLOATS, Ledger, decode, sound_name
 from toposcope.checkpoints.mapped import readable, regular_size
-from toposcope.checkpoints.source import Stored, TensorInfo
+from toposcope.checkpoints.source import Rows, Stored, TensorInfo
 from toposcope.errors import BadFile, MissingExtra, RefusedPickle
 
 # Where training scripts put the state dict, in the order in which they are looked for.
@@ -84,6 +85,15 @@ class TorchFile:
         """The tensor as float32, or as float64 where float32 does not hold it (float64 and integers)."""
         raw = _as_numpy(self._file, name, self._tensors[name])
         return decode(raw, self._infos[name], self._file, self.ledger)
+
+    def read_rows(self, name: str, rows: Rows) -> Stored:
+        stored = _as_numpy(self._file, name, self._tensors[name])[rows]
+        self.ledger.add_rows(name, rows, stored)
+        return decode(stored, replace(self._infos[name], shape=stored.shape), self._file, Ledger())
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        return (self._file,)
 
     def digest(self) -> str:
         return self.ledger.digest()

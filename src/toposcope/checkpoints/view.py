@@ -223,7 +223,8 @@ class Model:
 
     def token_embedding(self) -> Array | None:
         """The token embedding (vocabulary, width) in float64, or None where the model has none."""
-        return None if self.spec.embedding is None else _double(self.source.read(self.spec.embedding))
+        name = self.spec.embedding
+        return None if name is None or name not in self.source.names() else _double(self.source.read(name))
 
     def _weights_of(self, spec: LayerSpec) -> LayerWeights:
         if self._held is not None and self._held[0] is not spec:

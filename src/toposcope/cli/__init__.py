@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import sys
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 COMMANDS = {
     "ablate": "Which heads does a model need? Remove them one by one.",
@@ -21,6 +24,7 @@ COMMANDS = {
     "reproduce": "Do the papers' claims hold? Train, measure, judge.",
     "runs": "List, show, remove or export finished and open runs.",
     "scan": "Where do these weights drive the tokens, head by head?",
+    "schema": "The JSON Schema of what --json writes, by name.",
     "serve": "Explore encodings, flow, heads and runs in a browser.",
     "spectrum": "Spectra of positional kernels, at any context.",
     "sweep": "Train many small models: which encoding learns what?",
@@ -30,13 +34,17 @@ COMMANDS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command named on the command line. Exit codes: 0 done, 1 what was asked did not hold, 2 wrong input."""
+    """Run the command named on the command line. Exit codes: 0 done, 1 what was asked did not hold, 2 wrong input.
+
+    130 and 143: interrupted by SIGINT or SIGTERM.
+    """
     given = list(sys.argv[1:] if arguments is None else arguments)
     app = _application(next((word for word in given if not word.startswith("-")), None))
     from toposcope.errors import ToposcopeError
 
     try:
-        app(args=given, prog_name="toposcope", standalone_mode=True)
+        with _gentle_end():
+            app(args=given, prog_name="toposcope", standalone_mode=True)
     except ToposcopeError as error:
         page = type(error).__name__
         sys.stderr.write(f"toposcope: {error}\n  (about this error: docs/errors/{page}.md)\n")
@@ -47,6 +55,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except KeyboardInterrupt:
         sys.stderr.write("toposcope: interrupted\n")
         raise SystemExit(130) from None
+
+
+@contextmanager
+def _gentle_end() -> Iterator[None]:
+    """SIGTERM unwinds the work, as Ctrl-C does, so that half-written files are removed; exit code 143."""
+
+    def stop(*_: object) -> None:
+        raise SystemExit(143)
+
+    elsewhere = threading.current_thread() is not threading.main_thread()
+    if elsewhere or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _application(called: str | None) -> Callable[..., None]:

@@ -22,8 +22,9 @@ def print_beside(screen: Console, found: Beside) -> None:
         _print_correlations(screen, each.correlations)
         screen.print()
     screen.print("a: x + attention; f: one unit of the flow; w: the whole layer with its MLP.")
-    screen.print("norm, spread: logarithms of growth; cos: difference; radial, disp: rates of")
-    screen.print("attention to first order. step: a as a predictor of w, the control for flow.")
+    screen.print("norm, spr(ead): logarithms of growth; cos: difference; rad(ial), disp(ersion):")
+    screen.print("rates of attention to first order. step: a as a predictor of w, the control")
+    screen.print("for flow.")
     screen.print("The columns after it need no text: they are indices, not verdicts.")
 
 
@@ -36,16 +37,16 @@ def _print_layers(screen: Console, found: TextBeside) -> None:
         "|x|",
         "cos",
         "rank",
-        "radial",
+        "rad",
         "disp",
-        "norm a",
-        "f",
-        "w",
-        "spread a",
-        "f",
-        "w",
-        "cos a",
-        "f",
+        "norm\na",
+        "\nf",
+        "\nw",
+        "spr\na",
+        "\nf",
+        "\nw",
+        "cos\na",
+        "\nf",
     )
     for column in columns:
         table.add_column(column, justify="right")

@@ -38,9 +38,9 @@ FigureOption = Annotated[
 
 def console(*, to_stderr: bool = False) -> Console:
     """A console for tables; plain where the output is not a terminal."""
-    from rich.console import Console
+    from toposcope.cli.console import IndentedConsole
 
-    return Console(stderr=to_stderr, highlight=False, soft_wrap=False)
+    return IndentedConsole(stderr=to_stderr, highlight=False, soft_wrap=False)
 
 
 @contextmanager

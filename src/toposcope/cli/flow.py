@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -194,7 +195,9 @@ def run(
     written += write_pictures([whole], html, figure, title=title.splitlines()[0])
     if json != "-":
         screen = console()
-        screen.print(f"[bold]{title}[/bold]", soft_wrap=True)
+        for line in title.splitlines():
+            told = textwrap.fill(line, 80, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+            screen.print(f"[bold]{told}[/bold]", soft_wrap=True)
         if compare:
             print_side_by_side(screen, wanted, [(result, verdict, word) for _, result, verdict, word in found])
         else:

@@ -105,7 +105,7 @@ def _short(verdict: Regime | None) -> str:
 
 
 def _number(value: float) -> str:
-    return "-" if value != value else f"{value:.4g}"
+    return "-" if value != value else f"{value + 0.0:.4g}"
 
 
 def _is_number(value: Any) -> bool:

@@ -99,7 +99,7 @@ def _finished(place: Any, options: dict[str, Any]) -> dict[str, Any] | None:
     try:
         found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         same = found["schema"] == "toposcope/refine/1" and found["options"] == options
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise BadFile(f"{path} is no result of 'toposcope refine' ({error}). Give another --out.") from error
     if not same:
         raise BadValue(f"{place} holds the result of other options. Give another --out, or remove {path}.")

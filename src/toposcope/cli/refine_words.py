@@ -45,7 +45,7 @@ def print_refine(out: Console, result: dict[str, Any], place: Path) -> None:
     reach = max(row["largest"] * row["start"] / row["bound"] for row in result["moved"] if row["bound"])
     if settings["diagonal"] != "bound":
         out.print(
-            f"  the bound that would make logits positive at every offset is {1 / reach:.0f} times the largest D",
+            f"  the bound for positive logits at every offset is {1 / reach:.0f} times the largest D",
             soft_wrap=True,
         )
     times = result["seconds_per_step"]

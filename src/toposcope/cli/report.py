@@ -8,6 +8,9 @@ import typer
 
 from toposcope.cli.common import FigureOption, JsonOption, console
 
+# What a stored result with parts missing or changed makes a page raise.
+_DAMAGE = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
+
 
 def run(
     results: Annotated[
@@ -25,15 +28,25 @@ def run(
     title: Annotated[str | None, typer.Option("--title", metavar="TEXT", help="The report's heading.")] = None,
 ) -> None:
     """Render stored results again: several results, of one command or of many, become one self-contained page."""
+    from jinja2 import TemplateError
+
     from toposcope.cli.pictures import checked_figure, write_pictures
+    from toposcope.errors import BadFile
     from toposcope.report import read_results
-    from toposcope.results import emit_json
+    from toposcope.results import emit_json, plain
 
     checked_figure(figure)
     found = read_results(results)
     if html is None and figure is None and json is None:
         html = "toposcope-report.html"
     if json:
-        emit_json(found[0] if len(found) == 1 else found, json)
-    for name in write_pictures(found, html, figure, title=title):
+        emit_json(plain(found[0] if len(found) == 1 else found), json)
+    try:
+        written = write_pictures(found, html, figure, title=title)
+    except (*_DAMAGE, TemplateError) as error:
+        raise BadFile(
+            f"{', '.join(results)} cannot be shown as a report ({type(error).__name__}: {str(error)[:200]}). Was it "
+            "written by this version, with --json, and not changed since? Make it again."
+        ) from error
+    for name in written:
         console(to_stderr=json == "-").print(f"Written: {name}", soft_wrap=True)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections import Counter
-from typing import TYPE_CHECKING, Annotated, Any
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -17,40 +18,37 @@ from toposcope.cli.common import (
     HeadsOption,
     HtmlOption,
     JsonOption,
-    LayersOption,
     ModelArgument,
     console,
     progress,
 )
 from toposcope.cli.scan_spectra import print_spectra
+from toposcope.cli.scan_words import (
+    print_counts,
+    print_estimate,
+    print_extremes,
+    print_heads,
+    print_map,
+    print_meaning,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from rich.console import Console
-
     from toposcope.checkpoints.view import Model
-    from toposcope.dynamics.heads import HeadDynamics
-    from toposcope.dynamics.scan import ScanResult
+    from toposcope.scanning.record import Entry
+    from toposcope.scanning.sample import Sample
 
-ORDER = ("converges", "diverges", "not_convergent", "bounded", "diverges_above", "indeterminate", "inactive")
-LETTERS = {
-    "converges": "c",
-    "diverges": "D",
-    "not_convergent": "n",
-    "bounded": "b",
-    "diverges_above": "a",
-    "indeterminate": "?",
-    "inactive": ".",
-}
+JOURNAL, RESULT = "journal.jsonl", "result.json"
 
 
 def run(
     model: ModelArgument,
-    layers: LayersOption = None,
+    layers: Annotated[
+        str | None,
+        typer.Option("--layers", metavar="0-3,7", help="Only these layers; sample:12 draws twelve and estimates."),
+    ] = None,
     head_table: Annotated[bool, typer.Option("--head-table", help="Print every head.")] = False,
     null: Annotated[bool, typer.Option("--null", help="Compare with a twin of random orientation.")] = False,
-    seed: Annotated[int, typer.Option("--seed", help="Seed of the twin.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Of the twin, and of a sample of layers.")] = 0,
     context: Annotated[
         int | None, typer.Option("--context", metavar="N", min=2, help="Context for kernels (default: the model's).")
     ] = None,
@@ -59,6 +57,17 @@ def run(
     ] = None,
     layer_sums: Annotated[
         bool | None, typer.Option("--layer-sums/--no-layer-sums", help="Judge layers as wholes too (slow when wide).")
+    ] = None,
+    out: Annotated[
+        str | None,
+        typer.Option("--out", metavar="DIR", help="Keep each finished layer there: a stopped scan continues."),
+    ] = None,
+    jobs: Annotated[
+        int | None, typer.Option("--jobs", metavar="N", min=1, help="Threads, or layers at once on a cluster.")
+    ] = None,
+    engine: Annotated[Literal["local", "ray"], typer.Option("--engine", help="Where the work is done.")] = "local",
+    ray_address: Annotated[
+        str | None, typer.Option("--ray-address", metavar="HOST:PORT", help="The cluster (default: one of our own).")
     ] = None,
     family: FamilyOption = None,
     heads: HeadsOption = None,
@@ -73,31 +82,54 @@ def run(
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from toposcope.checkpoints import load
     from toposcope.cli.pictures import checked_figure, title_of, write_pictures
-    from toposcope.dynamics.scan import scan
-    from toposcope.encodings import parse
-    from toposcope.ranges import parse_range
+    from toposcope.errors import BadValue
+    from toposcope.journal import Journal
     from toposcope.results import emit_csv, emit_json, envelope, subject
-    from toposcope.spectra.of_model import model_spectra
+    from toposcope.runs.local import cores
+    from toposcope.scanning import local
+    from toposcope.scanning.asked import DEFAULT_CONTEXT, Asked, determines
+    from toposcope.scanning.record import put_together
 
     started = time.perf_counter()
     checked_figure(figure)
-    encodings = [("own", None), *((name, parse(name)) for name in what_if or [])]
+    if ray_address and engine != "ray":
+        raise BadValue(
+            f"--ray-address {ray_address} is given without --engine ray. Add it, or leave the address out."
+        )
     with load(model, family=family, heads=heads) as opened:
-        chosen = parse_range(layers, len(opened.layers))
-        with progress("scanning layers", len(chosen)) as tick:
-            workers = os.cpu_count() or 1
-            found = scan(opened, chosen, null=null, seed=seed, sums=layer_sums, workers=workers, tick=tick)
-        length = context or opened.spec.context or 4096
-        spectra = model_spectra(opened, chosen, context=length, encodings=encodings)
-        about = subject(opened)
+        chosen, sample = _chosen(opened, layers, seed)
+        length = context or opened.spec.context or DEFAULT_CONTEXT
+        asked = Asked(null, seed, layer_sums, length, tuple(what_if or ()))
+        _ = asked.encodings  # a wrong name is said before any work
+        with Journal(Path(out) / JOURNAL, determines(opened, asked)) if out else nullcontext() as journal:
+            entries: dict[int, Entry] = {entry["layer"]: entry for entry in journal.entries} if journal else {}
+            todo = [number for number in chosen if number not in entries]
+            if entries:
+                done = len(chosen) - len(todo)
+                console(to_stderr=True).print(f"{done} of {len(chosen)} layers are kept in {out}.", soft_wrap=True)
+            with progress("scanning layers", len(todo)) as tick:
+
+                def keep(entry: Entry) -> None:
+                    if journal:
+                        journal.add(entry)
+                    entries[entry["layer"]] = entry
+                    tick()
+
+                if engine == "ray":
+                    from toposcope.scanning import on_ray
+
+                    place: dict[str, Any] = {"target": model, "family": family, "heads": heads}
+                    on_ray.run(opened, todo, asked, keep, **place, address=ray_address, workers=jobs)
+                    factors = {}
+                else:
+                    factors = local.run(opened, todo, asked, keep, threads=jobs or cores())
+            found = put_together(opened, chosen, entries, asked, factors)
+        about = {**subject(opened), "sha256": found.sha256}
         findings = _checked(opened, about) if html else []
+        estimate = {"estimate": _estimate(opened, sample, found.heads)} if sample else {}
     result = envelope(
         "scan",
-        {
-            **found.as_dict(),
-            "spectra": spectra[0].as_dict(),
-            "what_if": [other.as_dict() for other in spectra[1:]],
-        },
+        {**found.body, **estimate},
         about=about,
         options={
             "layers": layers,
@@ -108,31 +140,55 @@ def run(
             "heads": heads,
         },
         seconds=time.perf_counter() - started,
-        skipped=found.skipped,
     )
+    if out:
+        emit_json(result, str(Path(out) / RESULT))
     if json:
         emit_json(result, json)
     if csv:
         emit_csv([_flat(row) for row in result["heads"]], csv)
     written = write_pictures([*findings, result], html, figure, title=title_of(model, opened.path))
     if json != "-" and csv != "-":
-        out = console()
-        out.print(f"[bold]{about['path']}[/bold] ({about['family']})", soft_wrap=True)
-        if not found.heads:
-            out.print("no self-attention head to analyse")
+        said = console()
+        said.print(f"[bold]{about['path']}[/bold] ({about['family']})", soft_wrap=True)
+        if not result["heads"]:
+            said.print("no self-attention head to analyse")
         else:
-            _print_map(out, found)
-            _print_counts(out, found)
-            _print_extremes(out, found.heads)
-            print_spectra(out, spectra)
-            _print_meaning(out, found)
+            print_map(said, result["heads"])
+            print_counts(said, result)
+            if sample:
+                print_estimate(said, result["estimate"])
+            print_extremes(said, result["heads"])
+            print_spectra(said, found.spectra)
+            print_meaning(said, result)
         if head_table:
-            _print_heads(out, found.heads)
-        for entry in found.skipped[:6]:
-            out.print(f"skipped {entry.what}: {entry.why}", soft_wrap=True)
+            print_heads(said, result["heads"])
+        for entry in result["skipped"][:6]:
+            said.print(f"skipped {entry['what']}: {entry['why']}", soft_wrap=True)
         for name in written:
-            out.print(f"Written: {name}", soft_wrap=True)
-        out.print(f"{result['seconds']:.1f} s; --head-table prints every head, --json writes all numbers")
+            said.print(f"Written: {name}", soft_wrap=True)
+        said.print(f"{result['seconds']:.1f} s; --head-table prints every head, --json writes all numbers")
+
+
+def _chosen(opened: Model, layers: str | None, seed: int) -> tuple[list[int], Sample | None]:
+    """The layers to scan, and how they were drawn if they were."""
+    from toposcope.ranges import parse_range
+    from toposcope.scanning.sample import asked_for, draw
+
+    count = asked_for(layers)
+    if count is None:
+        return parse_range(layers, len(opened.layers)), None
+    own = [layer.number for layer in opened.layers if layer.spec.kind == "self"]
+    sample = draw(own, count, seed) if own else None
+    return (sample.layers, sample) if sample else ([], None)
+
+
+def _estimate(opened: Model, sample: Sample, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    from toposcope.scanning.sample import estimates
+
+    sizes = {layer.number: layer.spec.heads for layer in opened.layers if layer.spec.kind == "self"}
+    verdicts = {number: [row["verdict"] for row in rows if row["layer"] == number] for number in sample.layers}
+    return estimates(sample, sizes, verdicts)
 
 
 def _checked(opened: Model, about: dict[str, Any]) -> list[dict[str, Any]]:
@@ -143,104 +199,6 @@ def _checked(opened: Model, about: dict[str, Any]) -> list[dict[str, Any]]:
     started = time.perf_counter()
     body = check_model(opened).as_dict()
     return [envelope("check", body, about=about, options={}, seconds=time.perf_counter() - started)]
-
-
-def _print_map(out: Console, found: ScanResult) -> None:
-    """One line per layer, one letter per head: the whole model at a glance."""
-    widest = max(5, max(Counter(head.layer for head in found.heads).values()))
-    out.print("\nlayer  heads" + " " * (widest - 3) + "mean growth")
-    for layer in dict.fromkeys(head.layer for head in found.heads):
-        mine = [head for head in found.heads if head.layer == layer]
-        letters = "".join(LETTERS[head.regime.verdict.value] for head in mine)
-        indices = [head.regime.growth_index for head in mine if head.regime.growth_index is not None]
-        mean = sum(indices) / len(indices) if indices else 0.0
-        bar = "#" * round(20 * mean)
-        out.print(f"{layer:5d}  {letters:<{widest}}  {mean:.2f} {bar}", soft_wrap=True)
-    used = [f"{LETTERS[word]} {word}" for word in ORDER if word in found.model["counts"]]
-    out.print(f"       {', '.join(used)}")
-    out.print("       mean growth: positive share of eig(V O), an index; random gives 0.5")
-
-
-def _print_counts(out: Console, found: ScanResult) -> None:
-    from toposcope.dynamics.regime import Verdict
-
-    total = len(found.heads)
-    out.print("\n[bold]Verdicts[/bold] (each certified by the rule named; a head acting alone)")
-    for word in ORDER:
-        mine = [head for head in found.heads if head.regime.verdict.value == word]
-        if mine:
-            rules = ", ".join(sorted({head.regime.rule for head in mine if head.regime.rule}))
-            robust, exact = sum(head.robust for head in mine), sum(head.regime.exact for head in mine)
-            out.print(f"  {word:15s} {len(mine):4d} of {total}  {rules:6s} {exact} exact, {robust} robust to storage")
-            out.print(f"    {Verdict(word).meaning}")
-    if found.twin:
-        from toposcope.dynamics.scan import summary
-
-        twin = summary(found.twin)
-        counts = ", ".join(f"{count} {word}" for word, count in twin["counts"].items())
-        out.print(f"  randomised twin (same spectra, random orientation): {counts}")
-        names = ("growth_index", "spread_index", "pair_index")
-        pairs = (
-            f"{name} {found.model[name]:.3f} against {twin[name]:.3f}" for name in names if twin[name] is not None
-        )
-        out.print(f"  {'; '.join(pairs)}")
-
-
-def _print_extremes(out: Console, heads: Sequence[HeadDynamics]) -> None:
-    sure = [head for head in heads if head.regime.rule in ("T5", "T6") and head.regime.margin is not None]
-    ranked = sorted(sure, key=lambda head: -(head.regime.margin or 0.0))[:5]
-    if not ranked:
-        return
-    out.print("\n[bold]Surest verdicts[/bold] (relative change of V and O that they survive)")
-    for head in ranked:
-        g = head.regime
-        out.print(
-            f"  {f'{head.layer}.{head.head}':6s} {g.verdict.value:15s} {g.rule} {g.scope:12s} {g.margin:6.2%}  "
-            f"Re eig {g.omega:.2f} to {g.alpha:.2f}"
-        )
-
-
-def _print_meaning(out: Console, found: ScanResult) -> None:
-    total, counts = len(found.heads), found.model["counts"]
-    out.print("\n[bold]What to make of it[/bold]")
-    share = counts.get("converges", 0) / total
-    grows = (counts.get("diverges", 0) + counts.get("not_convergent", 0)) / total
-    out.print(f"  {share:.0%} of the heads would, alone and for long, draw what they move to 0;")
-    out.print(f"  {grows:.0%} would push at least the first token (or consensus) to infinity.")
-    metastable = found.model["metastable"]
-    if metastable and any(head.causal for head in found.heads):
-        out.print(f"  {metastable} can freeze on the way (metastable): W sets the speed, V the regime.")
-    if found.model["log_growth"] is not None:
-        size = found.model["log_growth"] / 2.302585
-        out.print(f"  Looped, norm-free, attention only: token 1 grows by 10^{size:.0f} a pass (an index).")
-    inexact = sum(not head.regime.exact for head in found.heads)
-    if inexact:
-        reasons = sorted({warning for head in found.heads for warning in head.regime.warnings})
-        out.print(f"  {inexact} heads lie outside the theorems' exact reach ({', '.join(reasons) or 'no rule'}).")
-
-
-def _print_heads(out: Console, heads: Sequence[HeadDynamics]) -> None:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("head", "verdict", "rule", "margin", "robust", "alpha", "omega", "growth", "spread", "pair"):
-        table.add_column(column, justify="left" if column in ("head", "verdict", "rule") else "right")
-    for head in heads:
-        g = head.regime
-        table.add_row(
-            f"{head.layer}.{head.head}",
-            g.verdict.value + ("" if g.exact else "*"),
-            g.rule or "-",
-            "-" if g.margin is None else f"{g.margin:.2g}",
-            "yes" if head.robust else "no",
-            *(_short(value) for value in (g.alpha, g.omega, g.growth_index, g.spread_index, head.pair_index)),
-        )
-    out.print(table)
-    out.print("* outside the theorems' exact reach. growth, spread, pair are indices, not verdicts.")
-
-
-def _short(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"
 
 
 def _flat(row: dict[str, Any]) -> dict[str, Any]:

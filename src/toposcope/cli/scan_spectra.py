@@ -68,7 +68,7 @@ def _print_names(out: Console, what: str, rows: Sequence[HeadSpectra]) -> None:
     ranked = sorted(rows, key=lambda row: -(row.peak_share or 0.0))
     names = " ".join(f"{row.layer}.{row.head}" for row in ranked[:12])
     more = f" and {len(ranked) - 12} more" if len(ranked) > 12 else ""
-    out.print(f"  {what}: {len(ranked)} heads{': ' if names else ''}{names}{more}")
+    out.print(f"  {what}: {len(ranked)} head{'s' if len(ranked) != 1 else ''}{': ' if names else ''}{names}{more}")
 
 
 def _far(rows: Sequence[HeadSpectra]) -> int:

@@ -276,5 +276,6 @@ def rotary_excess(q: Array, k: Array, scale: float, rotary: Rotary, count: int, 
     offsets = -offsets if causal else np.concatenate([-offsets, offsets])
     seen = scale * turned(rotary, q, 0, "query", count).T
     still = turned(rotary, k, 0, "key", count)
-    moved = (turned(rotary, k, float(offset), "key", count) - still for offset in offsets)
-    return max(float(np.linalg.norm(seen @ change, 2)) for change in moved)
+    each, at = np.tile(np.eye(rotary.head_dim), (len(offsets), 1)), np.repeat(offsets, rotary.head_dim)
+    turns_ORR = rotary.rotate(each, at, side="key", context=count).reshape(len(offsets), *still.shape[:1], -1)
+    return float(np.linalg.norm(seen @ (turns_ORR.swapaxes(1, 2) @ k - still), 2, axis=(1, 2)).max())

@@ -7,6 +7,7 @@ heads together converge as a whole: such a verdict is never printed.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,7 +41,7 @@ class LayerDynamics:
     rho_euler: float | None
     symU: dict[str, Any]
     drift: bool
-    factors: Factored
+    factors: Factored | None  # None where they were let go
 
     def as_dict(self) -> dict[str, Any]:
         g = self.regime
@@ -92,15 +93,18 @@ def _summed(layer: Layer) -> tuple[Array, Array, Array]:
     """O' (d, R), V' (R, d) and the constant that values and output projection add, norms folded in."""
     spec = layer.spec
     per_group = spec.heads // spec.kv_heads
-    outputs, values = [], []
+    wide = spec.value_width
+    outputs, values = np.empty((spec.width, spec.kv_heads * wide)), np.empty((spec.kv_heads * wide, spec.width))
     constant = np.zeros(spec.width)
     for group in range(spec.kv_heads):
-        members = [fold(layer, layer.heads[group * per_group + i]) for i in range(per_group)]
-        outputs.append(sum((head.o for head in members[1:]), members[0].o))
-        values.append(members[0].v)
-        if members[0].v_bias is not None:
-            constant += outputs[-1] @ members[0].v_bias
-    return np.concatenate(outputs, axis=1), np.concatenate(values), constant + _output_constant(layer)
+        here = slice(group * wide, (group + 1) * wide)
+        first = fold(layer, layer.heads[group * per_group])
+        outputs[:, here], values[here] = first.o, first.v
+        for i in range(1, per_group):
+            outputs[:, here] += fold(layer, layer.heads[group * per_group + i]).o
+        if first.v_bias is not None:
+            constant += outputs[:, here] @ first.v_bias
+    return outputs, values, constant + _output_constant(layer)
 
 
 def _output_constant(layer: Layer) -> Array:
@@ -143,15 +147,20 @@ def _drifts(outputs: Array, values: Array, bias: Array) -> bool:
     return bool(np.linalg.norm(rest) > 1e-8 * np.linalg.norm(bias))
 
 
-def stack_growth(layers: list[LayerDynamics]) -> float | None:
-    """rho(prod_l exp U_l), the growth of the first token through the looped stack; None where too large to form.
+def stack_growth(layers: Sequence[LayerDynamics]) -> float | None:
+    """`growth_of` the layers' factors, where they were kept."""
+    factors = [layer.factors for layer in layers if layer.factors is not None]
+    return growth_of(factors) if len(factors) == len(layers) else None
+
+
+def growth_of(factors: Sequence[Factored]) -> float | None:
+    """rho(prod_l exp U_l), the growth of the first token through the looped stack; None where it is not known.
 
     exp(O' V') = I + O' phi(V' O') V' with phi(G) = (e^G - 1)/G, so each factor is applied at the cost of its rank.
     """
-    size = sum(part.factors.left.nbytes * 2 for part in layers)
-    if not layers or size > MOST_PRODUCT_BYTES:
+    if not factors:
         return None
-    steps = [(part.factors.left @ _phi(part.factors.core()), part.factors.right) for part in layers]
+    steps = [(part.left @ _phi(part.core()), part.right) for part in factors]
     d = len(steps[0][0])
 
     def apply(x: Array) -> Array:
@@ -164,9 +173,21 @@ def stack_growth(layers: list[LayerDynamics]) -> float | None:
     operator = scipy.sparse.linalg.LinearOperator((d, d), matvec=apply, dtype=np.float64)
     try:
         top = scipy.sparse.linalg.eigs(operator, k=1, return_eigenvectors=False, v0=np.ones(d), maxiter=500, tol=1e-8)
-    except scipy.sparse.linalg.ArpackNoConvergence:
+    except scipy.sparse.linalg.ArpackError:  # no convergence, or a search that found nothing to go on with
         return None
-    return float(np.abs(top[0]))
+    return float(np.abs(top[0])) if len(top) else None
+
+
+def product_fits(layers: Iterable[Layer]) -> bool:
+    """Whether the factors O', V' of all these layers fit in memory together, as `growth_of` needs them."""
+    specs = [layer.spec for layer in layers]
+    return sum(2 * 8 * spec.width * spec.kv_heads * spec.value_width for spec in specs) <= MOST_PRODUCT_BYTES
+
+
+def layer_factors(layer: Layer) -> Factored:
+    """O' and V' of one layer, norms folded in."""
+    outputs, values, _ = _summed(layer)
+    return Factored(outputs, values)
 
 
 def _phi(matrix: Array) -> Array:

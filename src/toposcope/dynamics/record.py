@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from toposcope.arrays import read_npz
 from toposcope.dynamics.observables import OBSERVABLES
-from toposcope.errors import BadFile, NotFound
+from toposcope.errors import BadFile
 from toposcope.files import write_bytes
 from toposcope.results import plain
 
@@ -144,8 +145,7 @@ class FlowResult:
     def load(cls, path: str | Path) -> FlowResult:
         """Read back what `save` wrote."""
         try:
-            with np.load(Path(path), allow_pickle=False) as file:
-                arrays = {name: file[name] for name in file.files}
+            arrays = read_npz(path, "a flow saved by Toposcope")
             described = json.loads(str(arrays["description"][()]))
             if described["schema"] != SCHEMA:
                 raise BadFile(f"{path} is written as {described['schema']}; expected {SCHEMA}.")
@@ -172,7 +172,5 @@ class FlowResult:
                 settings=described["settings"],
                 notes=tuple(described["notes"]),
             )
-        except FileNotFoundError as error:
-            raise NotFound(f"no file {path}.") from error
-        except (OSError, ValueError, KeyError, TypeError, EOFError) as error:
+        except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
             raise BadFile(f"{path} is not a flow saved by Toposcope ({error}).") from error

@@ -300,7 +300,9 @@ def _nearest_multiple(target: Array, direction: Array) -> tuple[float, float]:
         return 0.0, float(np.linalg.norm(target, 2))
     end = 2 * float(np.linalg.norm(target, 2)) / size
     found = scipy.optimize.minimize_scalar(
-        lambda c: float(np.linalg.norm(target - c * direction, 2)), bounds=(0.0, end), method="bounded"
+        lambda c: float(np.linalg.svd(target - c * direction, compute_uv=False)[0]),
+        bounds=(0.0, end),
+        method="bounded",
     )
     return float(found.x), float(found.fun)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from toposcope.arrays import read_npy
 from toposcope.checkpoints.installed import find_text
 from toposcope.checkpoints.view import Model
 from toposcope.errors import BadFile, BadValue, MissingExtra, NotFound
@@ -56,8 +57,8 @@ def read_ids(text: str) -> NDArray[np.int64]:
     """Token numbers as written on the command line: 12,7,7,400."""
     try:
         return np.array([int(part) for part in text.replace(",", " ").split()], dtype=np.int64)
-    except ValueError as error:
-        raise BadValue(f"'{text}' is not a list of token numbers. Write them as 12,7,400.") from error
+    except (ValueError, OverflowError) as error:
+        raise BadValue(f"'{text[:80]}' is not a list of token numbers. Write them as 12,7,400.") from error
 
 
 def text_ids(model: Model, text: str, count: int) -> NDArray[np.int64]:
@@ -76,7 +77,8 @@ def text_ids(model: Model, text: str, count: int) -> NDArray[np.int64]:
     path = Path(model.path)
     where = {"gguf_file": path.name} if path.suffix == ".gguf" else {}
     try:
-        tokenizer = AutoTokenizer.from_pretrained(str(path.parent if path.is_file() else path), **where)
+        place = str(path.parent if path.is_file() else path)
+        tokenizer = AutoTokenizer.from_pretrained(place, local_files_only=True, trust_remote_code=False, **where)
         ids = tokenizer(content[: 40 * count + 200], add_special_tokens=False)["input_ids"]
     except Exception as error:  # the tokenizer libraries raise anything
         raise BadFile(
@@ -89,13 +91,8 @@ def text_ids(model: Model, text: str, count: int) -> NDArray[np.int64]:
 
 def read_array(path: str, what: str) -> Array:
     """A table of numbers from a .npy file; pickled objects are refused."""
-    try:
-        array = np.load(Path(path), allow_pickle=False)
-    except FileNotFoundError as error:
-        raise NotFound(f"no file {path} for {what}.") from error
-    except (OSError, ValueError, EOFError) as error:
-        raise BadFile(f"{path} is not a .npy file with {what} ({error}).") from error
-    if not isinstance(array, np.ndarray) or array.dtype.kind not in "fiu":
+    array = read_npy(path, what)
+    if array.dtype.kind not in "fiu":
         raise BadFile(f"{path} does not hold a table of real numbers; expected {what}.")
     return array.astype(np.float64)
 

@@ -66,7 +66,8 @@ def pack(batch: Batch, groups: int, *, causal: bool = False) -> Packed:
     """The batch packed, its sentences in so many groups of like length, each in a row of its own."""
     cut, made = list(parts(batch, groups)), []
     for part in cut:
-        inside_BN, count, length = _inside(part), *part.ids_BN.shape
+        inside_BN = _inside(part)
+        count, length = inside_BN.shape
         tokens = int(inside_BN.sum())
         full = tokens == count * length
         cells_T = None if full else inside_BN.flatten().nonzero().squeeze(1)

@@ -13,7 +13,7 @@ from toposcope.checkpoints.decode import Ledger
 from toposcope.checkpoints.families import choose_family
 from toposcope.checkpoints.families.common import Config
 from toposcope.checkpoints.read import read_layer
-from toposcope.checkpoints.source import Stored, TensorInfo
+from toposcope.checkpoints.source import Rows, Stored, TensorInfo
 from toposcope.checkpoints.view import Model
 from toposcope.errors import BadWeights
 
@@ -27,7 +27,8 @@ class MemorySource:
         self.path = Path(name)
         self.metadata: Mapping[str, Any] = {}
         self._tensors = tensors
-        self._ledger = Ledger()
+        self.files: tuple[Path, ...] = ()
+        self.ledger = Ledger()
 
     def names(self) -> Collection[str]:
         return self._tensors.keys()
@@ -44,11 +45,14 @@ class MemorySource:
         array: Stored = (tensor if tensor.dtype == torch.float64 else tensor.to(torch.float32)).numpy()
         if not np.isfinite(array).all():
             raise BadWeights(f"tensor '{name}' of the running model holds NaN or infinity.")
-        self._ledger.add(name, array.shape, hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest())
+        self.ledger.add(name, array.shape, hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest())
         return array
 
+    def read_rows(self, name: str, rows: Rows) -> Stored:
+        return self.read(name)[rows]
+
     def digest(self) -> str:
-        return self._ledger.digest()
+        return self.ledger.digest()
 
     def close(self) -> None:
         """Nothing to close: the tensors belong to the model."""

@@ -91,6 +91,7 @@ class Measure:
     low: float | None = None
     high: float | None = None
     words: Mapping[str, str] = field(default_factory=dict)
+    harm: bool = False  # a diverging one in which more is worse, or grows: red above the middle
 
 
 @dataclass(frozen=True)
@@ -156,9 +157,14 @@ class Pairs:
 
     kind: ClassVar[str] = "pairs"
     title: str
-    items: tuple[tuple[str, str], ...]
+    items: tuple[tuple[str, str | tuple[str, ...]], ...]  # several lines where a tuple
     sentence: str = ""
     dot: str | None = None
+
+    @property
+    def long(self) -> bool:
+        """Whether values are texts rather than words: a narrow screen then sets them below their names."""
+        return any(not isinstance(value, str) or len(value) > 80 for _, value in self.items)
 
 
 @dataclass(frozen=True)
@@ -256,5 +262,5 @@ def shown(value: Any, how: str = "number") -> str:
             return f"{100 * value:.2f} %" if abs(value) < 0.1 else f"{100 * value:.1f} %"
         if isinstance(value, int) or value.is_integer():
             return f"{int(value):,}" if abs(value) < 1e6 else f"{value:.3g}"
-        return f"{value:.3g}"
+        return f"{value:,.0f}" if 1000 <= abs(value) < 1e6 else f"{value:.3g}"
     return str(value).replace("_", " ") if how in ("text", "number") else str(value)

@@ -5,11 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-PALETTE = ("#2f7fb5", "#d0622f", "#3c9a6a", "#a4669f", "#b98a1d", "#4c8f9e", "#c2527a", "#7b8794")
+PALETTE = (
+    "#2f7fb5", "#d0622f", "#3c9a6a", "#a4669f", "#b98a1d", "#4c8f9e", "#c2527a", "#7b8794",
+    "#6b5fc0", "#7d9a2c", "#8a5a3b", "#35b5c9",
+)  # fmt: skip
 VERDICTS = {
     "converges": "#2f7fb5", "diverges": "#c24f31", "not convergent": "#dd9a3c", "bounded": "#3aa593",
     "diverges above": "#9d6cae", "indeterminate": "#8b949e", "inactive": "#b9c0c7",
 }  # fmt: skip
+MANY = 5  # curves with bands: of more, bands are fainter
+_BINARY = "datum.value >= {0} ? format(datum.value / {0}, '~r') + '{1}' : "
+POWERS: dict[str, Any] = {  # of two, as contexts are told: 512, 1k, 128k, 1M
+    "labelExpr": _BINARY.format(2**20, "M") + _BINARY.format(2**10, "k") + "format(datum.value, '~r')",
+    "labelOverlap": "greedy",
+    "labelSeparation": 6,
+}
 WHOLE = ("layer", "step", "offset", "sequence")  # counted: no ticks between whole numbers
 Spec = dict[str, Any]
 
@@ -47,7 +57,7 @@ def line(
     """
     horizontal = quantity(x, x_title, **({"type": "log", "base": 2} if log_x else {"nice": False, "zero": False}))
     if log_x:
-        horizontal["axis"] = {"format": "~s"}
+        horizontal["axis"] = POWERS
     elif x in WHOLE:
         horizontal["axis"] = {"tickMinStep": 1}
     vertical = quantity(y, y_title, **({"type": "log"} if log_y else {"zero": False}))
@@ -192,19 +202,27 @@ def intervals(
     height: int | None = None,
     reference: float | None = 0.0,
     x_title: str | None = None,
+    x_format: str | None = None,
+    domain: tuple[float, float] | None = None,
 ) -> Spec:
     """A point with its interval for each category, against a reference line."""
+    axis = {"tickCount": 9, "titleAnchor": "end", **({"format": x_format} if x_format else {})}
+    scale: Spec = {"domain": list(domain)} if domain else {}
     names: Spec = {"field": y, "type": "nominal", "sort": list(order), "title": None, "axis": {"labelLimit": 260}}
     layers: list[Spec] = [
         {
             "mark": {"type": "bar", "height": 2, "color": PALETTE[0]},
-            "encoding": {"y": names, "x": quantity(low, x_title or x), "x2": {"field": high}},
+            "encoding": {
+                "y": names,
+                "x": {**quantity(low, x_title or x, **scale), "axis": axis},
+                "x2": {"field": high},
+            },
         },
         {
             "mark": {"type": "point", "filled": True, "size": 60, "color": PALETTE[0]},
             "encoding": {
                 "y": names,
-                "x": quantity(x, x_title or x),
+                "x": {**quantity(x, x_title or x, **scale), "axis": axis},
                 "tooltip": [{"field": name} for name in (y, x, low, high)],
             },
         },
@@ -217,22 +235,24 @@ def intervals(
 def band(
     x: str, y: str, low: str, high: str, *, colour: str | None = None, height: int = 240, log_x: bool = False,
     y_domain: tuple[float, float] | None = None, x_title: str | None = None, y_title: str | None = None,
+    faint: bool = False,
 ) -> Spec:  # fmt: skip
-    """Curves with a band around each."""
+    """Curves with a band around each; `faint` where many would cover one another."""
     horizontal = quantity(x, x_title, **({"type": "log", "base": 2} if log_x else {"zero": False, "nice": False}))
     if x in WHOLE and not log_x:
         horizontal["axis"] = {"tickMinStep": 1}
     vertical = quantity(y, y_title, **({"domain": list(y_domain)} if y_domain else {"zero": False}))
     paint = {"color": coloured(colour)} if colour else {}
+    plain = {} if colour else {"color": PALETTE[0]}
     return {
         "height": height,
         "layer": [
             {
-                "mark": {"type": "area", "opacity": 0.18, **({} if colour else {"color": PALETTE[0]})},
+                "mark": {"type": "area", "opacity": 0.07 if faint else 0.18, **plain},
                 "encoding": {"x": horizontal, "y": {**vertical, "field": low}, "y2": {"field": high}, **paint},
             },
             {
-                "mark": {"type": "line", **({} if colour else {"color": PALETTE[0]})},
+                "mark": {"type": "line", **plain},
                 "encoding": {
                     "x": horizontal, "y": vertical, **paint,
                     "tooltip": [{"field": name} for name in (*((colour,) if colour else ()), x, y, low, high)],

@@ -36,6 +36,7 @@ def build(result: Mapping[str, Any], page: Page) -> None:
             name.capitalize(),
             "diverging",
             f"How much worse the score on the {name} is without the head ({found['unit']}).",
+            harm=True,
         )
         for name in texts
         if any(row[f"damage_{name}"] is not None for row in rows)
@@ -63,7 +64,10 @@ def build(result: Mapping[str, Any], page: Page) -> None:
                     {
                         "height": 150,
                         "mark": {"type": "bar", "color": charts.PALETTE[0]},
-                        "encoding": {"x": {"field": "sequence", "type": "ordinal"}, "y": charts.quantity("damage")},
+                        "encoding": {
+                            "x": {"field": "sequence", "type": "ordinal", "axis": {"labelAngle": 0}},
+                            "y": charts.quantity("damage"),
+                        },
                     },
                     index="sequence",
                 ),

@@ -51,7 +51,7 @@ def build(result: Mapping[str, Any], page: Page) -> None:
                         "proof", "Proof", "category", "All four conditions at the output projections.", words=_WORDS
                     ),
                 ),
-                facts=(*columns, Column("output_changed", "the model's output is another", "text")),
+                facts=(*columns, Column("output_changed", "the model's output changed", "text")),
             ),
             Listing(
                 "All conditions",

@@ -27,6 +27,7 @@ _MEASURES = (
         "Growth",
         "diverging",
         "Growth index in B less that in A: above 0 more of its spectrum grows.",
+        harm=True,
     ),
 )
 _COLUMNS = (

@@ -15,16 +15,17 @@ def build(result: Mapping[str, Any], page: Page) -> None:
     asked = result["options"].get("compare")
     names = [name.strip() for name in asked.split(",")] if asked else [flow["title"] for flow in flows]
     for name, flow in zip(names, flows, strict=True):
-        _one(page, name, flow)
+        _one(page, name, flow, name if len(flows) > 1 else "What became of the tokens")
     if len(flows) > 1:
         _together(page, names, flows)
 
 
-def _one(page: Page, name: str, flow: Mapping[str, Any]) -> None:
+def _one(page: Page, name: str, flow: Mapping[str, Any], heading: str) -> None:
     moving = flow.get("trajectory")
     said = [flow["meaning"][:1].upper() + flow["meaning"][1:] + f" (t = {flow['end']:.3g})."]
-    said.append(flow["observed"][:1].upper() + flow["observed"][1:] + ".")
     said += [f"At t = {event['time']:.3g}: {event['words']}." for event in flow["events"]]
+    if not any(event["name"] == flow["status"] for event in flow["events"]):  # else it has just been said
+        said.append(flow["observed"][:1].upper() + flow["observed"][1:] + ".")
     blocks: list[Any] = [Says(tuple(said))]
     if moving:
         where = (
@@ -39,7 +40,7 @@ def _one(page: Page, name: str, flow: Mapping[str, Any]) -> None:
     blocks += [Beside(_curves(page, name, flow)), _observables(page, name, flow)]
     if flow["notes"]:
         blocks.append(Words(tuple(flow["notes"]), soft=True))
-    page.add(name, *blocks)
+    page.add(heading, *blocks)
 
 
 def _verdict(flow: Mapping[str, Any]) -> Pairs:

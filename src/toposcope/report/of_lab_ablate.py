@@ -31,7 +31,8 @@ def sections(page: Page, found: Mapping[str, Any]) -> None:
     page.add("What each head is worth", Says(tuple(_meaning(found, rows, worst))))
     words = "How much less is right, in shares of 1, with {}: 0 where the model does as well without it."
     measures = tuple(
-        Measure(f"damage_{how}", f"Damage ({how})", "diverging", words.format(what)) for how, what in METHODS.items()
+        Measure(f"damage_{how}", f"Damage ({how})", "diverging", words.format(what), harm=True)
+        for how, what in METHODS.items()
     )
     facts = tuple(Column(f"accuracy_{how}", f"right, with {what}", "percent") for how, what in METHODS.items())
     page.add(
@@ -85,9 +86,10 @@ def _meaning(found: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], worst:
             "there is no skill to lose."
         ]
     share = worst["damage_zero"] / skill
+    lost = f"{share:.0%} of" if share <= 1 else "all, and more than all, of"
     said = [
         f"Head {worst['layer']}.{worst['head']} matters most: without it {worst['accuracy_zero']:.1%} are right "
-        f"instead of {found['base']:.1%}, a loss of {share:.0%} of what the model can do above the floor."
+        f"instead of {found['base']:.1%}, a loss of {lost} what the model can do above the floor."
     ]
     for layer in found["zero"]:
         if layer["di"] is None:
@@ -102,8 +104,8 @@ def _meaning(found: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], worst:
     if joint is not None and joint["heads"]:
         names = ", ".join(f"{layer}.{head}" for layer, head in joint["heads"])
         said.append(
-            f"Without the worst head of every layer ({names}) {joint['accuracy']:.1%} are right; without any one "
-            f"of them {min(joint['alone']):.1%} or more."
+            f"Without the worst head of every layer ({names}) {joint['accuracy']:.1%} are right; without one of "
+            f"them alone {', '.join(f'{each:.1%}' for each in joint['alone'])}."
         )
     return said
 
@@ -139,6 +141,6 @@ def _deposits(page: Page, found: Mapping[str, Any]) -> list[Any]:
         "1: one head carries the layer's skill; 0: at least two matter, or none alone. Intervals are the bootstrap's."
     )
     spec = charts.intervals(
-        "what", "index", "low", "high", order=[row["what"] for row in known], x_title="deposit index"
+        "what", "index", "low", "high", order=[row["what"] for row in known], x_title="deposit index", domain=(0, 1)
     )
     return [Chart("Deposit index", words, page.rows("deposit indices", known), spec), listing]

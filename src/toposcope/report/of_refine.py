@@ -31,7 +31,11 @@ def build(result: Mapping[str, Any], page: Page) -> None:
 
 
 def _meaning(result: Mapping[str, Any]) -> list[str]:
-    said = [_difference(row) for row in result["differences"] if row["of"] != "start"]
+    said = [
+        "D is a diagonal that adds x_i' D x_j to the logits, and is all that was tuned; the control tunes as many "
+        "other numbers in the same way. A difference below 0 is a gain."
+    ]
+    said += [_difference(row) for row in result["differences"] if row["of"] != "start"]
     settings = result["settings"]
     if settings["diagonal"] != "bound":
         reach = [row["largest"] * row["start"] / row["bound"] for row in result["moved"] if row["bound"]]
@@ -45,13 +49,13 @@ def _meaning(result: Mapping[str, Any]) -> list[str]:
 
 def _difference(row: Mapping[str, Any]) -> str:
     of, against, mean, half = TITLES[row["of"]], TITLES[row["against"]], row["mean"], row["half_width"]
-    than = f"{of}, against {against}: {mean:+.4f} nats a token"
+    than = f"{of}, against {against}: {mean:+.4f}"
     than = than[0].upper() + than[1:]
     if half is None:
-        return f"{than}, from one sequence."
+        return f"{than} nats a token, from one sequence."
     if abs(mean) <= half:
-        return f"{than} ± {half:.4f}: these sequences do not tell them apart."
-    return f"{than} ± {half:.4f}: {'better' if mean < 0 else 'worse'}."
+        return f"{than} ± {half:.4f} nats a token: these sequences do not tell them apart."
+    return f"{than} ± {half:.4f} nats a token: {'better' if mean < 0 else 'worse'}."
 
 
 def _held(page: Page, result: Mapping[str, Any], means: Mapping[str, float]) -> list[Any]:

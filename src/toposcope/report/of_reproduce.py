@@ -15,6 +15,7 @@ _MEANING = {
     "not at this scale": "these runs do not decide it",
     "not measured here": "nothing was run for it",
 }
+_BESIDE = "(beside: "  # how the outcome marks what does not decide
 _DOTS = {"holds": "converges", "does not hold": "diverges"}
 
 
@@ -35,7 +36,10 @@ def build(result: Mapping[str, Any], page: Page) -> None:
     columns = (Column("id", "claim", "wrap"), *kinds, Column("claim", "as stated", "wrap"))
     sentence = "; ".join(f"{word}: {_MEANING[word]}" for word in _MEANING if _used(claims, word)) + "."
     page.add("Verdicts", Listing("Every claim", sentence[0].upper() + sentence[1:], table, columns))
-    page.add("Claim by claim", *(_card(claim, both) for claim in claims))
+    told = Words(
+        ("Estimates are means ± half of Student's 95 % interval, with the number of seeds in brackets.",), soft=True
+    )
+    page.add("Claim by claim", told if result.get("numbers") else None, *(_card(claim, both) for claim in claims))
     if result.get("table"):
         _accuracies(page, result["table"])
     if result.get("probe"):
@@ -58,11 +62,18 @@ def _meaning(claims: Sequence[Mapping[str, Any]], both: bool) -> list[str]:
     keys = {"verdict": "On models as described: " if both else "", "verdict_published": "On models as released: "}
     said = [f"{count(len(claims), 'claim')} {'was' if len(claims) == 1 else 'were'} put to the test."]
     for key, words in keys.items():
-        found = Counter(claim[key] for claim in claims if key in claim)
+        found = [word for word in _MEANING if any(claim.get(key) == word for claim in claims)]
         if found:
-            counted = ", ".join(f"{number} {word}" for word, number in found.items())
-            said.append((words + counted)[0].upper() + (words + counted)[1:] + ".")
+            told = [_counted(word, [claim["id"] for claim in claims if claim.get(key) == word]) for word in found]
+            said.append((words + "; ".join(told))[0].upper() + (words + "; ".join(told))[1:] + ".")
     return said
+
+
+def _counted(word: str, names: Sequence[str]) -> str:
+    """How many, and of those with an outcome also which."""
+    several = {"holds": "hold", "does not hold": "do not hold"}
+    words = several.get(word, word) if len(names) > 1 else word
+    return f"{len(names)} {words}" + (f" ({', '.join(names)})" if word in several else "")
 
 
 def _flat(claim: Mapping[str, Any]) -> dict[str, Any]:
@@ -71,23 +82,30 @@ def _flat(claim: Mapping[str, Any]) -> dict[str, Any]:
 
 def _card(claim: Mapping[str, Any], both: bool) -> Pairs:
     flat = _flat(claim)
-    items = [("as stated", flat["claim"]), ("the released code", flat["released_code"])]
+    items: list[tuple[str, str | tuple[str, ...]]] = [
+        ("as stated", flat["claim"]),
+        ("the released code", flat["released_code"]),
+    ]
     if both:
         items += [
-            ("models as described", _outcome(flat["verdict"], flat["measured"])),
-            ("models as released", _outcome(flat["verdict_published"], flat["measured_published"])),
+            ("models as described", _outcome(claim["verdict"], claim["measured"])),
+            ("models as released", _outcome(claim["verdict_published"], claim["measured_published"])),
         ]
     else:
-        items.append(("here", _outcome(flat["verdict"], flat["measured"])))
+        items.append(("here", _outcome(claim["verdict"], claim["measured"])))
     items.append(("rule", flat["rule"]))
     if flat.get("runs"):
-        items.append(("runs", flat["runs"]))
+        items.append(("runs", f"{len(claim['runs'])}; their keys are in the data of the table above"))
     verdict = claim["verdict"]
     return Pairs(f"{claim['id']}: {verdict}", tuple(items), dot=_DOTS.get(verdict, "indeterminate"))
 
 
-def _outcome(verdict: str, measured: str) -> str:
-    return f"{verdict.capitalize()}." if measured == "-" else f"{verdict.capitalize()}: {measured}."
+def _outcome(verdict: str, measured: str | Sequence[str]) -> tuple[str, ...]:
+    """The verdict, a line for each estimate that decides it, and one for those that stand beside them."""
+    found = [measured] if isinstance(measured, str) else list(measured)
+    lines = [line for line in found if line != "-" and not line.startswith(_BESIDE)]
+    beside = "; ".join(line.removeprefix(_BESIDE).removesuffix(")") for line in found if line.startswith(_BESIDE))
+    return (f"{verdict.capitalize()}.", *lines, *((f"Beside it: {beside}.",) if beside else ()))
 
 
 def _accuracies(page: Page, cells: Sequence[Mapping[str, Any]]) -> None:

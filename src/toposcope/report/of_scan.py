@@ -41,6 +41,7 @@ _MEASURES = (
         "Positive share of V O's spectrum (an index): above 0.5 growing directions prevail; random gives 0.5.",
         low=0.0,
         high=1.0,
+        harm=True,
     ),
     Measure(
         "peak_offset",
@@ -79,7 +80,11 @@ _MEASURES = (
         "percent",
     ),
     Measure(
-        "pair_index", "Pair", "diverging", "Do small differences between tokens grow (above 0) or shrink (an index)?"
+        "pair_index",
+        "Pair",
+        "diverging",
+        "Do small differences between tokens grow (above 0) or shrink (an index)?",
+        harm=True,
     ),
 )
 _FACTS = (
@@ -134,6 +139,8 @@ def build(result: Mapping[str, Any], page: Page) -> None:
     rows = _rows(heads, spectra["heads"])
     table = page.rows("heads", rows)
     page.add("What to make of it", Says(tuple(meaning(result))))
+    if result.get("estimate"):
+        page.add("Estimate for the whole model", _estimate(page, result["estimate"]))
     page.add(
         "Head by head",
         HeadMap(
@@ -481,6 +488,21 @@ def _what_if(page: Page, own: Mapping[str, Any], other: Mapping[str, Any]) -> li
         Column("after", "would look", "text"), Column("norm_before", "norm now"), Column("norm_after", "norm then"),
     )  # fmt: skip
     return [Listing("Heads that would look elsewhere", words, page.rows("what if", rows), columns)]
+
+
+def _estimate(page: Page, found: Mapping[str, Any]) -> Listing:
+    """What the drawn layers say about all: an estimate with intervals, not a verdict."""
+    rows = [{"verdict": word, **count} for word, count in found["counts"].items()]
+    sentence = (
+        f"An estimate from {len(found['drawn'])} of {found['layers']} layers, not a verdict: {found['method']}; "
+        f"{found['level']:.0%} intervals for the {found['heads']:,} heads. All else here is of the drawn layers."
+    )
+    columns = (
+        Column("verdict", "verdict", "text"), Column("seen", "seen"), Column("estimate", "estimated"),
+        Column("low", "from"), Column("high", "to"), Column("at_least", "certainly at least"),
+        Column("at_most", "certainly at most"),
+    )  # fmt: skip
+    return Listing("Heads by verdict", sentence, page.rows("estimate", rows), columns)
 
 
 def _twin(result: Mapping[str, Any]) -> Pairs:

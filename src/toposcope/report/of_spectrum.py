@@ -19,7 +19,7 @@ def build(result: Mapping[str, Any], page: Page) -> None:
     page.add("By context", Beside(tuple(chart for chart in _by_context(page, encodings) if chart)))
     page.add("By offset", _kernel(page, encodings))
     for each in encodings:
-        blocks: list[Any] = [Words((f"{each['title']}. {each['kernel']}.", *each["notes"]), soft=True)]
+        blocks: list[Any] = [Words(_about(each), soft=True)]
         if each["points"]:
             blocks.append(_listing(page, each["spec"], each["points"], "The kernel at each context."))
         if each["logit_points"]:
@@ -30,6 +30,15 @@ def build(result: Mapping[str, Any], page: Page) -> None:
         page.add(each["spec"], *blocks)
 
 
+def _about(each: Mapping[str, Any]) -> tuple[str, ...]:
+    kernel = each["kernel"].replace("in logit_points", "in the second table")
+    return f"{each['title']}.", f"{kernel[:1].upper()}{kernel[1:]}.", *(_sentence(note) for note in each["notes"])
+
+
+def _sentence(words: str) -> str:
+    return words[:1].upper() + words[1:]
+
+
 def _meaning(encodings: Sequence[Mapping[str, Any]]) -> list[str]:
     sentences = []
     for each in encodings:
@@ -38,9 +47,9 @@ def _meaning(encodings: Sequence[Mapping[str, Any]]) -> list[str]:
             continue
         first, last = points[0], points[-1]
         before, after = first["lambda_max_over_n"], last["lambda_max_over_n"]
-        kept = "keeps" if after > 0.9 * before else "falls"
+        kept = f"hardly falls, from {before:.3g}" if after > 0.9 * before else f"falls from {before:.3g}"
         sentences.append(
-            f"{each['spec']}: the kernel's norm over context {kept} from {before:.3g} at {first['context']:,} "
+            f"{each['spec']}: the kernel's norm over context {kept} at {first['context']:,} "
             f"to {after:.3g} at {last['context']:,} ({_KNOWN[last['statement']]})."
         )
     ranked = sorted(

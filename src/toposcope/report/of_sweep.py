@@ -77,7 +77,7 @@ def _accuracy(page: Page, task: str, cells: Sequence[Mapping[str, Any]]) -> Char
         for cell in sorted(cells, key=lambda cell: -cell["mean"])
     ]
     spec = charts.intervals(
-        "encoding", "accuracy", "low", "high", order=[row["encoding"] for row in rows], reference=None
+        "encoding", "accuracy", "low", "high", order=[row["encoding"] for row in rows], reference=None, x_format="%"
     )
     for bound in ("floor", "ceiling"):
         value = next((cell[bound] for cell in cells if cell[bound] is not None), None)

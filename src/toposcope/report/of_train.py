@@ -16,6 +16,11 @@ SHARED = ("task", "encoding", "seed")  # runs of one task and curve differ in th
 
 def build_several(results: Sequence[Mapping[str, Any]], page: Page) -> None:
     """All runs together: those that differ in their seed only form one curve."""
+    several = [run["config"] for run in results]
+    order = sorted(
+        range(len(results)), key=lambda i: (several[i]["task"], several[i]["encoding"], several[i]["seed"])
+    )
+    results = [results[i] for i in order]
     names = labels([run["config"] for run in results])
     rows = [
         {
@@ -33,7 +38,8 @@ def build_several(results: Sequence[Mapping[str, Any]], page: Page) -> None:
         for run, name in zip(results, names, strict=True)
     ]
     done = sum(row["finished"] for row in rows)
-    page.add("Runs", Says((f"{count(len(rows), 'run')}, {done} of them finished.", *_best(rows))))
+    told = [f"{count(len(rows), 'run')}, {done} of them finished.", *_best(rows)] if len(rows) > 1 else _one(rows[0])
+    page.add("Runs" if len(rows) > 1 else "What to make of it", Says(tuple(told)))
     for task in dict.fromkeys(row["task"] for row in rows):
         mine = [(name, run) for name, run in zip(names, results, strict=True) if run["config"]["task"] == task]
         curves = [_curves(page, task, mine, key) for key in ("accuracy", "loss")]
@@ -70,10 +76,26 @@ def _best(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         if not means:
             continue
         ranked = sorted(means, key=lambda name: -sum(means[name]) / len(means[name]))
-        top = means[ranked[0]]
-        verb = "is best, with" if len(ranked) > 1 else "reaches"
-        found.append(f"{task}: {ranked[0]} {verb} {sum(top) / len(top):.1%} over {count(len(top), 'seed')}.")
+        shown = {name: f"{sum(each) / len(each):.1%}" for name, each in means.items()}
+        best = [name for name in ranked if shown[name] == shown[ranked[0]]]
+        one = len(best) == 1
+        verb = ("is" if one else "are") + " best, with" if len(ranked) > len(best) else "reaches" if one else "reach"
+        seeds = count(len(means[ranked[0]]), "seed")
+        found.append(f"{task}: {', '.join(best)} {verb} {shown[ranked[0]]} over {seeds}.")
     return found
+
+
+def _one(row: Mapping[str, Any]) -> list[str]:
+    end = "It is finished" if row["finished"] else "It is not finished: the same command goes on"
+    said = [f"{end}, after {row['steps']:,} steps."]
+    if row["accuracy"] is not None:
+        said.append(
+            f"{row['accuracy']:.1%} of the test's answers are right. Without the task's point {row['floor']:.1%} can "
+            f"be reached (its floor), at best {row['ceiling']:.1%} (its ceiling)."
+        )
+        if row["accuracy"] <= row["floor"]:
+            said.append("That is not above the floor: the task has not been learned.")
+    return said
 
 
 def _curves(page: Page, task: str, runs: Sequence[tuple[str, Mapping[str, Any]]], key: str) -> Chart | None:
@@ -92,7 +114,8 @@ def _curves(page: Page, task: str, runs: Sequence[tuple[str, Mapping[str, Any]]]
     seeds = len({run["config"]["seed"] for _, run in runs})
     words = "Accuracy on the first test sentences" if key == "accuracy" else "Loss on the sentences of that step"
     words += "." if seeds == 1 else f": mean over {seeds} seeds; the band reaches from the least to the largest."
-    spec = charts.band("step", key, "least", "most", colour="encoding", y_title=key)
+    many = len({name for name, _ in runs}) > charts.MANY
+    spec = charts.band("step", key, "least", "most", colour="encoding", y_title=key, faint=many)
     title = "Accuracy by step" if key == "accuracy" else "Training loss by step"
     return Chart(title, words, page.rows(f"{task} {key}", rows), spec)
 

@@ -83,7 +83,7 @@ def read_results(places: Sequence[str | Path]) -> list[dict[str, Any]]:
         except FileNotFoundError as error:
             words = f"{place} holds no result.json" if place.is_dir() else f"no file {place}"
             raise NotFound(f"{words}. Give files that --json wrote, or run directories.") from error
-        except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise BadFile(f"{path} cannot be read as a result of Toposcope ({error}).") from error
         several = content if isinstance(content, list) else [content]
         for each in several:
@@ -95,12 +95,26 @@ def read_results(places: Sequence[str | Path]) -> list[dict[str, Any]]:
 
 
 def _title(results: Sequence[Mapping[str, Any]]) -> str:
-    """The model's name where there is one, a run's task and encoding, else what was done."""
+    """The model's name where there is one, else what was done to what."""
+    first, kinds = results[0], list(dict.fromkeys(schema_of(result) for result in results))
+    if kinds == ["compare"]:
+        return f"{Path(str(first['a'])).name} and {Path(str(first['b'])).name}"
     for result in results:
         subject = result.get("subject")
         if subject and subject.get("path"):
-            return str(subject.get("name") or Path(str(subject["path"])).name)
-    if len(results) == 1 and results[0].get("config"):
-        config = results[0]["config"]
-        return f"{config['task']}: {config['encoding']}, seed {config['seed']}"
-    return f"Toposcope: {', '.join(dict.fromkeys(schema_of(result) for result in results))}"
+            path = Path(str(subject["path"]))
+            if schema_of(result) == "lab-ablate":  # a run's directory has its key for a name, and holds model/
+                return f"{result['task']}: {path.parent.name or path.name}"
+            return str(subject.get("name") or path.name)
+    if kinds == ["train"]:
+        tasks = list(dict.fromkeys(str(result["config"]["task"]) for result in results))
+        if len(results) > 1:
+            return f"{len(results)} training runs: {', '.join(tasks)}"
+        return f"{tasks[0]}: {first['config']['encoding']}, seed {first['config']['seed']}"
+    if kinds == ["flow"]:
+        return str(first["flows"][0]["title"]) if first["flows"] else "Toposcope: flow"
+    if kinds == ["spectrum"]:
+        return f"Positional kernels: {', '.join(each['spec'] for each in first['encodings'])}"
+    if "sweep" in kinds:
+        return "A sweep of encodings and tasks"
+    return f"Toposcope: {'reproduce ' + first['what'] if kinds == ['reproduce'] else ', '.join(kinds)}"

@@ -20,6 +20,21 @@ Complex = NDArray[np.complex128]
 
 
 @dataclass(frozen=True, eq=False)
+class TokenRows:
+    """A second moment C = X^T X / T that is kept as the T tokens it is the mean of, drawn from `vocabulary` tokens.
+
+    For wide models this is smaller than C, and Q C K^T = (X Q^T)^T (X K^T) / T is cheaper.
+    """
+
+    rows_TD: Array
+    vocabulary: int
+
+    def __len__(self) -> int:
+        """The width of C."""
+        return self.rows_TD.shape[1]
+
+
+@dataclass(frozen=True, eq=False)
 class HeadKernel:
     """What the average logit of a head says about the offset t = i - j (query minus key; t > 0 is the past).
 
@@ -120,7 +135,7 @@ def from_mean(
 def from_covariance(
     Q: ArrayLike,
     K: ArrayLike,
-    covariance: ArrayLike | None,
+    covariance: ArrayLike | TokenRows | None,
     encoding: Encoding,
     *,
     context: int = 128,
@@ -131,11 +146,19 @@ def from_covariance(
     """The kernel of a token with its like, from weights: E[z^f conj(w^f)] for x = x' with E[x x^T] = C.
 
     Re = q1 C k1 + q2 C k2 and Im = q2 C k1 - q1 C k2, with q1, q2 (k1, k2) the two rows of pair f. C is (D, D), or
-    (D,) for a diagonal one, or None for the identity. An index: it speaks of tokens that resemble one another.
+    (D,) for a diagonal one, the tokens it is the mean of, or None for the identity. An index: it speaks of tokens
+    that resemble one another.
     """
     Q_RD, K_RD = _weights(Q, K)
     width = Q_RD.shape[1]
-    if covariance is None:
+    if isinstance(covariance, TokenRows):
+        if len(covariance) != width:
+            raise BadValue(f"tokens of width {len(covariance)} given to weights of width {width}.")
+        # C K^T is X^T (X K^T) / T, so with X Q^T in place of Q and X K^T in place of K nothing else changes
+        tokens = len(covariance.rows_TD)
+        Q_RD, K_RD = ((covariance.rows_TD @ part.T).T / tokens**0.5 for part in (Q_RD, K_RD))
+        QC_RD, KC_RD = Q_RD, K_RD
+    elif covariance is None:
         QC_RD, KC_RD = Q_RD, K_RD
     else:
         C = finite("the covariance", covariance, axes=1 if np.ndim(covariance) == 1 else 2)

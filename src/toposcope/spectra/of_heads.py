@@ -1,8 +1,9 @@
 """The spectral half of `toposcope scan`: from the weights alone, at which offset a head's rotation looks, and how.
 
 All of it is an index. The kernel is that of a token with its like, E[z^f conj(w^f)] for x = x' with E[x x^T] = C,
-and C is taken from the token embedding (or is the identity): deeper layers see other vectors. The split of layer 0 is
-exact for tokens of the vocabulary, since nothing stands between embedding and attention there.
+and C is taken from the token embedding (of a large one, from 2048 tokens of it; without one it is the identity):
+deeper layers see other vectors. The split of layer 0 is exact for tokens of the vocabulary, since nothing stands
+between embedding and attention there.
 """
 
 from __future__ import annotations
@@ -17,12 +18,14 @@ from toposcope.checkpoints.attention import project
 from toposcope.checkpoints.view import Head, Layer, Model
 from toposcope.encodings import Encoding
 from toposcope.spectra.anova import decompose
-from toposcope.spectra.head_kernel import from_covariance
+from toposcope.spectra.head_kernel import TokenRows, from_covariance
 from toposcope.spectra.rotary_kernel import kernel_spectrum
 
 Array = NDArray[np.float64]
 OFFSETS = 128  # how far the kernel is looked at for its peak
 KEPT = 64  # how far it is kept, for pictures
+LARGEST_TABLE = 1 << 26  # numbers of an embedding that is read whole (half a gigabyte in float64)
+DRAWN = 2048  # tokens that stand for the vocabulary of a larger one
 TOKENS, POSITIONS = 16, 32  # the factorial design of layer 0
 _EMBEDDING_NORM = re.compile(r"emb(ed)?(d|ding|dings)?[._].*norm", re.IGNORECASE)  # BLOOM, ModernBERT, GGUF, ...
 
@@ -50,7 +53,12 @@ class HeadSpectra:
 
 
 def head_spectra(
-    layer: Layer, head: Head, *, second_moment: Array | None, context: int, encoding: Encoding | None = None
+    layer: Layer,
+    head: Head,
+    *,
+    second_moment: Array | TokenRows | None,
+    context: int,
+    encoding: Encoding | None = None,
 ) -> HeadSpectra:
     """The kernel of one head with its norms folded in, under its own encoding or under another one."""
     used = layer.encoding if encoding is None else encoding
@@ -84,13 +92,27 @@ def head_spectra(
     )
 
 
-def second_moment(model: Model) -> Array | None:
-    """E[x x^T] over the vocabulary, in units of its mean square; None (the identity) where there is no embedding."""
-    table = model.token_embedding()
-    if table is None or not model.layers or table.shape[1] != model.layers[0].spec.width:
+def second_moment(model: Model) -> Array | TokenRows | None:
+    """E[x x^T] over the vocabulary, in units of its mean square; None (the identity) where there is no embedding.
+
+    A table of more than `LARGEST_TABLE` numbers would outgrow the layers that are read beside it, and so would the
+    moment: of such a vocabulary 2048 tokens are drawn, always the same ones, and nothing else of it is read.
+    """
+    name = model.spec.embedding
+    shape = None if name is None else model.source.info(name).shape
+    if name is None or shape is None or not model.layers or shape[1:] != (model.layers[0].spec.width,):
         return None
+    if shape[0] * shape[1] > LARGEST_TABLE:
+        drawn = np.sort(np.random.default_rng(0).choice(shape[0], min(DRAWN, shape[0]), replace=False))
+        rows_TD = model.source.read_rows(name, drawn).astype(np.float64)
+        return TokenRows(rows_TD / _root_mean_square(rows_TD), shape[0])
+    table = model.source.read(name).astype(np.float64)
     moment = table.T @ table / len(table)
     return moment * len(moment) / float(np.trace(moment))
+
+
+def _root_mean_square(rows_TD: Array) -> float:
+    return float(np.sqrt(np.vdot(rows_TD, rows_TD) / rows_TD.size)) or 1.0
 
 
 def first_layer_shares(
@@ -101,8 +123,8 @@ def first_layer_shares(
     Empty where layer 0 does not read the embedding as it is (norms after the embedding, other widths), where logits
     are soft-capped, or where the encoding has no tables.
     """
-    table = model.token_embedding()
-    if table is None or not model.layers:
+    name = model.spec.embedding
+    if name is None or not model.layers:
         return []
     layer = model.layers[0]
     used = layer.encoding if encoding is None else encoding
@@ -112,13 +134,15 @@ def first_layer_shares(
         return []
     if layer.spec.stack == "encoder" and "decoder" in (model.spec.embedding or ""):
         return []  # the encoder reads something else than tokens (Whisper)
-    if table.shape[1] != layer.spec.width or len(table) < TOKENS:
+    words, width = model.source.info(name).shape
+    if width != layer.spec.width or words < TOKENS:
         return []
-    drawn = table[np.random.default_rng(seed).choice(len(table), TOKENS, replace=False)]
+    chosen = np.random.default_rng(seed).choice(words, TOKENS, replace=False)
+    drawn = model.source.read_rows(name, chosen).astype(np.float64)
     longest = None if used.input is None else used.input.length
     at = np.arange(POSITIONS if longest is None else min(POSITIONS, longest))
-    added = np.zeros((len(at), table.shape[1])) if used.input is None else used.input.vectors(at)
-    x = (drawn[:, None] + added).reshape(-1, table.shape[1])
+    added = np.zeros((len(at), width)) if used.input is None else used.input.vectors(at)
+    x = (drawn[:, None] + added).reshape(-1, width)
     q_HNR, k_HNR, _ = project(layer, x)
     found = []
     for h in range(layer.spec.heads):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -13,11 +14,13 @@ from toposcope.checkpoints.fold import fold
 from toposcope.checkpoints.view import Layer, Model
 from toposcope.encodings import Encoding, EncodingSpec, Sizes
 from toposcope.spectra.encoding_spectrum import spectrum
+from toposcope.spectra.head_kernel import TokenRows
 from toposcope.spectra.of_heads import HeadSpectra, first_layer_shares, head_spectra, second_moment
 from toposcope.spectra.singular import effective_rank, numerical_rank
 from toposcope.spectra.toeplitz import toeplitz_share
 
 Array = NDArray[np.float64]
+Encodings = Sequence[tuple[str, EncodingSpec | None]]
 LONGEST_BIAS = 2048  # positions at which biases and tables are looked at
 
 
@@ -47,9 +50,9 @@ class TableSpectrum:
 class ModelSpectra:
     """The spectral rows of all scanned heads under one encoding.
 
-    `tokens` says where the second moment of tokens comes from ("embedding" or "identity"); `first_layer` is layer 0's
-    split (empty where it cannot be had), `biases` the spectrum of each head's bias and `table` that of the position
-    table, for encodings that have them.
+    `tokens` says where the second moment of tokens comes from ("embedding", so many tokens of it, or "identity");
+    `first_layer` is layer 0's split (empty where it cannot be had), `biases` the spectrum of each head's bias and
+    `table` that of the position table, for encodings that have them.
     """
 
     encoding: str
@@ -64,36 +67,87 @@ class ModelSpectra:
         return asdict(self)
 
 
-def model_spectra(
-    model: Model, layers: Sequence[int], *, context: int, encodings: Sequence[tuple[str, EncodingSpec | None]]
+@dataclass(frozen=True)
+class LayerSpectra:
+    """The rows of one layer under one encoding; `first_layer` is empty but for layer 0."""
+
+    heads: tuple[HeadSpectra, ...]
+    first_layer: tuple[dict[str, float | None], ...] = ()
+
+
+def layer_spectra(
+    model: Model,
+    number: int,
+    moment: Array | TokenRows | None,
+    *,
+    context: int,
+    encodings: Encodings,
+    pool: Executor | None = None,
+) -> dict[str, LayerSpectra]:
+    """One layer under each encoding, one head in float64 for each thread of the pool at a time."""
+    layer = model.layers[number]
+    if layer.spec.kind == "cross" or not layer.encoding.exact_tables:
+        return {name: LayerSpectra(()) for name, _ in encodings}
+    _ = layer.weights  # read once, before threads share it
+    known = moment if moment is not None and len(moment) == layer.spec.width else None  # towers differ in width
+    used = {name: layer.encoding if spec is None else _built(spec, layer, context) for name, spec in encodings}
+
+    def one(index: int) -> list[HeadSpectra]:
+        head = fold(layer, layer.heads[index])
+        return [head_spectra(layer, head, second_moment=known, context=context, encoding=e) for e in used.values()]
+
+    every = range(layer.spec.heads)
+    rows = list(map(one, every) if pool is None else pool.map(one, every))
+    return {
+        name: LayerSpectra(
+            tuple(row[place] for row in rows),
+            tuple(first_layer_shares(model, encoding)) if number == 0 else (),
+        )
+        for place, (name, encoding) in enumerate(used.items())
+    }
+
+
+def gathered(
+    model: Model,
+    layers: Sequence[int],
+    parts: Sequence[Mapping[str, LayerSpectra]],
+    *,
+    context: int,
+    encodings: Encodings,
+    tokens: str,
 ) -> list[ModelSpectra]:
+    """The parts of all layers as one result under each encoding, with the biases and tables of the first to have any.
+
+    Layers share their biases and tables in all models but UMT5.
+    """
+    found = []
+    for name, spec in encodings:
+        biases: tuple[BiasSpectrum, ...] = ()
+        table: TableSpectrum | None = None
+        for layer in (model.layers[number] for number in layers):
+            if layer.spec.kind == "cross" or not layer.encoding.exact_tables:
+                continue
+            used = layer.encoding if spec is None else _built(spec, layer, context)
+            biases = biases or bias_spectra(used, context)
+            table = table or table_spectrum(used, context)
+        heads = tuple(row for part in parts for row in part[name].heads)
+        first = next((part[name].first_layer for part in parts if part[name].first_layer), ())
+        found.append(ModelSpectra(name, context, tokens, heads, first, biases, table))
+    return found
+
+
+def model_spectra(model: Model, layers: Sequence[int], *, context: int, encodings: Encodings) -> list[ModelSpectra]:
     """The spectral half of a scan under each encoding (None: the model's own), reading every layer once."""
     moment = second_moment(model)
-    rows: dict[str, list[HeadSpectra]] = {name: [] for name, _ in encodings}
-    first: dict[str, tuple[dict[str, float | None], ...]] = {name: () for name, _ in encodings}
-    biases: dict[str, tuple[BiasSpectrum, ...]] = {name: () for name, _ in encodings}
-    tables: dict[str, TableSpectrum | None] = {name: None for name, _ in encodings}
-    for number in layers:
-        layer = model.layers[number]
-        if layer.spec.kind == "cross" or not layer.encoding.exact_tables:
-            continue
-        folded = [fold(layer, head) for head in layer.heads]
-        known = moment if moment is not None and len(moment) == layer.spec.width else None  # towers differ in width
-        for name, spec in encodings:
-            used = layer.encoding if spec is None else _built(spec, layer, context)
-            rows[name] += [
-                head_spectra(layer, head, second_moment=known, context=context, encoding=used) for head in folded
-            ]
-            if number == 0:
-                first[name] = tuple(first_layer_shares(model, used))
-            if not biases[name]:  # layers share their biases and tables in all models but UMT5
-                biases[name] = bias_spectra(used, context)
-            tables[name] = tables[name] or table_spectrum(used, context)
-    source = "identity" if moment is None else "embedding"
-    return [
-        ModelSpectra(name, context, source, tuple(rows[name]), first[name], biases[name], tables[name])
-        for name, _ in encodings
-    ]
+    parts = [layer_spectra(model, number, moment, context=context, encodings=encodings) for number in layers]
+    return gathered(model, layers, parts, context=context, encodings=encodings, tokens=tokens_of(moment))
+
+
+def tokens_of(moment: Array | TokenRows | None) -> str:
+    """Where the second moment of tokens comes from, in a word."""
+    if isinstance(moment, TokenRows):
+        return f"embedding, {len(moment.rows_TD):,} of {moment.vocabulary:,} tokens"
+    return "identity" if moment is None else "embedding"
 
 
 def bias_spectra(encoding: Encoding, context: int) -> tuple[BiasSpectrum, ...]:

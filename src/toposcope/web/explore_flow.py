@@ -34,6 +34,7 @@ MOST_TOKENS = 256
 LONGEST_HORIZON = 1000.0
 FRAMES, NUMBERS = 121, 40_000  # frames of a run, and numbers in all of them together
 WORK = {False: 1e6, True: 4e8}  # evaluations times their cost (see `_allowed`), for a moving and a resting hand
+HASTE = 0.04  # seconds that the steps of a preview may take: the hand is moving
 PATIENCE = 8.0  # seconds after which a run is given up, whatever was foreseen
 SHORT = "a preview as far as it goes; the whole run follows when the controls rest"
 UNIT = 10_000  # coordinates are sent as whole numbers of size / UNIT
@@ -236,15 +237,26 @@ def _settled(problem: Problem, horizon: float, started: float) -> dict[str, Any]
     }
 
 
+class _Enough(Exception):
+    """The preview has taken its time."""
+
+
 def _preview(problem: Problem, horizon: float, started: float) -> dict[str, Any]:
     """The flow as a moving hand needs it: steps of accuracy 1e-3, drawn where the steps are."""
     start = problem.start
     limit = np.zeros_like(start) if problem.limit is None else problem.limit
     size = float(norms(start - limit).max())
-    times, states = [0.0], [start]
-    status, evaluations, end = Status.CONVERGED, 0, 0.0
+    times, states, end = [0.0], [start], 0.0
+    status, evaluations = Status.CONVERGED, 0
     if size > 0:
-        tick = _deadline(started)
+        tick, begun, field = _deadline(started), time.perf_counter(), problem.pieces[0].make()
+
+        def hasty(state: Array) -> Array:
+            nonlocal evaluations
+            if len(times) > 1 and time.perf_counter() - begun > HASTE:
+                raise _Enough
+            evaluations += 1
+            return np.asarray(field(state))
 
         def log_size(state: Array) -> float:
             return float(np.log(max(norms(state - limit).max() / size, 1e-320)))
@@ -255,24 +267,28 @@ def _preview(problem: Problem, horizon: float, started: float) -> dict[str, Any]
             times.extend(at.tolist())
             states.extend(step.at(at))
 
-        solved = integrate(
-            problem.pieces[0].make(),
-            start,
-            horizon,
-            rtol=1e-3,
-            atol=1e-6 * size,
-            events=(
-                Event("converged", lambda t, state: log_size(state) - np.log(CONVERGED)),
-                Event("grew", lambda t, state: np.log(GROWTH_CAP) - log_size(state)),
-            ),
-            on_step=keep,
-            max_evaluations=_allowed(problem, False),
-        )
-        evaluations, end = solved.evaluations, solved.time
-        names = {event.name for event in solved.events}
-        status = Status.CONVERGED if "converged" in names else Status.GREW
-        if solved.ended is not Ended.EVENT:
-            status = Status.HORIZON if solved.ended is Ended.END else Status.EXHAUSTED
+        try:
+            solved = integrate(
+                hasty,
+                start,
+                horizon,
+                rtol=1e-3,
+                atol=1e-6 * size,
+                events=(
+                    Event("converged", lambda t, state: log_size(state) - np.log(CONVERGED)),
+                    Event("grew", lambda t, state: np.log(GROWTH_CAP) - log_size(state)),
+                ),
+                on_step=keep,
+                max_evaluations=_allowed(problem, False),
+            )
+        except _Enough:
+            status, end = Status.EXHAUSTED, times[-1]
+        else:
+            end = solved.time
+            names = {event.name for event in solved.events}
+            status = Status.CONVERGED if "converged" in names else Status.GREW
+            if solved.ended is not Ended.EVENT:
+                status = Status.HORIZON if solved.ended is Ended.END else Status.EXHAUSTED
     kept = np.unique(np.linspace(0, len(times) - 1, min(len(times), _frames(*start.shape))).round().astype(int))
     return {
         **_moving(np.array(times)[kept], np.array([states[i] for i in kept])),

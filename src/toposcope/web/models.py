@@ -31,7 +31,7 @@ from toposcope.dynamics.storage import layer_storage_error
 from toposcope.dynamics.tokens import drawn_tokens, isotropic
 from toposcope.errors import BadValue, NotFound, ToposcopeError, did_you_mean
 from toposcope.results import plain
-from toposcope.spectra.head_kernel import from_covariance
+from toposcope.spectra.head_kernel import TokenRows, from_covariance
 from toposcope.spectra.of_heads import HeadSpectra, first_layer_shares, head_spectra, second_moment
 from toposcope.web.explore_flow import MOST_TOKENS, verdict_words
 
@@ -124,7 +124,7 @@ class Shown:
         self._lock = threading.RLock()  # files and the one layer in memory belong to one thread at a time
         self._starting = threading.Lock()
         self._model: Model | None = None
-        self._moment: Array | None = None
+        self._moment: Array | TokenRows | None = None
         self._thread: threading.Thread | None = None
         self.state: State = "new"
         self.error: str | None = None

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.linalg
+import scipy.sparse.linalg
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -197,3 +198,18 @@ def test_the_order_of_the_layers_matters() -> None:
     assert forward != pytest.approx(backward, rel=1e-3)
     assert stack_growth(layers) == pytest.approx(forward)
     assert stack_growth([]) is None
+
+
+@pytest.mark.parametrize("kind", ["ArpackError", "ArpackNoConvergence"])
+def test_a_search_for_the_growth_that_fails_is_not_known(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    random = np.random.default_rng(0)
+    layers = [layer_dynamics(make_layer([random_head(random, 20, 3, index=0)]), storage_error=0.0)]
+    assert stack_growth(layers) is not None
+    errors = scipy.sparse.linalg
+    failure = errors.ArpackError(-9999) if kind == "ArpackError" else errors.ArpackNoConvergence("", [], [])
+
+    def fails(*_: object, **__: object) -> None:
+        raise failure
+
+    monkeypatch.setattr(scipy.sparse.linalg, "eigs", fails)
+    assert stack_growth(layers) is None

@@ -194,10 +194,10 @@ def beside(model: Path, *more: str) -> dict[str, Any]:
 
 
 def really_trained(place: Path) -> dict[str, Any]:
-    """A short run in `place/run`, with its probes and its ablation map."""
-    sizes = ("steps=8", "width=16", "layers=2", "heads=2", "ff=16", "batch=8")
+    """A short run in `place/run` that learns to copy, with its probes and its ablation map."""
+    sizes = ("steps=60", "lr=0.01", "width=32", "layers=2", "heads=2", "ff=32", "batch=16")
     settings = [word for size in sizes for word in ("--set", size)]
-    words = ("--task", "distance", "--encoding", "rope", "--out", str(place / "run"), *settings)
+    words = ("--task", "copy", "--encoding", "rope", "--out", str(place / "run"), *settings)
     return command("train", *words, out=place / "train.json")
 
 

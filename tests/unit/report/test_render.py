@@ -8,7 +8,6 @@ import json
 import re
 import shutil
 from collections.abc import Callable
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from tests.unit.report import making
+from tests.unit.report.reading import Reader, table
 from tests.unit.tiny import write_llama
 from toposcope.cli import main
 from toposcope.errors import BadFile, BadValue, NotFound
@@ -31,61 +31,6 @@ HAND_MADE: dict[str, Callable[[], dict[str, Any]]] = {
     "sweep": making.swept,
     "trace": making.traced,
 }
-
-
-class Reader(HTMLParser):
-    """The parts of a page: its scripts with their types, its styles, tags with a source, ids, and the text shown."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.scripts: list[tuple[str | None, str]] = []
-        self.styles: list[str] = []
-        self.sources: list[str] = []
-        self.ids: list[str] = []
-        self.handlers: list[str] = []
-        self.tags: list[str] = []
-        self.policy = ""
-        self.words = ""
-        self._inside: str | None = None
-        self.feed(page)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given = dict(attrs)
-        self.tags.append(tag)
-        self.sources += [value or "" for key, value in attrs if key in ("src", "href", "action", "srcset", "data")]
-        self.handlers += [key for key, _ in attrs if key.startswith("on") or key == "style"]
-        if given.get("id"):
-            self.ids.append(given["id"] or "")
-        if given.get("http-equiv") == "Content-Security-Policy":
-            self.policy = given["content"] or ""
-        if tag == "script":
-            self.scripts.append((given.get("type"), ""))
-        if tag == "style":
-            self.styles.append("")
-        self._inside = tag if tag in ("script", "style") else self._inside
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag == self._inside:
-            self._inside = None
-
-    def handle_data(self, data: str) -> None:
-        if self._inside == "script":
-            kind, text = self.scripts[-1]
-            self.scripts[-1] = (kind, text + data)
-        elif self._inside == "style":
-            self.styles[-1] += data
-        else:
-            self.words += data
-
-    @property
-    def data(self) -> Any:
-        (found,) = [json.loads(text) for kind, text in self.scripts if kind == "application/json"]
-        return found
-
-
-def table(page: Reader, name: str) -> list[dict[str, Any]]:
-    columns = page.data["tables"][name]
-    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
 
 @pytest.fixture(scope="module")
@@ -274,7 +219,7 @@ def test_a_run_directory_is_read_by_its_result(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "result.json").write_text(json.dumps(making.trained("rope", 0, 0.9)))
     main_quietly("report", str(tmp_path / "run"), "--html", str(tmp_path / "r.html"))
-    assert "1 run, 1 of them finished" in Reader((tmp_path / "r.html").read_text()).words
+    assert "It is finished, after 20 steps." in Reader((tmp_path / "r.html").read_text()).words
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,14 @@ import pytest
 from starlette.testclient import TestClient
 
 from tests.unit.web.making import make_client, make_shelf
+from toposcope.web import explore_flow
 from toposcope.web.models import Shelf
+
+
+@pytest.fixture(autouse=True)
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Previews go as far as their evaluations allow, however busy the machine that runs the tests is."""
+    monkeypatch.setattr(explore_flow, "HASTE", float("inf"))
 
 
 @pytest.fixture(scope="session")

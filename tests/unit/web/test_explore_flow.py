@@ -12,6 +12,7 @@ from toposcope.dynamics.flow import simulate
 from toposcope.dynamics.presets import PRESETS, rotation
 from toposcope.dynamics.regime import regime
 from toposcope.errors import BadEncoding, BadValue
+from toposcope.web import explore_flow
 from toposcope.web.asked import Asked
 from toposcope.web.explore_flow import MOST_TOKENS, UNIT, explore, matrix, presets
 
@@ -128,6 +129,22 @@ def test_every_encoding_flows(encoding: str, dim: int) -> None:
     found = ask(**given)
     assert found["verdict"]["verdict"] == "converges"  # T6, whatever position does to the logits
     assert found["verdict"]["rule"] == "T6"
+
+
+def test_a_hurried_preview_is_the_beginning_of_the_patient_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {"n": 24, "encoding": "rope", "causal": 0, "v_turn": 40, "horizon": 20}
+    patient = ask(**given)
+    monkeypatch.setattr(explore_flow, "HASTE", 0.0)
+    hurried = ask(**given)
+    assert hurried["status"] == "exhausted"
+    assert hurried["meaning"] == explore_flow.SHORT
+    assert 0 < hurried["end"] < patient["end"]
+    assert hurried["evaluations"] < patient["evaluations"]
+    assert hurried["verdict"] == patient["verdict"]
+    W, V = np.eye(2), matrix(-np.ones(2), 0.0, 40.0)
+    start = np.random.default_rng(0).standard_normal((24, 2))
+    exact = simulate(W, V, start, encoding="rope", causal=False, horizon=hurried["end"], samples=2).tokens[-1]
+    np.testing.assert_allclose(tokens(hurried, -1), exact, atol=5e-3 * np.abs(exact).max())
 
 
 def test_work_is_bounded() -> None:

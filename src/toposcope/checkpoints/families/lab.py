@@ -42,7 +42,7 @@ def model_directory(target: str | Path) -> Path | None:
     for place in (Path(target), Path(target) / "model"):
         try:
             said = json.loads((place / "config.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             continue
         if isinstance(said, dict) and said.get("model_type") == MODEL_TYPE:
             return place

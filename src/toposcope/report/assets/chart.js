@@ -14,7 +14,7 @@
   });
 
   toposcope.chart = async (place, spec, rows) => {
-    const quiet = { labelFontSize: 11, titleFontSize: 12, titleFontWeight: 500, domain: false, ticks: false, labelPadding: 6, gridOpacity: 1 };
+    const quiet = { labelOverlap: "greedy", labelSeparation: 5, labelFontSize: 11, titleFontSize: 12, titleFontWeight: 500, domain: false, ticks: false, labelPadding: 6, gridOpacity: 1 };
     const whole = {
       width: "container", height: 220, background: "transparent", autosize: { type: "fit-x", contains: "padding", resize: true },
       ...unkeyed(spec),

@@ -33,7 +33,8 @@ const toposcope = (() => {
   const colour = (name) => getComputedStyle(root).getPropertyValue("--" + name).trim();
 
   // -------------------------------------------------------------- colours between colours
-  const palette = ["#2f7fb5", "#d0622f", "#3c9a6a", "#a4669f", "#b98a1d", "#4c8f9e", "#c2527a", "#7b8794"];
+  const palette = ["#2f7fb5", "#d0622f", "#3c9a6a", "#a4669f", "#b98a1d", "#4c8f9e", "#c2527a", "#7b8794",
+    "#6b5fc0", "#7d9a2c", "#8a5a3b", "#35b5c9"];
   function parts(hex) {
     const text = hex.length === 4 ? hex.replace(/[0-9a-f]/gi, "$&$&") : hex;
     return [1, 3, 5].map((at) => parseInt(text.slice(at, at + 2), 16));
@@ -64,7 +65,8 @@ const toposcope = (() => {
     if (format === "percent") return (100 * value).toFixed(Math.abs(value) < 0.1 ? 2 : 1) + " %";
     if (format === "integer" || Number.isInteger(value)) return String(value);
     const size = Math.abs(value);
-    return size !== 0 && (size < 1e-3 || size >= 1e5) ? value.toExponential(2) : String(Number(value.toPrecision(3)));
+    if (size >= 1000 && size < 1e6) return String(Math.round(value));
+    return size !== 0 && (size < 1e-3 || size >= 1e6) ? value.toExponential(2) : String(Number(value.toPrecision(3)));
   }
   /** An element with attributes and children; text is always text, never markup. */
   function element(name, attributes = {}, ...children) {

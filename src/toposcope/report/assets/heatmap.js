@@ -38,7 +38,8 @@ toposcope.heatmap = (place, options) => {
     let high = measure.high ?? Math.max(...found);
     if (measure.kind === "diverging") { high = Math.max(Math.abs(low), Math.abs(high)); low = -high; }
     if (!(high > low)) { high = low + 1; }
-    const paint = measure.kind === "diverging" ? toposcope.diverging() : toposcope.sequential();
+    const signed = toposcope.diverging();
+    const paint = measure.kind !== "diverging" ? toposcope.sequential() : measure.harm ? (share) => signed(1 - share) : signed;
     const log = measure.kind === "logarithmic" && low > 0;
     const at = log ? (value) => Math.log(value / low) / Math.log(high / low) : (value) => (value - low) / (high - low);
     return { low, high, at: (value) => paint(at(value)), paint };

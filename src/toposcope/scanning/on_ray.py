@@ -1,0 +1,109 @@
+"""Scan layers on a Ray cluster: a layer is a job, the driver alone writes, and a lost node's layers are tried again.
+
+Nodes read the checkpoint themselves, under the path the driver was given: a shared file system, or a copy on each
+node. A node that finds another checkpoint there says so. Every job uses one core, as many at once as the cluster has.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from toposcope.checkpoints import load
+from toposcope.checkpoints.identity import identity
+from toposcope.checkpoints.view import Model
+from toposcope.errors import BadValue, ToposcopeError
+from toposcope.runs.local import TICK, stop_signals
+from toposcope.runs.on_ray import connect
+from toposcope.scanning.asked import Asked
+from toposcope.scanning.record import Entry, Moment, layer_record
+from toposcope.spectra.of_heads import second_moment
+
+RETRIES = 3  # of one layer
+_OPENED: dict[str, Model] = {}  # on a node: the checkpoint that the jobs of this process read
+
+
+def run(
+    model: Model,
+    numbers: Sequence[int],
+    asked: Asked,
+    keep: Callable[[Entry], None],
+    *,
+    target: str,
+    family: str | None = None,
+    heads: int | None = None,
+    address: str | None = None,
+    workers: int | None = None,
+) -> None:
+    """Give `keep` one entry for each layer, in the order in which they come back from the cluster."""
+    if not numbers:
+        return
+    moment = second_moment(model)
+    path = Path(target)
+    where = {"target": str(path.resolve()) if path.exists() else target, "family": family, "heads": heads}
+    ray = connect(address)
+    try:
+        with stop_signals() as stopped:
+            task = ray.remote(num_cpus=1, max_retries=0)(_remote)
+            shared, expected = ray.put(moment), _recognised(model)
+            waiting, lost, out = list(numbers), dict.fromkeys(numbers, 0), dict[Any, int]()
+            try:
+                while waiting or out:
+                    if stopped.is_set():
+                        raise KeyboardInterrupt
+                    room = workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
+                    while waiting and len(out) < room:
+                        number = waiting.pop(0)
+                        out[task.remote(where, expected, number, asked.as_dict(), shared)] = number
+                    for reference in ray.wait(list(out), num_returns=1, timeout=TICK)[0]:
+                        number = out.pop(reference)
+                        try:
+                            entry, words = ray.get(reference)
+                        except ray.exceptions.RayError as error:
+                            lost[number] += 1
+                            if lost[number] > RETRIES:
+                                raise BadValue(_given_up(number, error)) from error
+                            waiting.insert(0, number)
+                            continue
+                        if words is not None:
+                            raise BadValue(f"layer {number}, on a node of the cluster: {words}")
+                        keep(entry)
+            finally:
+                for reference in out:
+                    ray.cancel(reference, force=True)
+    finally:
+        ray.shutdown()
+
+
+def _given_up(number: int, error: Exception) -> str:
+    return (
+        f"layer {number} was lost {RETRIES + 1} times on the cluster ({type(error).__name__}: "
+        f"{str(error).strip()[:300]}). See the nodes' memory and logs; with --out, finished layers are kept."
+    )
+
+
+def _recognised(model: Model) -> dict[str, str]:
+    """What must be the same on every node. Not the files' dates: a copy has its own."""
+    return {name: value for name, value in identity(model).items() if name != "files"}
+
+
+def _remote(
+    where: Mapping[str, Any], expected: Mapping[str, str], number: int, asked: Mapping[str, Any], moment: Moment
+) -> tuple[Entry | None, str | None]:
+    """On a node: one layer's entry, or why there can be none."""
+    try:
+        model = _OPENED.get(where["target"])
+        if model is None:
+            model = _OPENED[where["target"]] = load(**where)
+            if _recognised(model) != expected:
+                del _OPENED[where["target"]]
+                name = os.uname().nodename if hasattr(os, "uname") else "this node"
+                return None, f"{name} finds another checkpoint at {where['target']} than the driver. Copy it there."
+        with ThreadPoolExecutor(1) as pool:
+            record, _ = layer_record(model, number, Asked.from_dict(asked), moment, pool)
+    except ToposcopeError as error:
+        return None, str(error)
+    return {"layer": number, "record": record, "read": dict(model.source.ledger.lines)}, None
