@@ -67,10 +67,21 @@ def _write(target: Path, content: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(target)
+        _sync_directory(target.parent)
     except BaseException:  # also when interrupted: no litter
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
         raise
+
+
+def _sync_directory(directory: Path) -> None:
+    """Have the new name outlast a loss of power, where the system can: the content is on the disk already."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(directory, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def _reason(error: OSError) -> str:

@@ -6,6 +6,7 @@ was cut short by a crash is dropped; its measurement is made again.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -33,7 +34,7 @@ class Journal:
         self.entries: list[dict[str, Any]] = []
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = self.path.open("ab+")
+            self._file = self.path.open("ab+", buffering=0)  # a buffer would write a failed line again when closed
         except OSError as error:
             raise NotFound(f"cannot write the journal {self.path}: {error.strerror}. Give another --out.") from error
         try:
@@ -72,11 +73,15 @@ class Journal:
             raise BadValue(f"another process is writing {self.path}. Wait for it, or give another --out.") from error
 
     def _read(self, about: Mapping[str, Any]) -> None:
-        self._file.seek(0)
-        content = self._file.read()
-        whole = content[: content.rfind(b"\n") + 1]
-        if len(whole) < len(content):
-            self._file.truncate(len(whole))
+        try:
+            self._file.seek(0)
+            content = self._file.read()
+            whole = content[: content.rfind(b"\n") + 1]
+            if len(whole) < len(content):
+                self._file.truncate(len(whole))
+        except OSError as error:
+            raise BadFile(f"cannot read the journal {self.path}: {error.strerror}. Give another --out.") from error
+        self._length = len(whole)
         lines = whole.splitlines()
         if not lines:
             self._write({"format": FORMAT, "key": self.key, "about": dict(about)})
@@ -94,18 +99,23 @@ class Journal:
     def _parsed(self, line: bytes, number: int) -> dict[str, Any]:
         try:
             found = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             found = None
         if not isinstance(found, dict):
             raise BadFile(f"line {number} of {self.path} is damaged. Remove that line: only its measurement is lost.")
         return found
 
     def _write(self, entry: Mapping[str, Any]) -> None:
+        line = _line(entry).encode() + b"\n"
         try:
-            self._file.write(_line(entry).encode() + b"\n")
-            self._file.flush()
+            written = 0
+            while written < len(line):  # the last bytes of a disk may take a part of it
+                written += self._file.write(line[written:]) or 0
             os.fsync(self._file.fileno())
+            self._length += len(line)
         except OSError as error:
+            with contextlib.suppress(OSError):  # if this fails as well, the next reader drops the torn line
+                self._file.truncate(self._length)
             raise BadValue(
                 f"cannot write to {self.path}: {error.strerror}. Free some space and start again: it will continue."
             ) from error

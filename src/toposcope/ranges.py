@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from toposcope.errors import BadValue
 
+MOST_HEADS = 100_000  # of a layer; far more than any has
+
 
 def parse_range(text: str | None, size: int, what: str = "layer") -> list[int]:
     """The indices below `size` named by `text`: 'all', numbers and first-last ranges, separated by commas."""
@@ -12,9 +14,9 @@ def parse_range(text: str | None, size: int, what: str = "layer") -> list[int]:
     chosen: set[int] = set()
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
-        if not first.isdecimal() or (dash and not last.isdecimal()):
+        if not _is_number(first) or (dash and not _is_number(last)):
             raise BadValue(
-                f"'{part.strip()}' is not a selection of {what}s. Write numbers and ranges, such as 0-3,7."
+                f"'{part.strip()[:80]}' is not a selection of {what}s. Write numbers and ranges, such as 0-3,7."
             )
         start, stop = int(first), int(last) if dash else int(first)
         if stop < start or stop >= size:
@@ -40,7 +42,16 @@ def parse_heads(text: str) -> list[tuple[int, int]]:
     for part in text.split(","):
         layer, dot, heads = part.strip().partition(".")
         first, dash, last = heads.partition("-")
-        if not (dot and layer.isdecimal() and first.isdecimal() and (not dash or last.isdecimal())):
-            raise BadValue(f"'{part.strip()}' is not a head. Write layer.head, such as 3.2, or 3.0-4 for several.")
+        if not (dot and _is_number(layer) and _is_number(first) and (not dash or _is_number(last))):
+            raise BadValue(
+                f"'{part.strip()[:80]}' is not a head. Write layer.head, such as 3.2, or 3.0-4 for several."
+            )
+        if dash and int(last) - int(first) > MOST_HEADS:
+            raise BadValue(f"'{part.strip()}' names more heads than any layer has. Write 3.0-4 for five of them.")
         found += [(int(layer), head) for head in range(int(first), int(last if dash else first) + 1)]
     return sorted(set(found))
+
+
+def _is_number(text: str) -> bool:
+    """Digits, and not more of them than a number of layers or heads can have."""
+    return text.isdecimal() and len(text) <= 9

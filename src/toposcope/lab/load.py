@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file
@@ -13,6 +15,9 @@ from toposcope.errors import BadConfig, BadFile, NotFound
 from toposcope.lab.export import CONFIG, WEIGHTS
 from toposcope.lab.model import ModelConfig, Transformer
 from toposcope.lab.quirks import Quirks
+
+LARGEST = 1 << 32  # numbers, of a model whose weights are elsewhere
+LONGEST = 1 << 17  # positions; tasks have some thousands
 
 
 def load_model(directory: str | Path) -> Transformer:
@@ -26,7 +31,7 @@ def load_model(directory: str | Path) -> Transformer:
     model = Transformer(load_config(place))
     try:
         model.load_state_dict(load_file(place / WEIGHTS))
-    except (SafetensorError, RuntimeError) as error:
+    except (OSError, SafetensorError, RuntimeError) as error:
         raise BadFile(f"{place / WEIGHTS} does not hold the weights that {CONFIG} describes: {error}") from error
     return model.eval()
 
@@ -39,6 +44,7 @@ def load_config(directory: Path) -> ModelConfig:
         if data["model_type"] != MODEL_TYPE:
             raise BadConfig(f"{path} describes a '{data['model_type']}', not a model of the lab.")
         own = data["lab"]
+        _refuse_giants(data, own, directory)
         return ModelConfig(
             vocabulary=data["vocab_size"],
             classes=own["classes"],
@@ -56,5 +62,23 @@ def load_config(directory: Path) -> ModelConfig:
             seed=own["seed"],
             quirks=Quirks(**data["quirks"]),
         )
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise BadConfig(f"{path} does not describe a model of the lab ({error!r}).") from error
+
+
+def _refuse_giants(data: Mapping[str, Any], own: Mapping[str, Any], directory: Path) -> None:
+    """Complain about sizes that the weights beside them cannot have, before anything of that size is made."""
+    weights = directory / WEIGHTS
+    room = weights.stat().st_size // 4 if weights.exists() else LARGEST  # numbers of four bytes
+    sizes = {name: data[name] for name in ("vocab_size", "hidden_size", "num_hidden_layers", "intermediate_size")}
+    sizes |= {"num_attention_heads": data["num_attention_heads"], "classes": own["classes"]}
+    sizes |= {name: own[name] for name in ("kv_heads", "head_dim") if own[name] is not None}
+    for name, value in sizes.items():
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 < value <= room:
+            raise BadConfig(f"{directory / CONFIG} says that {name} is {value!r:.40}, which its weights cannot have.")
+    wide, layers = sizes["hidden_size"], sizes["num_hidden_layers"]
+    if wide * max(sizes["vocab_size"], layers * sizes["intermediate_size"]) > room:
+        raise BadConfig(f"{directory / CONFIG} describes a larger model than {WEIGHTS} holds.")
+    length = data["max_position_embeddings"]
+    if not isinstance(length, int) or not 0 < length <= LONGEST:
+        raise BadConfig(f"{directory / CONFIG} says that its length is {length!r:.40}; expected 1 to {LONGEST}.")

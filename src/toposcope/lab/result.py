@@ -69,7 +69,7 @@ class TrainResult:
             if data.get("schema") != SCHEMA:
                 raise BadValue(f"its schema is {data.get('schema')!r}")  # noqa: TRY301
             return cls(**{each.name: data[each.name] for each in fields(cls)})
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, BadValue) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, BadValue) as error:
             raise BadFile(
                 f"{path} is no result of a training run ({error}). Delete it to train again, or choose another place."
             ) from error

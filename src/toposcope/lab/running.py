@@ -47,7 +47,7 @@ def load_running(directory: Path) -> Running:
 def own_task(directory: Path, model: Transformer) -> Task:
     """The task a model was trained on, in the size it was trained for."""
     name = json.loads((directory / CONFIG).read_text(encoding="utf-8")).get("task")
-    if name is None:
+    if not isinstance(name, str):
         raise BadValue(f"{directory} does not say on which task it was trained. Train it with 'toposcope train'.")
     shape = (model.config.vocabulary, model.config.classes, model.config.length)
     for profile in PROFILES:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +28,21 @@ def restore(directory: Path) -> dict[str, Any] | None:
     path = directory / NAME
     if not path.exists():
         return None
-    try:
+    with sound(directory):
         state = torch.load(path, weights_only=True)
         if not isinstance(state, dict) or {"key", "step", "model", "optimizer", "history"} - state.keys():
-            raise ValueError("parts are missing")  # noqa: TRY301
-    except Exception as error:  # damaged in any way the unpickler can meet
-        raise BadFile(f"{path} is damaged ({error}). Delete it to start this run anew.") from error
+            raise ValueError("parts are missing")
     return state
+
+
+@contextmanager
+def sound(directory: Path) -> Iterator[None]:
+    """Whatever a state can be damaged by, say so in a sentence."""
+    try:
+        yield
+    except Exception as error:  # the unpickler, torch's modules and optimisers raise anything
+        words = str(error).partition("\n")[0][:200]
+        raise BadFile(f"{directory / NAME} is damaged ({words}). Delete it to start this run anew.") from error
 
 
 def forget(directory: Path) -> None:

@@ -24,7 +24,7 @@ from toposcope.lab.export import export
 from toposcope.lab.model import Transformer
 from toposcope.lab.packed import passes_worth, scored
 from toposcope.lab.result import TrainResult
-from toposcope.lab.saved import forget, restore, save
+from toposcope.lab.saved import forget, restore, save, sound
 from toposcope.lab.tasks import Batch, Task
 
 Report = Callable[[int, int, float, float | None], None]
@@ -91,11 +91,12 @@ def _session(config: RunConfig, place: Path, report: Report | None, stop_after: 
     found = restore(place)
     if found is not None:
         _own(found["key"], config, place)
-        model.load_state_dict(found["model"])
-        optimizer.load_state_dict(found["optimizer"])
-        generator.set_state(found["generator"])
-        torch.set_rng_state(found["dropout"])
-        history, step = History(**found["history"]), found["step"]
+        with sound(place):
+            model.load_state_dict(found["model"])
+            optimizer.load_state_dict(found["optimizer"])
+            generator.set_state(found["generator"])
+            torch.set_rng_state(found["dropout"])
+            history, step = History(**found["history"]), range(steps + 1).index(found["step"])
     earlier = history.seconds
 
     def keep() -> None:

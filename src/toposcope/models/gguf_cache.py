@@ -11,12 +11,13 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 SETTING = "TOPOSCOPE_CACHE"
 LAYOUT = 2  # counts changes in how copies are written: older ones are not read
+WRITING = ".writing-"
 _DONE = "config.json"
 
 
@@ -41,11 +42,53 @@ def find(directory: Path | None) -> Path | None:
 
 def keep(directory: Path, save: Callable[[Path], Any]) -> None:
     """Write a copy beside its place and rename it; where that fails (a full disk, say), do without."""
-    with contextlib.suppress(OSError):
+    from safetensors import SafetensorError
+
+    with contextlib.suppress(OSError, SafetensorError):
         directory.parent.mkdir(parents=True, exist_ok=True)
-        begun = Path(tempfile.mkdtemp(prefix=".writing-", dir=directory.parent))
+        _tidy(directory.parent)
+        begun = Path(tempfile.mkdtemp(prefix=WRITING, dir=directory.parent))
         try:
-            save(begun)
-            begun.rename(directory)  # fails where another process was first: theirs is as good
+            with _held(begun):
+                save(begun)
+                for path in begun.rglob("*"):
+                    _to_disk(path)
+                begun.rename(directory)  # fails where another process was first: theirs is as good
         finally:
             shutil.rmtree(begun, ignore_errors=True)
+
+
+def _to_disk(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _held(directory: Path) -> Iterator[bool]:
+    """Lock a directory while it is written; False where a living process has it. The dead hold no locks."""
+    try:
+        import fcntl
+    except ImportError:  # pragma: no cover - where there is no POSIX nothing is tidied up
+        yield False
+        return
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            held = True
+        except OSError:
+            held = False
+        yield held
+    finally:
+        os.close(descriptor)
+
+
+def _tidy(parent: Path) -> None:
+    """Remove what killed processes left: half a copy is as large as a model."""
+    for begun in parent.glob(f"{WRITING}*"):
+        with contextlib.suppress(OSError), _held(begun) as ours:
+            if ours:
+                shutil.rmtree(begun, ignore_errors=True)

@@ -103,7 +103,11 @@ class _Place:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        found: dict[str, Any] = {"pretrained_model_name_or_path": str(self.directory), "local_files_only": True}
+        found: dict[str, Any] = {
+            "pretrained_model_name_or_path": str(self.directory),
+            "local_files_only": True,
+            "trust_remote_code": False,  # a directory may hold programs; without this, transformers asks
+        }
         return found if self.gguf is None else {**found, "gguf_file": self.gguf}
 
 
@@ -180,7 +184,9 @@ def _auto_class(place: _Place, head: bool) -> Any:
         return transformers.AutoModel
     if place.gguf is not None:
         return transformers.AutoModelForCausalLM
-    config = transformers.AutoConfig.from_pretrained(str(place.directory), local_files_only=True)
+    config = transformers.AutoConfig.from_pretrained(
+        str(place.directory), local_files_only=True, trust_remote_code=False
+    )
     named = " ".join(config.architectures or ())
     if "MaskedLM" in named or "ForPreTraining" in named:
         return transformers.AutoModelForMaskedLM

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -43,13 +44,16 @@ class State:
     def resume(self, arm: str, parameters: Sequence[Any], optimizer: Any) -> int:
         """Put an arm back to where it was saved; returns the steps it has made."""
         known = self._data["arms"].setdefault(arm, {"step": 0, "training": [], "seconds": 0.0})
-        known["training"] = known["training"][: known["step"]]
-        if known["step"]:
-            with torch.no_grad():
-                for parameter, value in zip(parameters, known["parameters"], strict=True):
-                    parameter.copy_(value)
-            optimizer.load_state_dict(known["optimizer"])
-        return int(known["step"])
+        with self._sound():
+            known["training"] = known["training"][: known["step"]]
+            known["seconds"] = float(known["seconds"])
+        with self._sound():
+            if known["step"]:
+                with torch.no_grad():
+                    for parameter, value in zip(parameters, known["parameters"], strict=True):
+                        parameter.copy_(value)
+                optimizer.load_state_dict(known["optimizer"])
+            return int(known["step"])
 
     def note(self, arm: str, loss: float, seconds: float) -> None:
         self._data["arms"][arm]["training"].append(loss)
@@ -75,13 +79,21 @@ class State:
             torch.save(self._data, buffer)
             write_bytes(self._path, buffer.getvalue())
 
-    def _read(self, key: str) -> dict[str, Any]:
+    @contextmanager
+    def _sound(self) -> Iterator[None]:
+        """Whatever a state can be damaged by, say so in a sentence."""
         try:
+            yield
+        except Exception as error:  # the unpickler and torch's optimisers raise anything
+            words = str(error).partition("\n")[0][:200]
+            raise BadFile(f"{self._path} is damaged ({words}). Delete it to start anew.") from error
+
+    def _read(self, key: str) -> dict[str, Any]:
+        with self._sound():
             found = torch.load(self._path, weights_only=True)
             theirs = found["key"]
-            found["losses"], found["arms"]
-        except Exception as error:  # damaged in any way the unpickler can meet
-            raise BadFile(f"{self._path} is damaged ({error}). Delete it to start anew.") from error
+            if not all(isinstance(found[part], dict) for part in ("losses", "arms")):
+                raise ValueError("parts are missing")
         if theirs != key:
             raise BadFile(
                 f"{self._path} is of a run with another model, text or options. Give another --out, or delete it."

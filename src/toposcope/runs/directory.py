@@ -92,6 +92,6 @@ def unpack(directory: Path, files: Mapping[str, bytes]) -> None:
 def _read(path: Path) -> dict[str, Any] | None:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None

@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import re
 import shutil
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
@@ -33,6 +34,7 @@ from toposcope.runs import lock
 from toposcope.runs.directory import Job, read_job, read_result, summary, tidy, write_job
 
 INDEX = "index.sqlite"
+_KEY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 SCHEMA = 1
 PATIENCE = 60.0  # seconds to wait for another process's write
 TABLE = """
@@ -128,7 +130,11 @@ class Store:
         self._db.close()
 
     def directory(self, key: str) -> Path:
-        """Where the run of this key lives."""
+        """Where the run of this key lives: in the store, whatever a foreign index may say."""
+        if not _KEY.fullmatch(key):
+            raise BadFile(
+                f"{key[:80]!r} is no key of a run: {self.path / INDEX} is damaged or hostile. Move it away."
+            )
         return self.path / key
 
     # reading
@@ -137,13 +143,13 @@ class Store:
         """All runs, in the order they were added."""
         with said_plainly(self.path):
             found = self._db.execute("SELECT * FROM runs ORDER BY rowid").fetchall()
-        return [_row(each) for each in found]
+        return [_row(self.path, each) for each in found]
 
     def get(self, key: str) -> Row | None:
         """The run of exactly this key."""
         with said_plainly(self.path):
             found = self._db.execute("SELECT * FROM runs WHERE key = ?", (key,)).fetchone()
-        return _row(found) if found else None
+        return _row(self.path, found) if found else None
 
     def find(self, prefix: str) -> Row:
         """The one run whose key begins so."""
@@ -176,6 +182,9 @@ class Store:
     def claim(self, job: Job, owner: str | None = None) -> Claim | Busy | Finished:
         """Take a run to work on it, unless it is done or a living process has it."""
         directory, owner = self.directory(job.key), owner or lock.here()
+        known = self.get(job.key)
+        if known is not None and known.status == "done" and (result := read_result(directory)) is not None:
+            return Finished(result)  # nothing changes that any more: no lock is needed
         with said_plainly(self.path):
             directory.mkdir(parents=True, exist_ok=True)
             held = lock.take(directory, owner)
@@ -244,10 +253,9 @@ class Store:
             if directory.is_dir() and held is None:
                 raise BadValue(f"run {key} is being worked on by {lock.holder(directory)}. Stop that first.")
             try:
-                self._change("DELETE FROM runs WHERE key = ?", (key,))
                 if directory.is_dir():
-                    (directory / "run.json").unlink(missing_ok=True)  # first: without it, the rest is not a run
                     shutil.rmtree(directory)
+                self._change("DELETE FROM runs WHERE key = ?", (key,))  # last: by it a removal can be given again
             finally:
                 if held:
                     held.close()
@@ -361,7 +369,7 @@ def said_plainly(path: Path) -> Iterator[None]:
     """Turn what the disk and the database may say into what a user can do."""
     try:
         yield
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:
         raise _from_database(path, error) from error
     except ToposcopeError:
         raise
@@ -388,15 +396,12 @@ def full(path: Path) -> BadValue:
     )
 
 
-def _from_database(path: Path, error: sqlite3.Error) -> ToposcopeError:
+def _from_database(path: Path, error: sqlite3.Error | UnicodeDecodeError) -> ToposcopeError:
     index, code = path / INDEX, getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code == sqlite3.SQLITE_FULL:
         return full(path)
     if code in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
-        return BadFile(
-            f"{index} is damaged ({error}). It is only an index: move it away, and 'toposcope runs ls' makes a new "
-            "one from the runs' directories."
-        )
+        return _damaged(index, error)
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return BadValue(
             f"{index} has been locked by another process for {PATIENCE:.0f} s. Try again when it has ended."
@@ -406,6 +411,13 @@ def _from_database(path: Path, error: sqlite3.Error) -> ToposcopeError:
     return BadFile(f"{index} cannot be used: {error}. Move it away, and 'toposcope runs ls' makes a new one.")
 
 
+def _damaged(index: Path, error: Exception) -> BadFile:
+    return BadFile(
+        f"{index} is damaged ({error}). It is only an index: move it away, and 'toposcope runs ls' makes a new one "
+        "from the runs' directories."
+    )
+
+
 def _from_disk(path: Path, error: OSError) -> ToposcopeError:
     if disk_is_full(error):
         return full(path)
@@ -413,9 +425,19 @@ def _from_disk(path: Path, error: OSError) -> ToposcopeError:
     return BadValue(f"{where} cannot be used: {error.strerror or error}. Choose another directory with --store.")
 
 
-def _row(values: tuple[Any, ...]) -> Row:
-    key, kind, config, status, owner, heartbeat, short, *rest = values
-    return Row(key, kind, json.loads(config), status, owner, heartbeat, json.loads(short) if short else None, *rest)
+def _row(path: Path, values: tuple[Any, ...]) -> Row:
+    try:
+        key, kind, config, status, owner, heartbeat, short, *rest = values
+        found = Row(
+            key, kind, json.loads(config), status, owner, heartbeat, json.loads(short) if short else None, *rest
+        )
+        if not isinstance(found.config, dict) or not isinstance(found.summary, dict | None):
+            raise TypeError("a configuration and a summary are objects")  # noqa: TRY301
+        if not all(isinstance(text, str) for text in (key, kind, status, found.created)):
+            raise TypeError("a run without a name or state")  # noqa: TRY301
+    except (ValueError, TypeError, RecursionError) as error:
+        raise _damaged(path / INDEX, error) from error
+    return found
 
 
 def _dump(value: Mapping[str, Any]) -> str:

@@ -33,6 +33,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
     monkeypatch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    monkeypatch.setenv("RAY_worker_niceness", "0")  # else a busy machine starves them
     head = {"num_cpus": 1, "node_ip_address": "127.0.0.2", "_system_config": QUICK, "include_dashboard": False}
     made = Cluster(initialize_head=True, head_node_args=head)
     try:

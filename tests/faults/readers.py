@@ -1,0 +1,528 @@
+"""Every reader of the package, with sound files to begin from and a function that reads all there is to read."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tests.faults import mutations as m
+from tests.unit.checkpoints.making import gguf_bytes, gguf_pair, gguf_string, gguf_tensor
+from tests.unit.checkpoints.test_fuzz import gguf_seeds, read_all, safetensors_seeds
+from tests.unit.tiny import CONFIG, write_llama
+
+Tree = dict[str, bytes]
+
+
+@dataclass(frozen=True)
+class Reader:
+    """`seeds` makes directories of sound files; those named in `damage` are damaged, and `read` reads it all."""
+
+    name: str
+    seeds: Callable[[Path], list[Tree]]
+    read: Callable[[Path], Any]
+    damage: tuple[str, ...]
+    mutations: tuple[m.Mutation, ...]
+    share: float = 1.0
+
+
+def _tree(directory: Path) -> Tree:
+    files = (path for path in sorted(directory.rglob("*")) if path.is_file())
+    return {path.relative_to(directory).as_posix(): path.read_bytes() for path in files}
+
+
+def _named(name: str, contents: list[bytes]) -> Callable[[Path], list[Tree]]:
+    return lambda _: [{name: content} for content in contents]
+
+
+# ------------------------------------------------------------- checkpoints
+
+
+def _safetensors(place: Path) -> None:
+    from toposcope.checkpoints.safetensors_file import SafetensorsFile
+
+    read_all(place / "m.safetensors", SafetensorsFile)
+
+
+def _gguf(place: Path) -> None:
+    from toposcope.checkpoints.gguf_file import GgufFile
+
+    read_all(place / "m.gguf", GgufFile)
+
+
+def _torch(place: Path) -> None:
+    from toposcope.checkpoints.torch_file import TorchFile
+
+    read_all(place / "m.bin", TorchFile)
+
+
+def _torch_seeds(zipped: bool) -> Callable[[Path], list[Tree]]:
+    def make(_: Path) -> list[Tree]:
+        import torch
+
+        generator = torch.Generator().manual_seed(0)
+        weight = torch.randn(6, 5, generator=generator)
+        values: list[Any] = [
+            {"w": weight, "half": weight.half(), "turned": weight.T, "n": torch.arange(4)},
+            {"state_dict": {"module.a": weight.bfloat16()}, "epoch": 3, "args": {"lr": 0.1, "names": ["a", "b"]}},
+            {f"layers.{i}.w": weight[i] for i in range(6)},
+        ]
+        return [{"m.bin": _saved(value, zipped)} for value in values]
+
+    return make
+
+
+def _saved(value: Any, zipped: bool = True) -> bytes:
+    import torch
+
+    buffer = io.BytesIO()
+    torch.save(value, buffer, _use_new_zipfile_serialization=zipped)
+    return buffer.getvalue()
+
+
+def _whole_model(place: Path) -> None:
+    """Open the model, read every layer's heads, and check it, as `toposcope check` does."""
+    from toposcope.check.model import check_model
+    from toposcope.checkpoints import load
+
+    target = next(place.glob("*.gguf"), place)
+    model = load(target)
+    for layer in model.layers:
+        list(layer.heads)
+    check_model(model).as_dict()
+    model.token_embedding()
+
+
+def _sharded_seeds(scratch: Path) -> list[Tree]:
+    from safetensors.numpy import load_file, save
+
+    tree = _tree(write_llama(scratch / "sharded"))
+    tensors = load_file(scratch / "sharded" / "model.safetensors")
+    names = sorted(tensors)
+    parts = {f"model-0000{n + 1}-of-00002.safetensors": names[n::2] for n in range(2)}
+    del tree["model.safetensors"]
+    for file, mine in parts.items():
+        tree[file] = save({name: tensors[name] for name in mine})
+    index = {
+        "metadata": {"total_size": 1},
+        "weight_map": {name: file for file, mine in parts.items() for name in mine},
+    }
+    tree["model.safetensors.index.json"] = json.dumps(index).encode()
+    return [tree]
+
+
+def _config_seeds(scratch: Path) -> list[Tree]:
+    scalings: list[dict[str, Any]] = [
+        {},
+        {"rope_scaling": {"rope_type": "linear", "factor": 2.0}},
+        {"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}},
+        {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}},
+        {
+            "rope_scaling": {
+                "rope_type": "llama3",
+                "factor": 8.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 32,
+            }
+        },
+        {
+            "rope_scaling": {
+                "rope_type": "longrope",
+                "short_factor": [1.0, 2.0],
+                "long_factor": [1.5, 3.0],
+                "original_max_position_embeddings": 32,
+            }
+        },
+        {"model_type": "mistral", "sliding_window": 16},
+        {"model_type": "granite", "attention_multiplier": 0.5},
+        {"architectures": ["LlamaForCausalLM"], "rope_parameters": {"rope_type": "default", "rope_theta": 5e5}},
+        {"model_type": "stablelm", "partial_rotary_factor": 0.5},
+        {
+            "model_type": "qwen2",
+            "use_sliding_window": True,
+            "max_window_layers": 1,
+            "layer_types": ["full_attention"] * 3,
+        },
+    ]
+    return [_tree(write_llama(scratch / f"config{i}", **change)) for i, change in enumerate(scalings)]
+
+
+def _gguf_model_seeds(_: Path) -> list[Tree]:
+    """A Llama in GGUF, whose settings are what is damaged."""
+    import struct
+
+    width, heads, groups, layers = CONFIG["hidden_size"], 4, 2, 2
+    rng = np.random.default_rng(3)
+
+    def number(key: str, value: int) -> bytes:
+        return gguf_pair(f"llama.{key}", 4, struct.pack("<I", value))
+
+    pairs = [
+        gguf_pair("general.architecture", 8, gguf_string("llama")),
+        gguf_pair("general.name", 8, gguf_string("<b>../tiny</b>")),
+        number("block_count", layers),
+        number("context_length", 64),
+        number("embedding_length", width),
+        number("attention.head_count", heads),
+        number("attention.head_count_kv", groups),
+        number("rope.dimension_count", width // heads),
+        gguf_pair("llama.rope.freq_base", 6, struct.pack("<f", 1e4)),
+        gguf_pair("llama.attention.layer_norm_rms_epsilon", 6, struct.pack("<f", 1e-5)),
+        gguf_pair("tokenizer.ggml.tokens", 9, struct.pack("<IQ", 8, 3) + b"".join(map(gguf_string, ("a", "b", "")))),
+    ]
+    shapes: dict[str, tuple[int, int]] = {"token_embd.weight": (width, 32)}
+    for i in range(layers):
+        shapes |= {
+            f"blk.{i}.attn_q.weight": (width, width),
+            f"blk.{i}.attn_k.weight": (width, width // heads * groups),
+            f"blk.{i}.attn_v.weight": (width, width // heads * groups),
+            f"blk.{i}.attn_output.weight": (width, width),
+            f"blk.{i}.attn_norm.weight": (width, 1),
+        }
+    tensors, data = [], b""
+    for name, (wide, high) in shapes.items():
+        tensors.append(gguf_tensor(name, [wide] if high == 1 else [wide, high], 0, len(data)))
+        stored = rng.standard_normal(wide * high).astype("<f4").tobytes()
+        data += stored + b"\0" * (-len(stored) % 32)
+    return [{"m.gguf": gguf_bytes(pairs, tensors, data)}]
+
+
+# ------------------------------------------------------------- what the package writes
+
+
+def _lab_config() -> Any:
+    from tests.faults.cases import SETTINGS
+    from toposcope.runs.grid import grid, read_changes
+
+    return grid(["count"], ["rope@heads:0,none"], [0], changes=read_changes(SETTINGS))[0]
+
+
+def _lab_run(scratch: Path, *, finished: bool) -> Path:
+    from toposcope.lab import train
+
+    train.fixed_sentences.__defaults__ = (16,)
+    train.GLANCE = 8
+    place = scratch / f"lab{finished}"
+    if not place.exists():
+        place.mkdir(parents=True)
+        train.train(_lab_config(), place, stop_after=None if finished else 2)
+    return place
+
+
+def _lab_model_seeds(scratch: Path) -> list[Tree]:
+    return [_tree(_lab_run(scratch, finished=True) / "model")]
+
+
+def _lab_model(place: Path) -> None:
+    from toposcope.checkpoints import load
+    from toposcope.errors import ToposcopeError
+    from toposcope.lab.load import load_model
+    from toposcope.lab.running import own_task
+
+    with contextlib.suppress(ToposcopeError):
+        for layer in load(place).layers:
+            list(layer.heads)
+    own_task(place, load_model(place))
+
+
+def _lab_result_seeds(scratch: Path) -> list[Tree]:
+    from toposcope.runs.directory import Job, write_job
+
+    place = _lab_run(scratch, finished=True)
+    config = _lab_config()
+    write_job(place, Job(config.key(), "train", config.as_dict()))
+    return [{name: content for name, content in _tree(place).items() if name in ("run.json", "result.json")}]
+
+
+def _lab_result(place: Path) -> None:
+    from toposcope.errors import ToposcopeError
+    from toposcope.lab.config import RunConfig
+    from toposcope.lab.result import TrainResult
+    from toposcope.runs.directory import read_job, read_result, summary
+
+    job, result = read_job(place), read_result(place)
+    if result is not None:
+        json.dumps(summary(result))
+    if job is not None:
+        with contextlib.suppress(ToposcopeError):
+            RunConfig.from_dict(job.config)
+    TrainResult.read(place)
+
+
+def _lab_checkpoint_seeds(scratch: Path) -> list[Tree]:
+    return [{"checkpoint.pt": (_lab_run(scratch, finished=False) / "checkpoint.pt").read_bytes()}]
+
+
+def _lab_checkpoint(place: Path) -> None:
+    """Go on from the checkpoint, for no step."""
+    from toposcope.lab import train
+
+    train.train(_lab_config(), place, stop_after=1)
+
+
+def _refine_seeds(scratch: Path) -> list[Tree]:
+    import torch
+
+    parameter = torch.nn.Parameter(torch.ones(2, 3))
+    optimizer = torch.optim.Adam([parameter])
+    parameter.sum().backward()
+    optimizer.step()
+    arm = {
+        "step": 2,
+        "training": [1.0, 0.5],
+        "seconds": 0.1,
+        "parameters": [parameter.detach()],
+        "optimizer": optimizer.state_dict(),
+    }
+    return [{"checkpoint.pt": _saved({"key": "k", "losses": {"before": [1.0, 2.0]}, "arms": {"diagonal": arm}})}]
+
+
+def _refine(place: Path) -> None:
+    import torch
+
+    from toposcope.refine.saved import State
+
+    parameter = torch.nn.Parameter(torch.ones(2, 3))
+    state = State(place, "k")
+    state.kept("before", lambda: [0.0])
+    state.resume("diagonal", [parameter], torch.optim.Adam([parameter]))
+    state.training("diagonal")
+    state.seconds("diagonal")
+
+
+def _diagonal_seeds(scratch: Path) -> list[Tree]:
+    import torch
+
+    from toposcope.refine.diagonal import save
+
+    path = save(scratch / "d.safetensors", {0: torch.full((2, 4), 0.1)}, "slice")
+    return [{"d.safetensors": path.read_bytes()}]
+
+
+def _diagonal(place: Path) -> None:
+    from toposcope.lab.model import Transformer
+    from toposcope.refine import diagonal
+
+    model = Transformer(_lab_config().model())
+    diagonal.load(model, place / "d.safetensors").remove()
+
+
+def _flow_seeds(scratch: Path) -> list[Tree]:
+    from toposcope.cli import main
+
+    with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):
+        main(["flow", "--preset", "collapse", "--horizon", "1", "--tokens", "3", "--out", str(scratch / "f.npz")])
+    return [{"f.npz": (scratch / "f.npz").read_bytes()}]
+
+
+def _flow(place: Path) -> None:
+    from toposcope.dynamics.record import FlowResult
+
+    json.dumps(FlowResult.load(place / "f.npz").as_dict(), allow_nan=True)
+
+
+def _npy_seeds(_: Path) -> list[Tree]:
+    found = []
+    for array in (np.eye(3), np.arange(6, dtype=np.int32).reshape(2, 3), np.float16([1, 2])):
+        buffer = io.BytesIO()
+        np.save(buffer, array)
+        found.append({"w.npy": buffer.getvalue()})
+    return found
+
+
+def _npy(place: Path) -> None:
+    from toposcope.dynamics.tokens import read_array
+
+    read_array(str(place / "w.npy"), "W")
+
+
+ABOUT = {"work": "ablate", "seed": 0, "options": {"a": [1, 2]}}
+
+
+def _journal_seeds(scratch: Path) -> list[Tree]:
+    from toposcope.journal import Journal
+
+    with Journal(scratch / "j.jsonl", ABOUT) as journal:
+        for number in range(5):
+            journal.add({"what": f"0.{number}", "value": [number / 7, None]})
+    return [{"j.jsonl": (scratch / "j.jsonl").read_bytes()}]
+
+
+def _journal(place: Path) -> None:
+    from toposcope.journal import Journal
+
+    with Journal(place / "j.jsonl", ABOUT) as journal:
+        journal.add({"what": "new"})
+
+
+def _store_seeds(scratch: Path) -> list[Tree]:
+    from toposcope.files import write_json
+    from toposcope.runs.directory import Job
+    from toposcope.runs.store import Claim, Store
+
+    with Store(scratch / "store") as store:
+        for number in range(4):
+            config = {"task": "count", "encoding": "rope", "seed": number}
+            claim = store.claim(Job(f"{number:016x}", "train", config))
+            assert isinstance(claim, Claim)
+            if number < 2:
+                write_json(claim.directory / "result.json", {"accuracy": 0.5, "seconds": 1.0, "curve": [1]})
+                store.finish(claim)
+            else:
+                store.fail(claim, "words") if number == 2 else store.release(claim)
+    return [_tree(scratch / "store")]
+
+
+def _store(place: Path) -> None:
+    from toposcope.cli import main
+    from toposcope.runs.store import Store
+
+    with Store(place, create=False) as store:
+        store.repair()
+        rows = store.rows()
+        for row in rows:
+            store.get(row.key)
+    with contextlib.redirect_stdout(io.StringIO()):
+        for words in (["ls"], ["export", str(place / "out.csv")]):
+            _command(main, ["runs", *words, "--store", str(place)])
+
+
+def _command(main: Any, words: list[str]) -> None:
+    """A command may end in a sentence (exit code 2) or well; any other exception is a crash."""
+    with contextlib.redirect_stderr(io.StringIO()), contextlib.suppress(SystemExit):
+        main(words)
+
+
+def _result_seeds(scratch: Path) -> list[Tree]:
+    from tests.unit.report import making
+    from toposcope.cli import main
+
+    found = [making.loss(), making.traced(), making.ablated(), making.trained("rope", 0, 0.5), making.swept()]
+    write_llama(scratch / "lm")
+    write_llama(scratch / "lm2", seed=1)
+    for words in (
+        ["scan", "lm"],
+        ["check", "lm"],
+        ["inspect", "lm"],
+        ["compare", "lm", "lm2"],
+        ["flow", "--preset", "collapse", "--horizon", "1", "--tokens", "3"],
+        ["spectrum", "rope", "--context", "32"],
+    ):
+        given = [str(scratch / word) if word in ("lm", "lm2") else word for word in words]
+        with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):
+            main([*given, "--json", str(scratch / "r.json")])
+        found.append(json.loads((scratch / "r.json").read_text()))
+    return [{"r.json": json.dumps(result).encode()} for result in found]
+
+
+def _report(place: Path) -> None:
+    from toposcope.cli import report
+
+    with contextlib.redirect_stdout(io.StringIO()):
+        report.run([str(place / "r.json")], html=str(place / "r.html"))
+    text = (place / "r.html").read_text()
+    assert "<script>alert(1)" not in text, "a word of the result became code"
+
+
+def _web(place: Path) -> None:
+    from toposcope.web.library import Library
+    from toposcope.web.reports import policy_for, report_of
+
+    library = Library(place / "none", [place / "r.json"])
+    library.files()
+    policy_for(report_of(library.file("r0")[1]))
+
+
+def _words_seeds(_: Path) -> list[Tree]:
+    words = [
+        "rope:base=500,scaling=yarn,factor=8",
+        "alibi",
+        "t5:buckets=16",
+        "rope@heads:0-1,none",
+        "0-3,7",
+        "3.2,5.0-4",
+        "0-4,7",
+        "steps=200",
+        "task.between=10",
+        "12,7,400",
+        "mla:rank=4",
+        "sinusoidal:length=64",
+        "all",
+    ]
+    return [{"words.txt": word.encode()} for word in words]
+
+
+def _words(place: Path) -> None:
+    """What users type, and texts they give."""
+    from toposcope.dynamics.tokens import read_ids
+    from toposcope.encodings import parse
+    from toposcope.errors import ToposcopeError
+    from toposcope.lab.mix import parse_mix
+    from toposcope.models.load import read_text
+    from toposcope.ranges import parse_heads, parse_range
+    from toposcope.runs.grid import read_changes, read_seeds, split_encodings
+    from toposcope.web.asked import Asked
+
+    text = read_text(place / "words.txt")
+    for read in (
+        parse,
+        parse_mix,
+        lambda given: parse_range(given, 12),
+        parse_heads,
+        read_seeds,
+        lambda given: read_changes([given]),
+        lambda given: split_encodings([given]),
+        read_ids,
+        lambda given: Asked([("a", given)]).whole("a", 0, 0, 9),
+        lambda given: Asked([("a", given)]).number("a", 0.0, 0.0, 9.0),
+        lambda given: Asked([("a", given)]).text("a"),
+    ):
+        with contextlib.suppress(ToposcopeError):
+            read(text)
+
+
+READERS = (
+    Reader(
+        "safetensors",
+        _named("m.safetensors", safetensors_seeds()),
+        _safetensors,
+        ("m.safetensors",),
+        m.SAFETENSORS,
+        6,
+    ),
+    Reader("gguf", _named("m.gguf", gguf_seeds()), _gguf, ("m.gguf",), m.BYTES, 6),
+    Reader("gguf model", _gguf_model_seeds, _whole_model, ("m.gguf",), m.BYTES, 2),
+    Reader("torch, zip", _torch_seeds(True), _torch, ("m.bin",), m.ARCHIVE, 4),
+    Reader("torch, old", _torch_seeds(False), _torch, ("m.bin",), m.BYTES, 4),
+    Reader("shard index", _sharded_seeds, _whole_model, ("model.safetensors.index.json",), m.JSON, 2),
+    Reader("config.json", _config_seeds, _whole_model, ("config.json",), m.JSON, 4),
+    Reader("model of the lab", _lab_model_seeds, _lab_model, ("config.json", "model.safetensors"), m.JSON, 1),
+    Reader("run.json, result.json", _lab_result_seeds, _lab_result, ("run.json", "result.json"), m.JSON, 3),
+    Reader("checkpoint of train", _lab_checkpoint_seeds, _lab_checkpoint, ("checkpoint.pt",), m.ARCHIVE, 0.6),
+    Reader("checkpoint of refine", _refine_seeds, _refine, ("checkpoint.pt",), m.ARCHIVE, 2),
+    Reader("diagonal", _diagonal_seeds, _diagonal, ("d.safetensors",), m.SAFETENSORS, 1),
+    Reader("flow.npz", _flow_seeds, _flow, ("f.npz",), m.ARCHIVE, 2),
+    Reader("array.npy", _npy_seeds, _npy, ("w.npy",), m.BYTES, 4),
+    Reader("journal", _journal_seeds, _journal, ("j.jsonl",), m.JOURNAL, 4),
+    Reader("index.sqlite", _store_seeds, _store, ("index.sqlite",), m.DATABASE, 0.8),
+    Reader("result, report", _result_seeds, _report, ("r.json",), m.JSON, 0.4),
+    Reader("result, web", _result_seeds, _web, ("r.json",), m.JSON, 0.2),
+    Reader("words and texts", _words_seeds, _words, ("words.txt",), m.WORDS, 4),
+)
+
+
+def by_name() -> dict[str, Reader]:
+    return {reader.name: reader for reader in READERS}
+
+
+def quiet() -> None:
+    """Colours and widths of a terminal play no part."""
+    os.environ.setdefault("COLUMNS", "80")
