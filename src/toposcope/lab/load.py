@@ -17,6 +17,7 @@ from toposcope.lab.model import ModelConfig, Transformer
 from toposcope.lab.quirks import Quirks
 
 LARGEST = 1 << 32  # numbers, of a model whose weights are elsewhere
+HARMLESS = 1 << 22  # numbers that may be made of any file; its weights are looked at later
 LONGEST = 1 << 17  # positions; tasks have some thousands
 
 
@@ -69,7 +70,7 @@ def load_config(directory: Path) -> ModelConfig:
 def _refuse_giants(data: Mapping[str, Any], own: Mapping[str, Any], directory: Path) -> None:
     """Complain about sizes that the weights beside them cannot have, before anything of that size is made."""
     weights = directory / WEIGHTS
-    room = weights.stat().st_size // 4 if weights.exists() else LARGEST  # numbers of four bytes
+    room = max(weights.stat().st_size // 4, HARMLESS) if weights.exists() else LARGEST  # numbers of four bytes
     sizes = {name: data[name] for name in ("vocab_size", "hidden_size", "num_hidden_layers", "intermediate_size")}
     sizes |= {"num_attention_heads": data["num_attention_heads"], "classes": own["classes"]}
     sizes |= {name: own[name] for name in ("kv_heads", "head_dim") if own[name] is not None}

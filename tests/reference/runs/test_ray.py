@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections import Counter
 from collections.abc import Iterator
@@ -12,7 +13,9 @@ import pytest
 
 from tests.reference.runs.fake import job, sweep, timeless
 from toposcope.errors import BadValue
-from toposcope.runs import on_ray
+from toposcope.runs import local, on_ray
+from toposcope.runs.grid import grid
+from toposcope.runs.grid import jobs as training_jobs
 from toposcope.runs.queue import Event, Queue
 from toposcope.runs.store import Store
 
@@ -72,6 +75,35 @@ def test_a_node_dies_midway_and_results_equal_local_ones(cluster: Any, tmp_path:
         assert timeless(ours / "result.json") == timeless(tmp_path / "local" / each.key / "result.json")
     _went_on_from_a_checkpoint(log.read_text().splitlines())
     assert not ray.is_initialized()
+
+
+def test_trainings_on_a_cluster_that_loses_a_node_equal_local_ones(cluster: Any, tmp_path: Path) -> None:
+    second = cluster.add_node(num_cpus=1, node_ip_address="127.0.0.3")
+    small = {"width": 16, "heads": 2, "ff": 16, "steps": 120, "probes": False}
+    configs = grid(["distance"], ["rope", "t5", "mla"], [0], profile="laptop-s", variant="described", changes=small)
+    events: Counter[str] = Counter()
+
+    def watch(event: Event) -> None:
+        events[event.what] += 1
+        if events["progress"] == 2:  # both nodes are at work
+            cluster.remove_node(second, allow_graceful=False)
+
+    with Store(tmp_path / "ray") as store:
+        on_ray.run(Queue(store, training_jobs(configs), watch=watch), address=cluster.address, workers=2, post=0.1)
+    with Store(tmp_path / "local") as store:
+        local.run(Queue(store, training_jobs(configs)), workers=1, threads=1)
+    assert events["done"] == 3
+    for config in configs:
+        ours, theirs = (tmp_path / where / config.key() for where in ("ray", "local"))
+        assert _but_for_times(ours) == _but_for_times(theirs)
+        assert (ours / "model" / "model.safetensors").read_bytes() == (
+            theirs / "model" / "model.safetensors"
+        ).read_bytes()
+
+
+def _but_for_times(directory: Path) -> dict[str, Any]:
+    found = json.loads((directory / "result.json").read_text())
+    return {name: value for name, value in found.items() if "seconds" not in name}
 
 
 def _went_on_from_a_checkpoint(noted: list[str]) -> None:

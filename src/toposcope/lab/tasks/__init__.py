@@ -5,7 +5,9 @@ Sentences are drawn as they are needed, from a seeded generator; `task.py` says 
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
+from functools import cache
 from types import MappingProxyType
 from typing import Any
 
@@ -18,6 +20,7 @@ from toposcope.lab.tasks.induction import Induction
 from toposcope.lab.tasks.previous import Previous
 from toposcope.lab.tasks.recall import Copy, Reverse
 from toposcope.lab.tasks.task import NOTHING_ASKED, Batch, Rate, Task
+from toposcope.plugins import Plugin, origins, plugins
 
 PROFILES = ("laptop-s", "laptop-m", "paper")
 _KINDS: Mapping[str, type[Task]] = {
@@ -26,15 +29,43 @@ _KINDS: Mapping[str, type[Task]] = {
 
 
 def tasks(profile: str = "laptop-s") -> Mapping[str, Task]:
-    """Every task in one size, by name."""
-    return MappingProxyType({name: kind.sized(profile) for name, kind in _KINDS.items()})
+    """Every task in one size, by name; those of other packages where they have that size."""
+    brought = {name: kind for name, kind in task_kinds().items() if name in _KINDS or profile in kind.profiles}
+    return MappingProxyType({name: kind.sized(profile) for name, kind in brought.items()})
 
 
 def find(name: str, profile: str = "laptop-s", **changes: Any) -> Task:
     """The task of that name and size, with some parameters changed: find("distance", collide=True)."""
-    if name not in _KINDS:
-        raise BadValue(f"'{name}' is no task. {did_you_mean(name, _KINDS)}")
-    return _KINDS[name].sized(profile, **changes)
+    kind = _KINDS.get(name) or task_kinds().get(name)
+    if kind is None:
+        raise BadValue(f"'{name}' is no task. {did_you_mean(name, task_kinds())}")
+    return kind.sized(profile, **changes)
 
 
-__all__ = ["NOTHING_ASKED", "PROFILES", "Batch", "Rate", "Task", "find", "tasks"]
+def task_kinds() -> Mapping[str, type[Task]]:
+    """The class of every task, by name; those of other packages last."""
+    return MappingProxyType({**_KINDS, **{name: each.value for name, each in _brought().items()}})
+
+
+def task_origins() -> Mapping[str, str]:
+    """The package behind each task."""
+    return origins(_KINDS, _brought())
+
+
+@cache
+def _brought() -> Mapping[str, Plugin]:
+    return plugins("tasks", _wrong)
+
+
+def _wrong(value: Any) -> str | None:
+    if not (isinstance(value, type) and issubclass(value, Task)):
+        return "it is no subclass of toposcope.lab.tasks.Task"
+    if inspect.isabstract(value):
+        return f"the class lacks {', '.join(sorted(value.__abstractmethods__))}"
+    lacking = [name for name in ("summary", "position_sensitive", "reads", "profiles") if not hasattr(value, name)]
+    if lacking:
+        return f"the class does not say its {lacking[0]}"
+    return f"'{value.name}' is a task of Toposcope already" if value.name in _KINDS else None
+
+
+__all__ = ["NOTHING_ASKED", "PROFILES", "Batch", "Rate", "Task", "find", "task_kinds", "task_origins", "tasks"]
