@@ -9,11 +9,24 @@ from toposcope._version import __version__
 if TYPE_CHECKING:
     from toposcope.check.module import check_module
     from toposcope.checkpoints import Model, load
+    from toposcope.frames import frame
     from toposcope.models.intervene import ablated, captured
     from toposcope.models.view import view as from_transformers
+    from toposcope.models.view_lens import view_lens as from_transformer_lens
     from toposcope.models.what_if import encoding
 
-__all__ = ["Model", "__version__", "ablated", "captured", "check_module", "encoding", "from_transformers", "load"]
+__all__ = [
+    "Model",
+    "__version__",
+    "ablated",
+    "captured",
+    "check_module",
+    "encoding",
+    "frame",
+    "from_transformer_lens",
+    "from_transformers",
+    "load",
+]
 
 _HOMES = {
     "Model": ("toposcope.checkpoints", "Model"),
@@ -21,6 +34,8 @@ _HOMES = {
     "captured": ("toposcope.models.intervene", "captured"),
     "check_module": ("toposcope.check.module", "check_module"),
     "encoding": ("toposcope.models.what_if", "encoding"),
+    "frame": ("toposcope.frames", "frame"),
+    "from_transformer_lens": ("toposcope.models.view_lens", "view_lens"),
     "from_transformers": ("toposcope.models.view", "view"),
     "load": ("toposcope.checkpoints", "load"),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -37,12 +38,12 @@ def changes(settings: list[str] | None, quirks: list[str] | None) -> dict[str, A
 
 def percent(value: float | None) -> str:
     """An accuracy, to a tenth of a percent."""
-    return "-" if value is None else f"{100 * value:.1f} %"
+    return f"{100 * value:.1f} %" if isinstance(value, int | float) else "-"
 
 
 def duration(seconds: float | None) -> str:
     """A time as a person would say it: 21 s, 3 min 20 s, 2 h 05 min."""
-    if seconds is None:
+    if not isinstance(seconds, int | float) or not math.isfinite(seconds):
         return "-"
     whole = round(seconds)
     if whole < 60:

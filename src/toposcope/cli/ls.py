@@ -1,4 +1,4 @@
-"""`toposcope ls models|families|encodings|texts`: what Toposcope knows."""
+"""`toposcope ls models|families|encodings|tasks|texts`: what Toposcope knows, and which package it is from."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ class What(StrEnum):
     models = "models"
     families = "families"
     encodings = "encodings"
+    tasks = "tasks"
     texts = "texts"
 
 
@@ -26,11 +27,12 @@ def run(
     what: Annotated[What, typer.Argument(help="What to list.")] = What.models,
     json: JsonOption = None,
 ) -> None:
-    """List models and texts found in installed packages, the families that can be read, or the encodings."""
+    """List models and texts found in installed packages, families that can be read, encodings, or tasks."""
     listing = {
         What.models: _models,
         What.families: _families,
         What.encodings: _encodings,
+        What.tasks: _tasks,
         What.texts: _texts,
     }
     rows, columns, note = listing[what]()
@@ -82,25 +84,45 @@ def _items(items: Sequence[Item]) -> list[dict[str, Any]]:
 
 
 def _families() -> tuple[list[dict[str, Any]], list[str], str]:
-    from toposcope.checkpoints.families import families
+    from toposcope.checkpoints.families import families, family_origins
 
+    origin = family_origins()
     rows = [
-        {"family": family.name, "reads": list(family.model_types), "about": family.about}
-        for family in families().values()
+        {"family": each.name, "reads": list(each.model_types), "about": each.about, "origin": origin[each.name]}
+        for each in families().values()
     ]
-    return rows, ["family", "reads", "about"], "Force one with --family NAME."
+    return rows, ["family", "reads", "about", *_origin_if_any(rows)], "Force one with --family NAME."
 
 
 def _encodings() -> tuple[list[dict[str, Any]], list[str], str]:
-    from toposcope.encodings import kinds
+    from toposcope.encodings.kinds import kind_origins, kinds
 
+    origin = kind_origins()
     rows = [
         {
             "encoding": kind.name,
             "aliases": list(kind.aliases),
             "parameters": [parameter.name for parameter in kind.parameters],
             "about": kind.summary,
+            "origin": origin[kind.name],
         }
         for kind in kinds().values()
     ]
-    return rows, ["encoding", "about", "parameters"], "Parameters are written rope:base=500000,scaling=yarn,factor=8"
+    columns = ["encoding", "about", "parameters", *_origin_if_any(rows)]
+    return rows, columns, "Parameters are written rope:base=500000,scaling=yarn,factor=8"
+
+
+def _tasks() -> tuple[list[dict[str, Any]], list[str], str]:
+    from toposcope.lab.tasks import task_kinds, task_origins
+
+    origin = task_origins()
+    rows = [
+        {"task": name, "about": kind.summary, "sizes": list(kind.profiles), "origin": origin[name]}
+        for name, kind in task_kinds().items()
+    ]
+    return rows, ["task", "about", "sizes", *_origin_if_any(rows)], "Train on one: toposcope train --task distance"
+
+
+def _origin_if_any(rows: list[dict[str, Any]]) -> list[str]:
+    """The column of packages, where more than one brings something."""
+    return ["origin"] if len({row["origin"] for row in rows}) > 1 else []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -12,6 +13,7 @@ from toposcope.encodings.parameter import Parameter, Value
 from toposcope.encodings.record import NONE, Encoding
 from toposcope.encodings.scalings import READS, STRETCHED_FROM_ORIGINAL
 from toposcope.errors import BadEncoding, BadValue
+from toposcope.plugins import Plugin, origins, plugins
 
 Mechanism = Literal["none", "input", "rotary", "bias", "content"]
 Given = Mapping[str, Any]
@@ -339,9 +341,28 @@ _KINDS = (
         ("gopalakrishnan2025pope",),
     ),
 )
-_BY_NAME: Mapping[str, Kind] = MappingProxyType({kind.name: kind for kind in _KINDS})
+BUILT_IN: Mapping[str, Kind] = MappingProxyType({kind.name: kind for kind in _KINDS})
 
 
+@cache
 def kinds() -> Mapping[str, Kind]:
-    """Every encoding that can be named, in the order of the documentation."""
-    return _BY_NAME
+    """Every encoding that can be named, in the order of the documentation; then those of other packages."""
+    return MappingProxyType({**BUILT_IN, **{name: each.value for name, each in _brought().items()}})
+
+
+def kind_origins() -> Mapping[str, str]:
+    """The package behind each encoding."""
+    return origins(BUILT_IN, _brought())
+
+
+@cache
+def _brought() -> Mapping[str, Plugin]:
+    return plugins("encodings", _wrong)
+
+
+def _wrong(value: Any) -> str | None:
+    if not isinstance(value, Kind):
+        return f"it is a {type(value).__name__}; expected a toposcope.encodings.Kind"
+    taken = {name for kind in _KINDS for name in (kind.name, *kind.aliases)}
+    clash = next((name for name in (value.name, *value.aliases) if name in taken), None)
+    return None if clash is None else f"'{clash}' is an encoding of Toposcope already"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from toposcope.encodings.kinds import Kind, Sizes, kinds
+from toposcope.encodings.kinds import BUILT_IN, Kind, Sizes, kinds
 from toposcope.encodings.parameter import Value
 from toposcope.encodings.record import Encoding
 from toposcope.errors import BadEncoding, did_you_mean
@@ -23,7 +23,7 @@ class EncodingSpec:
     @property
     def kind(self) -> Kind:
         """The entry of the table this spec belongs to."""
-        return kinds()[self.name]
+        return BUILT_IN[self.name] if self.name in BUILT_IN else kinds()[self.name]
 
     @property
     def parameters(self) -> Mapping[str, Value]:
@@ -89,16 +89,20 @@ def _named(name: str, text: str) -> tuple[Kind, Mapping[str, Value]]:
     wanted = name.strip().lower()
     if not wanted:
         raise BadEncoding(f"'{text}' names no encoding. Known: {', '.join(kinds())}.")
-    if wanted in kinds():
-        return kinds()[wanted], {}
-    for kind in kinds().values():
-        if wanted in kind.aliases:
-            return kind, kind.aliases[wanted]
+    found = _among(BUILT_IN, wanted) or _among(kinds(), wanted)  # other packages only where the name is not ours
+    if found is not None:
+        return found
     known = [*kinds(), *(alias for kind in kinds().values() for alias in kind.aliases)]
     hint = did_you_mean(wanted, known)
     if hint.startswith("Known"):
         hint = f"Known: {', '.join(kinds())}."  # without the aliases the list stays short
     raise BadEncoding(f"'{name.strip()}' is no encoding. {hint}")
+
+
+def _among(table: Mapping[str, Kind], wanted: str) -> tuple[Kind, Mapping[str, Value]] | None:
+    if wanted in table:
+        return table[wanted], {}
+    return next(((kind, kind.aliases[wanted]) for kind in table.values() if wanted in kind.aliases), None)
 
 
 def _spec(kind: Kind, preset: Mapping[str, Value], values: Mapping[str, Value], name: str) -> EncodingSpec:

@@ -60,8 +60,13 @@ class MemorySource:
 
 def view(model: Any) -> Model:
     """The layers and heads of a loaded transformers model. Its tensors are shared, not copied; nothing is written."""
+    return view_of(model, model.state_dict())
+
+
+def view_of(model: Any, tensors: Mapping[str, Any]) -> Model:
+    """The same from the model's tensors by the names that transformers gives them."""
     values = model.config.to_dict()
-    source = MemorySource(type(model).__name__, model.state_dict())
+    source = MemorySource(type(model).__name__, tensors)
     config = Config(values, f"the configuration of {type(model).__name__}")
     spec = choose_family(config, source, None).describe(config, source)
     return Model(spec, source, values, read_layer)

@@ -1,4 +1,7 @@
-"""One adapter file per family of architectures. Each module here lists its `FAMILIES`; there is no central list."""
+"""One adapter file per family of architectures. Each module here lists its `FAMILIES`; there is no central list.
+
+Other packages bring families by the entry points of `toposcope.plugins`; ours are tried first.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
+from typing import Any
 
 from toposcope.checkpoints.families.common import Config
 from toposcope.checkpoints.source import TensorSource
 from toposcope.checkpoints.spec import ModelSpec
 from toposcope.errors import UnknownFamily, did_you_mean
+from toposcope.plugins import Plugin, origins, plugins
 
 
 @dataclass(frozen=True)
@@ -34,7 +39,60 @@ class Family:
 
 @cache
 def families() -> Mapping[str, Family]:
-    """All families by name."""
+    """All families by name, those of other packages last."""
+    return MappingProxyType({**_built_in(), **{name: each.value for name, each in _brought().items()}})
+
+
+def family_origins() -> Mapping[str, str]:
+    """The package behind each family."""
+    return origins(_built_in(), _brought())
+
+
+def choose_family(config: Config, source: TensorSource, forced: str | None = None) -> Family:
+    """The family named by the user, else by the configuration, else recognised by its tensor names."""
+    found = _chosen(_built_in(), config, source, forced) or _chosen(families(), config, source, forced)
+    if found is not None:
+        return found
+    if forced is not None:
+        raise UnknownFamily(f"there is no family '{forced}'. {did_you_mean(forced, families())}")
+    key, kind = _named_type(config, source)
+    seen = ", ".join(sorted(source.names())[:8])
+    named = f"names {key} '{kind}', which no adapter knows" if kind else f"names no {key}"
+    raise UnknownFamily(
+        f"{source.path if source.format == 'gguf' else config.where} {named}; the tensors are called {seen}, ... "
+        "If it is built like a known family, name it with --family. "
+        f"{did_you_mean(str(kind or ''), _types(families(), source))}"
+    )
+
+
+def _chosen(known: Mapping[str, Family], config: Config, source: TensorSource, forced: str | None) -> Family | None:
+    if forced is not None:
+        return known.get(forced)
+    types = _types(known, source)
+    _, kind = _named_type(config, source)
+    if isinstance(kind, str) and kind in types:
+        return types[kind]
+    if kind is None and source.format != "gguf":
+        for family in known.values():
+            if family.signature and any(name.endswith(family.signature) for name in source.names()):
+                return family
+    return None
+
+
+def _named_type(config: Config, source: TensorSource) -> tuple[str, Any]:
+    """The key that names the type, and what it says; a config.json beside a GGUF file does not describe it."""
+    if source.format == "gguf":
+        return "general.architecture", source.metadata.get("general.architecture")
+    return "model_type", config.get("model_type")
+
+
+def _types(known: Mapping[str, Family], source: TensorSource) -> dict[str, Family]:
+    gguf = source.format == "gguf"
+    return {kind: each for each in known.values() if (each.container == "gguf") == gguf for kind in each.model_types}
+
+
+@cache
+def _built_in() -> Mapping[str, Family]:
     found: dict[str, Family] = {}
     for module in pkgutil.iter_modules(__path__):
         for family in getattr(importlib.import_module(f"{__name__}.{module.name}"), "FAMILIES", ()):
@@ -42,27 +100,16 @@ def families() -> Mapping[str, Family]:
     return MappingProxyType(dict(sorted(found.items())))
 
 
-def choose_family(config: Config, source: TensorSource, forced: str | None = None) -> Family:
-    """The family named by the user, else by the configuration, else recognised by its tensor names."""
-    known = families()
-    if forced is not None:
-        if forced not in known:
-            raise UnknownFamily(f"there is no family '{forced}'. {did_you_mean(forced, known)}")
-        return known[forced]
-    gguf = source.format == "gguf"
-    fitting = [family for family in known.values() if (family.container == "gguf") == gguf]
-    types = {kind: family for family in fitting for kind in family.model_types}
-    key = "general.architecture" if gguf else "model_type"  # a config.json beside a GGUF file does not describe it
-    kind = source.metadata.get(key) if gguf else config.get(key)
-    if isinstance(kind, str) and kind in types:
-        return types[kind]
-    if kind is None and not gguf:
-        for family in known.values():
-            if family.signature and any(name.endswith(family.signature) for name in source.names()):
-                return family
-    seen = ", ".join(sorted(source.names())[:8])
-    named = f"names {key} '{kind}', which no adapter knows" if kind else f"names no {key}"
-    raise UnknownFamily(
-        f"{source.path if gguf else config.where} {named}; the tensors are called {seen}, ... "
-        f"If it is built like a known family, name it with --family. {did_you_mean(str(kind or ''), types)}"
-    )
+@cache
+def _brought() -> Mapping[str, Plugin]:
+    return plugins("families", _wrong)
+
+
+def _wrong(value: Any) -> str | None:
+    if not isinstance(value, Family):
+        return f"it is a {type(value).__name__}; expected a toposcope.checkpoints.families.Family"
+    if value.name in _built_in():
+        return f"'{value.name}' is a family of Toposcope already"
+    alike = [each for each in _built_in().values() if (each.container == "gguf") == (value.container == "gguf")]
+    clash = next((kind for kind in value.model_types for each in alike if kind in each.model_types), None)
+    return None if clash is None else f"Toposcope reads the model type '{clash}' already"

@@ -263,8 +263,8 @@ CLAIMS = (
         "one rotary head suffices",
         "One rotary head suffices for about 90 % on distance.",
         "As above: the sinusoid that is added tells every head where it is, whether it turns or not.",
-        f"beyond: accuracy on distance of rope@heads:0, at least {SUFFICES:g} %. Its deposit index stands beside it: near "
-        "1 where the skill needs no second head, turning or not.",
+        f"beyond: accuracy on distance of rope@heads:0, at least {SUFFICES:g} %. Its deposit index stands beside it: "
+        "near 1 where the skill needs no second head, turning or not.",
         _suffices,
     ),
     Claim(
