@@ -1,0 +1,246 @@
+"""The results made of weights alone, or of an encoding alone: ls, inspect, check, scan, compare, flow, spectrum."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from toposcope.schema.parts import MODEL, envelope, options
+from toposcope.schema.types import Maybe, Shape, fields, many
+
+
+def ls(schema: str) -> Shape:
+    item = Shape("Item", "A model or a text, and whether it is ready.", {"name": str, "about": str, "ready": str})
+    family = Shape("Family", "What can be read.", {"family": str, "reads": list[str], "about": str, "origin": str})
+    encoding = Shape(
+        "Encoding",
+        "An encoding by name; `origin` is the package that brings it.",
+        {"encoding": str, "aliases": list[str], "parameters": list[str], "about": str, "origin": str},
+    )
+    task = Shape("Task", "A task of the lab.", {"task": str, "about": str, "sizes": list[str], "origin": str})
+    body = {"models": many(item), "texts": many(item), "families": many(family), "encodings": many(encoding)}
+    body |= {"tasks": many(task)}
+    return envelope(schema, type(None), options(what=str), body, "What Toposcope knows: one of five lists.", *body)
+
+
+def cite(schema: str) -> Shape:
+    work = Shape(
+        "Work",
+        "The software, or a paper it builds on.",
+        {
+            "key": str,
+            "title": str,
+            "authors": list[str],
+            "year": int,
+            "where": str | None,
+            "url": str | None,
+            "note": str | None,
+            "version": str | None,
+        },
+    )
+    return envelope(schema, type(None), options(), {"works": many(work)}, "What to cite.")
+
+
+def inspect(schema: str) -> Shape:
+    from toposcope.checkpoints.summary import Inspection
+
+    asked = options(layers=str | None, family=str | None, heads=int | None)
+    return envelope(schema, MODEL, asked, fields(Inspection, without=["skipped"]), "What a checkpoint is made of.")
+
+
+def check(schema: str) -> Shape:
+    from toposcope.check.findings import CheckReport
+
+    found = fields(CheckReport)
+    body = {**found, "worst": str, "verdict": str, "counts": Mapping[str, int]}
+    asked = options(family=str | None, heads=int | None, strict=bool)
+    return envelope(schema, MODEL, asked, body, "Is a checkpoint's positional encoding there, and in force?")
+
+
+SYMMETRIC = Shape(
+    "SymmetricPart",
+    "Least and greatest eigenvalue of a symmetric part, the share of positive ones, and how many are +, -, 0.",
+    {"min": float, "max": float, "pos_mass": float, "inertia": tuple[int, int, int]},
+)
+
+
+def _regime(*more: str) -> dict[str, Any]:
+    """What heads and layers say alike (`Regime.record`)."""
+    from toposcope.dynamics.regime import Regime
+
+    decided = fields(Regime, "verdict", "rule", "scope", "exact", "margin")
+    spectrum = fields(Regime, "alpha", "omega", "n_pos", "n_neg", "n_zero", "growth_index", *more)
+    return {**decided, "robust": bool, **spectrum, "warnings": list[str]}
+
+
+def _head() -> Shape:
+    from toposcope.dynamics.heads import HeadDynamics
+
+    matrix = list[list[float]]
+    rope = Shape(
+        "Rotation",
+        "How far W_k is from W_0, the diagonal that makes all of them positive, and lambda_min(sym W_k) by offset.",
+        {"rho": float, "tau_uniform": float, "lmin_by_offset": Mapping[str, float]},
+    )
+    certificate = Shape(
+        "Certificate", "The matrices of T8.", {"S": matrix, "N": matrix, "w_prime": float, "bound": float}
+    )
+    own = fields(HeadDynamics, "layer", "head", "kv_group", "causal", "pe", "pair_index", "cond_VO")
+    more = {
+        **fields(HeadDynamics, "self_logit_min", "metastable"),
+        "ov_positivity": float,
+        "symU": SYMMETRIC,
+        "symW": SYMMETRIC,
+        "rope": Maybe(rope),
+        "eigenvalues": list[tuple[float, float]],
+        "certificate": Maybe(certificate),
+    }
+    said = _regime("w_min", "w_max", "a_min", "a_max", "spread_index", "asym_A", "asym_W")
+    return Shape("Head", "All that the weights say about one head.", {**own, **said, **more})
+
+
+def _layer() -> Shape:
+    from toposcope.dynamics.layers import LayerDynamics
+
+    own = fields(LayerDynamics, "layer", "stack", "causal", "pe", "rank_U", "rho_euler")
+    more = {"symU": SYMMETRIC, "radial_rate": type(None), "dispersion_rate": type(None)}
+    return Shape("Layer", "All heads of a layer together.", {**own, **_regime(), **more})
+
+
+SUMMARY = {
+    "heads": int,
+    "counts": Mapping[str, int],
+    "robust": int,
+    "metastable": int,
+    "growth_index": float,
+    "spread_index": float,
+    "pair_index": float,
+    "ov_positivity": float,
+}
+
+
+def scan(schema: str) -> Shape:
+    from toposcope.scanning.sample import Count
+    from toposcope.spectra.of_model import ModelSpectra
+
+    estimate = Shape(
+        "Estimate",
+        "Verdict counts of the whole model from layers that were drawn: an estimate, not a verdict.",
+        {"what": str, "method": str, "level": float, "heads": int, "layers": int, "drawn": list[int]}
+        | {"strata": list[tuple[int, int]], "counts": Mapping[str, Count], "unseen_verdict_in_at_most_layers": int},
+    )
+    more = {
+        "layer_counts": Mapping[str, int],
+        "verdict": str | None,
+        "rule": str | None,
+        "exact": bool,
+        "log_growth": float,
+    }
+    body = {
+        "heads": many(_head()),
+        "layers": many(_layer()),
+        "model": Shape("Model", "Counts of verdicts, means of indices, and the looped stack.", {**SUMMARY, **more}),
+        "null": Shape("Twin", "The same of a twin with random orientation.", SUMMARY),
+        "spectra": ModelSpectra,
+        "what_if": many(ModelSpectra),
+        "estimate": estimate,
+    }
+    asked = options(
+        layers=str | None,
+        layer_sums=bool | None,
+        null=bool,
+        seed=int,
+        family=str | None,
+        heads=int | None,
+    )
+    return envelope(schema, MODEL, asked, body, "Where weights drive the tokens, head by head.", "null", "estimate")
+
+
+def compare(schema: str) -> Shape:
+    from toposcope.compare import Comparison, HeadChange
+
+    mean = {"change_W": float, "change_V": float, "change_kernel": float}
+    layer = Shape("LayerChange", "Means over a layer's heads.", {"layer": int, "heads": int, **mean, "moved": int})
+    about = Shape(
+        "Subject", "The first model, and the second.", {**MODEL.fields, "path of B": str, "sha256 of B": str}
+    )
+    stored = {"heads": list[Mapping[str, Any]], "of": str, "mean_absolute_change": Mapping[str, float]}
+    body = {**fields(Comparison), "layers": many(layer), **stored, "a": str, "b": str}
+    asked = options(layers=str | None, family=str | None, heads=int | None)
+    lacks = ("of", "mean_absolute_change")
+    words = "Two checkpoints, or two stored results, head by head; heads of results have the keys of those results."
+    whole = envelope(schema, Maybe(about), asked, body, words, *lacks)
+    return replace(whole, without=("of", {"heads": list[HeadChange]}))
+
+
+def flow(schema: str) -> Shape:
+    from toposcope.dynamics.agreement import Agreement
+    from toposcope.dynamics.record import FlowResult
+    from toposcope.dynamics.regime import Regime
+
+    verdict = Shape(
+        "Verdict",
+        "What a theorem says of the same system.",
+        {**fields(Regime, "verdict", "rule", "scope", "exact", "margin", "statement", "alpha", "omega", "warnings")},
+    )
+    picture = Shape(
+        "Trajectory",
+        "The moving picture: points in the plane of the main directions, which hold `share` of the spread.",
+        {"times": list[float], "xy": list[list[tuple[float, float]]], "share": float, "relative": bool},
+    )
+    told = fields(
+        FlowResult, "title", "status", "evaluations", "log_growth", "growth_rate", "speed", "events", "notes"
+    )
+    one = {
+        **told,
+        "meaning": str,
+        "end": float,
+        "tokens": int,
+        "accepted_steps": int,
+        "rejected_steps": int,
+        "token_log_growth": list[float],
+        "observables": Mapping[str, list[float]],
+        "settings": Mapping[str, Any],
+        "verdict": Maybe(verdict),
+        "agreement": fields(Agreement)["word"],
+        "observed": str,
+        "trajectory": picture,
+    }
+    texts = dict.fromkeys(("head", "W", "V", "preset", "text", "token_ids", "cloud", "start"), str | None)
+    more = dict.fromkeys(("encoding", "absolute", "add_diagonal", "norms", "compare"), str | None)
+    asked = options(
+        **texts,
+        **more,
+        layer=int | None,
+        stack=bool,
+        tokens=int | None,
+        causal=bool | None,
+        horizon=float | None,
+        growth_cap=float,
+        max_evaluations=int,
+        rtol=float,
+        seed=int,
+    )
+    body = {"flows": many(Shape("Flow", "One flow: how it ended, what was measured along it, what it means.", one))}
+    return envelope(schema, Maybe(MODEL), asked, body, "Tokens in motion, one flow per encoding that was asked for.")
+
+
+def spectrum(schema: str) -> Shape:
+    from toposcope.spectra.encoding_spectrum import EncodingSpectrum
+
+    one = {
+        "spec": str,
+        **fields(EncodingSpectrum),
+        "decay": list[float],
+        "offsets": list[int] | None,
+        "kernel_at": list[float] | None,
+        "symbol_range": tuple[float, float] | None,
+        "parameters": Mapping[str, Any],
+    }
+    body = {
+        "contexts": list[int],
+        "encodings": many(Shape("EncodingSpectrum", "The kernel of an encoding, context by context.", one)),
+    }
+    asked = options(context=int, head_dim=int, heads=int, width=int, head=int)
+    return envelope(schema, type(None), asked, body, "Spectra of positional kernels.")
