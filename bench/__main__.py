@@ -1,13 +1,29 @@
-"""Run every row, print the table, write it as JSON: `python -m bench [startup|streaming ...] [--json FILE]`."""
+"""Run every row, print the table, write it as JSON: `python -m bench [ROW ...] [--json FILE] [--page FILE]`."""
 
 from __future__ import annotations
 
 import argparse
+import platform
 from pathlib import Path
+from typing import Any
 
-from bench import ablation, giant, head_spectra, kernels, logits, refine, scanning, startup, streaming, training, web
-from bench.row import Row, table
-from toposcope.files import write_json
+from bench import (
+    ablation,
+    giant,
+    head_spectra,
+    kernels,
+    logits,
+    refine,
+    scanning,
+    startup,
+    streaming,
+    training,
+    web,
+)
+from bench.page import page
+from bench.row import spread_since, table
+from toposcope._version import __version__
+from toposcope.files import write_json, write_text
 from toposcope.results import plain
 
 ROWS = {
@@ -29,17 +45,28 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="bench", description=__doc__)
     parser.add_argument("rows", nargs="*", metavar="ROW", help=f"any of {', '.join(ROWS)}; all by default")
     parser.add_argument("--json", type=Path, default=Path("out/bench.json"))
+    parser.add_argument("--page", type=Path, help="write the page of the documentation")
     chosen = parser.parse_args()
     unknown = set(chosen.rows) - set(ROWS)
     if unknown:
         parser.error(f"unknown row {sorted(unknown)[0]!r}; known: {', '.join(ROWS)}")
-    rows: list[Row] = []
+    groups: list[dict[str, Any]] = []
     for name in chosen.rows or ROWS:
         print(f"measuring {name} ...", flush=True)
-        rows += ROWS[name]()
-    print("\n" + table(rows))
+        spread_since()
+        rows = ROWS[name]()
+        groups.append({"name": name, "rows": rows, "spread": spread_since()})
+        print(table(rows), flush=True)
+    measured = {
+        "toposcope": __version__,
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "groups": groups,
+    }
     chosen.json.parent.mkdir(parents=True, exist_ok=True)
-    write_json(chosen.json, plain(rows))
+    write_json(chosen.json, plain(measured))
+    if chosen.page:
+        write_text(chosen.page, page(measured))
 
 
 if __name__ == "__main__":

@@ -1,10 +1,12 @@
-"""One line of the benchmark table."""
+"""One line of the benchmark table, and how its numbers are taken."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+
+_spreads: list[float] = []
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,18 @@ def interleaved(rounds: int, *measures: Callable[[], float]) -> list[float]:
     for _ in range(rounds):
         for values, measure in zip(taken, measures, strict=True):
             values.append(measure())
+    for values in taken:
+        if rounds > 2:
+            low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
+            _spreads.append((high - low) / 2 / middle if middle else 0.0)
     return [statistics.median(values) for values in taken]
+
+
+def spread_since() -> float | None:
+    """The largest half of a quartile range, in units of its median, among all that `interleaved` took since asked."""
+    largest = max(_spreads, default=None)
+    _spreads.clear()
+    return largest
 
 
 def table(rows: Sequence[Row]) -> str:

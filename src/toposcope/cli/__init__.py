@@ -12,6 +12,7 @@ from contextlib import contextmanager
 
 COMMANDS = {
     "ablate": "Which heads does a model need? Remove them one by one.",
+    "bench": "Speed and memory as ratios, in a checkout.",
     "beside": "What layers do to a real text, beside the flow.",
     "check": "Is the positional encoding really there and in force?",
     "cite": "What to cite, as text or BibTeX.",

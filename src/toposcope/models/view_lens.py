@@ -161,7 +161,7 @@ def _encoding(
         return made, (f"{note}.",)
     if kind == "alibi" and causal:
         heads = config.integer("n_heads")
-        return alibi(heads, slopes=2.0 ** (-8 / heads * np.arange(1, heads + 1))), ()
+        return alibi(heads, slopes=[2.0 ** (-8 * head / heads) for head in range(1, heads + 1)]), ()
     if kind == "rotary":
         return _rotary(config, block, local=local), ()
     raise BadConfig(
@@ -192,13 +192,13 @@ def _rotary(config: Config, block: Any, *, local: bool) -> Encoding:
         rotary_dim=config.integer("rotary_dim", default=config.integer("d_head")),
         **scaling,
     )
-    held = getattr(block.attn, "rotary_sin", None), getattr(block.attn, "rotary_cos", None)
-    if made.rotary is not None and all(table is not None for table in held):
-        sin, cos = (table[:32].detach().cpu().double().numpy() for table in held)
+    held_sin, held_cos = getattr(block.attn, "rotary_sin", None), getattr(block.attn, "rotary_cos", None)
+    if made.rotary is not None and held_sin is not None and held_cos is not None:
+        sin, cos = (table[:256].detach().cpu().double().numpy() for table in (held_sin, held_cos))
         angle_NF = np.arange(len(sin))[:, None] * made.rotary.frequencies()
         angle_NR = np.repeat(angle_NF, 2, axis=1) if adjacent else np.tile(angle_NF, 2)
         apart = max(np.abs(sin - np.sin(angle_NR)).max(), np.abs(cos - np.cos(angle_NR)).max())
-        if apart > _NEAR.get(str(held[0].dtype), 0.02):
+        if apart > _NEAR.get(str(held_sin.dtype), 0.02):
             raise BadConfig(
                 f"the angles that the model holds are not those of {config.where} ({made.title}). Its rotary "
                 "settings are of a kind that is not read: open the checkpoint it was made from with toposcope.load."

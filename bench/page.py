@@ -1,0 +1,28 @@
+"""docs/performance.md, from what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from bench.row import table
+
+HEAD = """# How fast it is
+
+Every row compares our work with a peer's, or with a bound below which it cannot go; ours and the peer's are measured
+in turns in one process, on one thread, and the medians of processor time are shown. Trust ratios, not times. This
+page is written by `make bench`; a group that was not measured in that run is not on it.
+"""
+
+
+def page(measured: Mapping[str, Any]) -> str:
+    """The page as Markdown."""
+    parts = [HEAD]
+    for group in measured["groups"]:
+        spread = group["spread"]
+        said = "" if spread is None else f"Half of the quartile range is at most {spread:.0%} of a median here.\n\n"
+        parts.append(f"## {group['name'].replace('_', ' ').capitalize()}\n\n{said}{table(group['rows'])}\n")
+    rows = [row for group in measured["groups"] for row in group["rows"] if row.met is not None]
+    met = sum(bool(row.met) for row in rows)
+    parts.append(f"{met} of {len(rows)} goals are met. Toposcope {measured['toposcope']}, {measured['machine']}.\n")
+    return "\n".join(parts)
