@@ -78,27 +78,25 @@ def _reduce(v: Array, o: Array, logits_in: Callable[[Array], Array]) -> Reduced:
     d, r = o.shape
     v_norm, o_norm = spectral_norm(v), spectral_norm(o)
     rounding = 8 * d * EPS * float(np.linalg.norm(v)) * float(np.linalg.norm(o))
+    thin_v, thin_o = thin_factors(v, o)
+    # with r > d the rank cannot reach r: at rank d nothing is frozen, and V~ is U in another orthonormal basis
+    rank = len(thin_v)
+    return Reduced(
+        thin_v @ thin_o, logits_in(thin_o), v_norm, o_norm, rounding, frozen=rank < d, compressed=rank < min(d, r)
+    )
+
+
+def thin_factors(v: Array, o: Array) -> tuple[Array, Array]:
+    """V and O themselves where O V has the rank of their width; else factors of O V of the rank it has."""
+    d, r = o.shape
     if _surely_full(v @ v.T) and _surely_full(o.T @ o):
-        return Reduced(v @ o, logits_in(o), v_norm, o_norm, rounding, frozen=r < d, compressed=False)
+        return v, o
     # U = O V = (Q_o R_o)(R_v^T Q_v^T): its singular values are those of the small middle.
     q_o, r_o = scipy.linalg.qr(o, mode="economic", check_finite=False)
     q_v, r_v = scipy.linalg.qr(v.T, mode="economic", check_finite=False)
     left, sizes, right = np.linalg.svd(r_o @ r_v.T)
-    rank = int(np.sum(sizes > rounding))
-    if rank == r:
-        return Reduced(v @ o, logits_in(o), v_norm, o_norm, rounding, frozen=r < d, compressed=False)
-    thin_o = q_o @ (left[:, :rank] * sizes[:rank])
-    thin_v = right[:rank] @ q_v.T
-    # with r > d the rank cannot reach r: at rank d nothing is frozen, and V~ is U in another orthonormal basis
-    return Reduced(
-        thin_v @ thin_o,
-        logits_in(thin_o),
-        v_norm,
-        o_norm,
-        rounding,
-        frozen=rank < d,
-        compressed=rank < min(d, r),
-    )
+    rank = int(np.sum(sizes > 8 * d * EPS * float(np.linalg.norm(v)) * float(np.linalg.norm(o))))
+    return (v, o) if rank == r else (right[:rank] @ q_v.T, q_o @ (left[:, :rank] * sizes[:rank]))
 
 
 def _surely_full(gram: Array) -> bool:

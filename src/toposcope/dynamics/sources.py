@@ -2,7 +2,9 @@
 
 A head alone moves tokens only inside range(O). With V~ = V O invertible, x = O z + nu and nu never moves (T9); the
 run is done in r coordinates of that range (orthonormal, so that distances are those of the residual stream), with
-every term that nu adds to the logits. Where V~ is nearly singular what moves is counted from the start instead.
+every term that nu adds to the logits. Where O V has a lower rank than r (a LayerNorm before a head as wide as the model
+leaves one direction unread) that rank takes r's place; where V~ is nearly singular even so, all d coordinates are
+followed instead.
 
 A layer is dx/dt = sum_h O_h sum_j P_ij^h V_h x_j + b_o. The stack gives each layer one unit of time, and begins again
 after the last: the continuous picture of the residual steps, without MLPs.
@@ -27,7 +29,7 @@ from toposcope.dynamics.fields import AttentionField, System, TokenFactor
 from toposcope.dynamics.flow import Absolute, built, cloud, fitting, natural_horizon, placed, rotary_excess
 from toposcope.dynamics.heads import head_setting
 from toposcope.dynamics.layers import layer_dynamics
-from toposcope.dynamics.reduction import reduce_head
+from toposcope.dynamics.reduction import reduce_head, thin_factors
 from toposcope.dynamics.regime import Regime, decide
 from toposcope.dynamics.rotation import turned
 from toposcope.dynamics.run import Piece, Problem
@@ -37,6 +39,7 @@ from toposcope.errors import BadValue
 Array = NDArray[np.float64]
 Norms = Literal["on", "start", "off"]
 
+SINGULAR = "V O is nearly singular: all coordinates are followed"
 _WORST_CONDITION = 1e8
 
 
@@ -62,38 +65,50 @@ def head_problem(
     chosen = _layer(model, layer)
     if not 0 <= head < chosen.spec.heads:
         raise BadValue(f"layer {layer} has heads 0 to {chosen.spec.heads - 1}, not head {head}.")
-    raw = chosen.head(head)
-    folded = fold(chosen, raw)
+    folded = fold(chosen, chosen.head(head))
+    acting = own_rank(folded)
     start, used, notes = _prepared(model, chosen, x0, encoding, causal, norms)
-    system = _system(chosen, [folded], [head], used, causal, norms)
+    system = _system(chosen, [acting], [head], used, causal, norms)
     if chosen.spec.qk_norm_over == "layer" and chosen.spec.q_norm is not None:
         notes = (*notes, "the q/k norm runs over all heads; here it runs over this head alone")
     if chosen.spec.output_norm is not None:
         notes = (*notes, "the per-token factor of the norm on the output is left out")
     start, position, limit = placed(used, absolute, start)
     system = replace(system, diagonal=chosen_diagonal(diagonal, system))
-    v_small = folded.v @ folded.o
+    v_small = acting.v @ acting.o
     count = len(start)
     title = f"layer {layer}, head {head}"
     settings = _settings(chosen, used, system, absolute, norms, count) | {"layer": layer, "head": head}
     end = natural_horizon(v_small, count, system.causal) if horizon is None else horizon
     verdict = _head_verdict(chosen, folded, used, system, position, count)
+    if reduced and np.linalg.cond(v_small) >= _WORST_CONDITION:
+        reduced, notes = False, (*notes, SINGULAR)
     if not reduced:
         field = AttentionField(system, count, position=position, reinject=absolute == "reinject")
         return Problem(title, start, (Piece(lambda: field),), end, limit, verdict, None, settings, notes)
-    frame, triangle = np.linalg.qr(folded.o)  # range(O) in orthonormal coordinates: z' = triangle z
-    bias = np.zeros(len(folded.v)) if folded.v_bias is None else folded.v_bias
+    frame, triangle = np.linalg.qr(acting.o)  # range(O) in orthonormal coordinates: z' = triangle z
+    bias = np.zeros(len(acting.v)) if acting.v_bias is None else acting.v_bias
     read = start if position is None or absolute != "reinject" else start + position
-    if np.linalg.cond(v_small) < _WORST_CONDITION:
-        z = np.linalg.solve(v_small, (read @ folded.v.T + bias).T).T
-        state, base = z @ triangle.T, start - z @ folded.o.T
-    else:
-        state, base = np.zeros((count, triangle.shape[0])), start
-        notes = (*notes, "V O is nearly singular: the part that moves is counted from the start")
+    z = np.linalg.solve(v_small, (read @ acting.v.T + bias).T).T
+    state, base = z @ triangle.T, start - z @ acting.o.T
     inner = replace(system, o_HDS=triangle[None])
     field = AttentionField(inner, count, lift=frame, base=base, position=position, reinject=absolute == "reinject")
     notes = (*notes, "the tokens shown are the part this head can move, in coordinates of range(O)")
     return Problem(title, state, (Piece(lambda: field),), end, None, verdict, None, settings, notes)
+
+
+def own_rank(head: Head) -> Head:
+    """The head with V and O of the rank of O V, where that is lower than their width and the bias allows it."""
+    v, o = thin_factors(head.v, head.o)
+    if len(v) == len(head.v):
+        return head
+    bias = None
+    if head.v_bias is not None:
+        moved = head.o @ head.v_bias
+        bias = np.linalg.lstsq(o, moved)[0]
+        if np.linalg.norm(o @ bias - moved) > 1e-12 * np.linalg.norm(moved):
+            return head  # the bias drives tokens where O V does not
+    return replace(head, v=v, o=o, v_bias=bias)
 
 
 def layer_problem(

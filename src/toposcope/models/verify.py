@@ -37,7 +37,7 @@ from toposcope.dynamics.heads import HeadDynamics, describe_head
 from toposcope.dynamics.record import FlowResult, Status
 from toposcope.dynamics.regime import Regime, Verdict
 from toposcope.dynamics.run import GROWTH_CAP, Problem, run
-from toposcope.dynamics.sources import head_problem
+from toposcope.dynamics.sources import SINGULAR, head_problem, own_rank
 from toposcope.models.hidden import HiddenStates, self_layers
 from toposcope.models.rank import RankCorrelation, rank_correlation
 
@@ -319,10 +319,11 @@ def _followed(
         start_ND = np.tile(x_ND.mean(axis=0), (2, 1))
         problem = _problem(model, said, start_ND, problem.horizon)
         result = _run(problem)
-    if not np.any(problem.start):  # V O nearly singular: the state is counted from the start, not from the limit
+    own = own_rank(head)
+    frame, _ = np.linalg.qr(own.o)  # the coordinates of `head_problem`
+    if SINGULAR in problem.notes:  # the run followed other coordinates
         return None
-    frame, _ = np.linalg.qr(head.o)  # the coordinates of `head_problem`
-    V = frame.T @ head.o @ (head.v @ frame)
+    V = frame.T @ own.o @ (own.v @ frame)
     found = follow(V, result.times, result.tokens[:, 0])
     if found.on_path:
         return found
