@@ -2,9 +2,9 @@
 
 A head alone moves tokens only inside range(O). With V~ = V O invertible, x = O z + nu and nu never moves (T9); the
 run is done in r coordinates of that range (orthonormal, so that distances are those of the residual stream), with
-every term that nu adds to the logits. Where O V has a lower rank than r (a LayerNorm before a head as wide as the model
-leaves one direction unread) that rank takes r's place; where V~ is nearly singular even so, all d coordinates are
-followed instead.
+every term that nu adds to the logits. Where O V has a lower rank than r (a LayerNorm before a head as wide as the
+model leaves one direction unread) that rank takes r's place; where V~ is nearly singular even so, all d coordinates
+are followed instead.
 
 A layer is dx/dt = sum_h O_h sum_j P_ij^h V_h x_j + b_o. The stack gives each layer one unit of time, and begins again
 after the last: the continuous picture of the residual steps, without MLPs.
@@ -102,10 +102,10 @@ def own_rank(head: Head) -> Head:
     v, o = thin_factors(head.v, head.o)
     if len(v) == len(head.v):
         return head
-    bias = None
+    bias: Array | None = None
     if head.v_bias is not None:
         moved = head.o @ head.v_bias
-        bias = np.linalg.lstsq(o, moved)[0]
+        bias = np.asarray(np.linalg.lstsq(o, moved)[0], dtype=np.float64)
         if np.linalg.norm(o @ bias - moved) > 1e-12 * np.linalg.norm(moved):
             return head  # the bias drives tokens where O V does not
     return replace(head, v=v, o=o, v_bias=bias)
