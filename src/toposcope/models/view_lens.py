@@ -1,6 +1,6 @@
 """Toposcope's view of a model of TransformerLens: the same layers and heads as from a file.
 
-TransformerLens itself is not imported. Of a HookedTransformer (versions 1 to 3) are read `cfg` and, of each block,
+TransformerLens itself is not imported. Of a HookedTransformer (version 2) are read `cfg` and, of each block,
 `attn.W_Q` (heads, model width, head width), `W_K`, `W_V`, `W_O`, biases and norms. Weights into which norms
 were folded are taken as they are, and what is left of the norm (centring, scaling) stays. A TransformerBridge (from
 version 3 on) wraps a transformers model, and is read as that one.
