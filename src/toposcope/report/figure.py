@@ -39,6 +39,7 @@ STYLE = {
     "ytick.major.width": 0.6,
     "pdf.fonttype": 42,
     "svg.fonttype": "none",
+    "svg.hashsalt": "toposcope",  # names of parts that do not change from run to run
     "savefig.dpi": 300,
 }
 

@@ -38,7 +38,7 @@ def test_the_default_is_the_described_model_at_laptop_size() -> None:
 
 def test_the_key_is_the_hash_of_the_canonical_form() -> None:
     told = json.loads(PLAIN.canonical())
-    assert told["schema"] == 2
+    assert told["schema"] == 3
     text = json.dumps(told, sort_keys=True, separators=(",", ":"))
     assert PLAIN.key() == hashlib.sha256(text.encode()).hexdigest()[:16]
 
