@@ -6,6 +6,7 @@ One column of a paper is 3.4 inches wide, two are 7; text is 7 to 8 points and s
 from __future__ import annotations
 
 import io
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -70,7 +71,14 @@ def draw(result: Mapping[str, Any], path: str | Path) -> Path:
             figure.savefig(buffer, format=kind, metadata=dated)  # no date: the same result gives the same file
         finally:
             plt.close(figure)
-    return write_bytes(path, buffer.getvalue())
+    return write_bytes(path, _steady(buffer.getvalue()) if kind == "svg" else buffer.getvalue())
+
+
+def _steady(svg: bytes) -> bytes:
+    """The picture with its clip paths numbered: matplotlib names them by their places in memory."""
+    for number, name in enumerate(dict.fromkeys(re.findall(rb"#(p[0-9a-f]{10})\b", svg))):
+        svg = svg.replace(name, b"clip%d" % number)
+    return svg
 
 
 # ------------------------------------------------------------------ scan

@@ -48,6 +48,12 @@ def test_words_stay_words_in_svg(results: dict[str, dict[str, Any]], name: str, 
     assert sizes <= {7.0, 8.0}
 
 
+@pytest.mark.parametrize("kind", ["svg", "pdf", "png"])
+def test_the_same_result_gives_the_same_file(results: dict[str, dict[str, Any]], kind: str, tmp_path: Path) -> None:
+    first, second = (draw(results["scan"], tmp_path / f"{number}.{kind}").read_bytes() for number in range(2))
+    assert first == second
+
+
 def test_pdf_embeds_its_fonts_and_has_the_width_of_a_page(results: dict[str, dict[str, Any]], tmp_path: Path) -> None:
     content = draw(results["loss"], tmp_path / "f.pdf").read_bytes()
     assert b"/FontFile2" in content  # TrueType outlines: text can be searched and edited
