@@ -14,7 +14,7 @@ import pytest
 
 from tests.unit import tiny
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 LAYERS = 8
 # A scan that notes every layer it begins, and takes its time over it.
 SLOW = """

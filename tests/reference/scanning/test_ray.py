@@ -22,7 +22,7 @@ from toposcope.scanning.record import Entry, put_together
 ray = pytest.importorskip("ray")
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(120),
+    pytest.mark.timeout(300),
     pytest.mark.filterwarnings("ignore"),
 ]  # Ray leaves sockets and processes to the collector
 ROOT = Path(__file__).parents[3]
