@@ -44,7 +44,7 @@ def _coupling(result: Mapping[str, Any]) -> str:
             "",
             "| as stated | the released code | described models | published models |",
             "|---|---|---|---|",
-            f"| {claim['claim']} | {claim['released_code']} | {_cell(claim['measured'])} | "
+            f"| {_words(claim['claim'])} | {_words(claim['released_code'])} | {_cell(claim['measured'])} | "
             f"{_cell(claim['measured_published'])} |",
             f"| | | **{claim['verdict']}** | **{claim['verdict_published']}** |",
             "",
@@ -90,7 +90,7 @@ def _dynamics(result: Mapping[str, Any]) -> str:
             "",
             "| as meant | the released code | ours |",
             "|---|---|---|",
-            f"| {claim['claim']} | {claim['released_code']} | {_cell(claim['measured'])} |",
+            f"| {_words(claim['claim'])} | {_words(claim['released_code'])} | {_cell(claim['measured'])} |",
             f"| | | **{claim['verdict']}** |",
             "",
             f"Checked: {claim['rule']}",
@@ -99,6 +99,11 @@ def _dynamics(result: Mapping[str, Any]) -> str:
     if probe:
         lines += ["", "## Every measurement", "", tables(probe)]
     return "\n".join(lines) + "\n"
+
+
+def _words(text: str) -> str:
+    """Words in a cell: a bar would end it."""
+    return text.replace("|", "\\|")
 
 
 def _cell(words: Sequence[str]) -> str:
