@@ -57,7 +57,7 @@ test: lint types
 	$(ONE_THREAD) $(BIN)/pytest -q -n auto --dist loadgroup
 
 bench: $(VENV)/.full
-	$(BIN)/python -m bench --page docs/performance.md
+	$(BIN)/python -m bench --page out/performance.md
 
 # strict: a broken link or a page that is not in the menu is an error
 docs: $(VENV)/.full

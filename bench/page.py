@@ -1,4 +1,4 @@
-"""docs/performance.md, from what was measured."""
+"""What was measured, as a page."""
 
 from __future__ import annotations
 

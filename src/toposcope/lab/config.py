@@ -7,7 +7,7 @@ import importlib.util
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -15,6 +15,7 @@ from toposcope.errors import BadValue, MissingExtra, did_you_mean
 from toposcope.lab.mix import parse_mix
 from toposcope.lab.profiles import Profile, find_profile
 from toposcope.lab.quirks import Quirks
+from toposcope.lab.settings import from_settings
 from toposcope.lab.tasks import Task, find
 
 if TYPE_CHECKING:
@@ -135,14 +136,7 @@ class RunConfig:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
         """The configuration written by `as_dict`."""
-        known = {each.name for each in fields(cls)}
-        for name in data:
-            if name not in known:
-                raise BadValue(f"a run has no setting '{name}'. {did_you_mean(name, known)}")
-        try:
-            return cls(**data)
-        except (TypeError, ValueError, AttributeError, OverflowError) as error:
-            raise BadValue(f"these are no settings of a run ({error}). 'toposcope train' writes them.") from error
+        return from_settings(cls, data)
 
     def canonical(self) -> str:
         """The one way to write what decides this run: all settings in force, names sorted."""

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Generic, ParamSpec
 
-from toposcope.lab.reproduce.evidence import Estimate, Evidence
+from toposcope.lab.reproduce.evidence import Estimate
 
 
 class Verdict(StrEnum):
@@ -34,18 +35,18 @@ class Judgement:
         return tuple(dict.fromkeys(key for each in (*self.estimates, *self.beside) for key in each.runs))
 
 
-Judge = Callable[[Evidence, str], Judgement]
+P = ParamSpec("P")
 
 
 @dataclass(frozen=True)
-class Claim:
-    """What is claimed, what the released code does about it, and how it is judged for a variant of the models."""
+class Claim(Generic[P]):
+    """What is claimed, what the released code does about it, the rule fixed beforehand, and who applies it."""
 
     id: str
     claim: str
     released: str
     rule: str
-    judge: Judge
+    judge: Callable[P, Judgement]
 
 
 def ahead(estimates: Sequence[Estimate | None], beside: Sequence[Estimate | None] = ()) -> Judgement:

@@ -14,12 +14,12 @@ SHORT_KEY = 8
 LAYERS = 2  # of the models in the table: the laptop profiles
 
 
-def judged_claims(claims: Sequence[Claim], evidence: Evidence) -> list[dict[str, Any]]:
+def judged_claims(claims: Sequence[Claim[[Evidence, str]]], evidence: Evidence) -> list[dict[str, Any]]:
     """A record for each claim: as stated, what the released code does, both variants' measurements and verdicts."""
     return [_record(claim, {variant: claim.judge(evidence, variant) for variant in VARIANTS}) for claim in claims]
 
 
-def _record(claim: Claim, found: dict[str, Judgement]) -> dict[str, Any]:
+def _record(claim: Claim[[Evidence, str]], found: dict[str, Judgement]) -> dict[str, Any]:
     described, published = found["described"], found["published"]
     return {
         "id": claim.id,
@@ -39,7 +39,7 @@ def _words(judgement: Judgement) -> list[str]:
     return [*map(str, judgement.estimates), *beside] or ["-"]
 
 
-def numbers(claims: Sequence[Claim], evidence: Evidence) -> list[dict[str, Any]]:
+def numbers(claims: Sequence[Claim[[Evidence, str]]], evidence: Evidence) -> list[dict[str, Any]]:
     """Every number of the page with the whole keys of its runs."""
     found = []
     for claim in claims:

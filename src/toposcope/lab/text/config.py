@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any, Literal, Self
 
 from toposcope.errors import BadValue, did_you_mean
 from toposcope.lab.model import ModelConfig
+from toposcope.lab.settings import from_settings
 from toposcope.lab.text.cells import Cell, find_cell
 from toposcope.lab.text.texts import CLASSES, VOCABULARY, find
 
@@ -89,11 +90,7 @@ class ProbeConfig:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        known = {each.name for each in fields(cls)}
-        for name in data:
-            if name not in known:
-                raise BadValue(f"a run has no setting '{name}'. {did_you_mean(name, known)}")
-        return cls(**data)
+        return from_settings(cls, data)
 
     def key(self) -> str:
         """16 hex digits of all that decides the run, the bytes of its texts among it."""

@@ -7,10 +7,9 @@ weights. Intervals are Student's, 95 %, over seeds. An interval that holds 0, or
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from toposcope.lab.reproduce.claims import Judgement, Verdict, ahead, apart
+from toposcope.lab.reproduce.claims import Claim, Judgement, Verdict, ahead, apart
 from toposcope.lab.reproduce.evidence import Estimate, Measure, student
 from toposcope.lab.text.cells import CELLS
 from toposcope.lab.text.groups import GROUPS, Group
@@ -170,17 +169,6 @@ def _share(judged: Any) -> float | None:
 
 
 # -------------------------------------------------------------------- claims
-@dataclass(frozen=True)
-class Claim:
-    """What is claimed about trained models, what the released code does about it, and the rule fixed beforehand."""
-
-    id: str
-    claim: str
-    released: str
-    rule: str
-    judge: Callable[[Found], Judgement]
-
-
 def _hurts(group: str, kind: str, more: Sequence[str] = ()) -> Callable[[Found], Judgement]:
     def judge(found: Found) -> Judgement:
         return ahead(
@@ -321,7 +309,7 @@ def numbers(found: Found) -> list[dict[str, Any]]:
     return made
 
 
-def _record(claim: Claim, judgement: Judgement) -> dict[str, Any]:
+def _record(claim: Claim[[Found]], judgement: Judgement) -> dict[str, Any]:
     beside = [f"(beside: {each})" for each in judgement.beside]
     return {
         "id": claim.id,

@@ -1,0 +1,23 @@
+"""Settings of a run, read back from plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any, TypeVar
+
+from toposcope.errors import BadValue, did_you_mean
+
+T = TypeVar("T")
+
+
+def from_settings(kind: type[T], data: Mapping[str, Any]) -> T:
+    """The record of this kind with these settings; names and values that it does not know are complained of."""
+    known = {each.name for each in fields(kind)}  # type: ignore[arg-type]
+    for name in data:
+        if name not in known:
+            raise BadValue(f"a run has no setting '{name}'. {did_you_mean(name, known)}")
+    try:
+        return kind(**data)
+    except (TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise BadValue(f"these are no settings of a run ({error}). A run's own file holds such settings.") from error
