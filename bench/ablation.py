@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import json
 import math
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from bench.row import Row, interleaved
+from bench.row import Row, cpu, interleaved
 from toposcope.models.corpus import cut
 from toposcope.models.load import load_reference, read_text
 from toposcope.models.meter import WHOLE, Meter, metering, name_of, texts_of
@@ -26,13 +25,6 @@ LAYERS = (0, 10, 20, 29)
 SAMPLE = 20
 ROUNDS = 3
 SWEEP = Path("out/ablate-smollm2/journal.jsonl")
-
-
-def cpu(work: Callable[[], object]) -> float:
-    """Processor seconds of one call."""
-    before = time.process_time()
-    work()
-    return time.process_time() - before
 
 
 def measure() -> list[Row]:

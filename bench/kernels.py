@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-
 import numpy as np
 import scipy.linalg
 
-from bench.row import Row, interleaved
+from bench.row import Row, cpu, interleaved
 from toposcope.spectra.bias_kernel import alibi_kernel_eigenvalues
 from toposcope.spectra.rotary_kernel import kernel_spectrum, kernel_values
 from toposcope.spectra.toeplitz import diagonal_means
@@ -16,14 +13,6 @@ from toposcope.spectra.toeplitz import diagonal_means
 HEAD = 128
 DENSE = 4096
 BLOCK = 256
-
-
-def cpu(work: Callable[[], object], repeat: int = 1) -> float:
-    """Processor seconds of one call."""
-    before = time.process_time()
-    for _ in range(repeat):
-        work()
-    return (time.process_time() - before) / repeat
 
 
 def blocked_means(q_NH: np.ndarray, k_NH: np.ndarray) -> np.ndarray:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import time
 import tracemalloc
-from collections.abc import Callable
 
 import numpy as np
 import scipy.linalg
 
-from bench.row import Row, interleaved
+from bench.row import Row, cpu, interleaved
 from toposcope.encodings import rope
 from toposcope.spectra.operators import TopValues, causal_product, softmax_operator, top_singular_values
 from toposcope.spectra.singular import product_singular_values
@@ -20,14 +17,6 @@ SHORT = 2048
 LONG_EXACT, LONG_CAUSAL = 1_048_576, 131_072
 TOP = 4
 SHARED = 0.5  # part of the content all tokens share, as trained heads have; pure noise is timed beside it
-
-
-def cpu(work: Callable[[], object], repeat: int = 1) -> float:
-    """Processor seconds of one call."""
-    before = time.process_time()
-    for _ in range(repeat):
-        work()
-    return (time.process_time() - before) / repeat
 
 
 def content(length: int, shared: float) -> tuple[np.ndarray, np.ndarray]:
@@ -107,7 +96,7 @@ def _long_causal() -> Row:
 
 def _softmax(q: np.ndarray, k: np.ndarray) -> Row:
     def ours(causal: bool) -> TopValues:
-        return top_singular_values(softmax_operator(q, k, causal=causal), TOP, block=4 * TOP, tolerance=1e-6)
+        return top_singular_values(softmax_operator(q, k, causal=causal), TOP, block=8 * TOP, tolerance=1e-6)
 
     def theirs(causal: bool) -> np.ndarray:
         weights = np.where(np.tri(SHORT) > 0, q @ k.T, -np.inf) if causal else q @ k.T
@@ -136,10 +125,3 @@ def _softmax(q: np.ndarray, k: np.ndarray) -> Row:
         ">= 4x dense, no n x n memory",
         bool(dense / seconds >= 4 and dense_both_ways / both_ways >= 4 and peak < SHORT**2 * 8 / 2),
     )
-
-
-if __name__ == "__main__":
-    from bench.row import table
-
-    print(os.environ.get("OPENBLAS_NUM_THREADS", "all"), "threads")
-    print(table(measure()))

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from typing import Any
 
-from bench.row import Row, interleaved, table
+from bench.row import Row, interleaved
 
 WIDTH, LAYERS, HEADS, TOKENS, BATCH = 256, 4, 8, 128, 8
 GOAL = 1.5  # plain steps; the uniform form has none: every head attends over the model's whole width
@@ -76,8 +75,3 @@ def measure() -> list[Row]:
         )
         for name, seconds in zip(kinds, refined, strict=True)
     ]
-
-
-if __name__ == "__main__":
-    print(os.environ.get("OMP_NUM_THREADS", "all"), "threads")
-    print(table(measure()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -11,7 +12,10 @@ _spreads: list[float] = []
 
 @dataclass(frozen=True)
 class Row:
-    """What was measured, beside its peer and its goal. `met` is None where there is no goal."""
+    """What was measured, beside its peer and its goal. `met` is None where there is no goal.
+
+    `why` says what keeps it from a goal that is not met, with the bound.
+    """
 
     work: str
     ours: str
@@ -19,6 +23,15 @@ class Row:
     ratio: str
     goal: str
     met: bool | None
+    why: str = ""
+
+
+def cpu(work: Callable[[], object], repeat: int = 1) -> float:
+    """Processor seconds of one call."""
+    before = time.process_time()
+    for _ in range(repeat):
+        work()
+    return (time.process_time() - before) / repeat
 
 
 def interleaved(rounds: int, *measures: Callable[[], float]) -> list[float]:
@@ -42,9 +55,10 @@ def spread_since() -> float | None:
 
 
 def table(rows: Sequence[Row]) -> str:
-    """The rows as Markdown."""
+    """The rows as Markdown, and below them why a goal is not met."""
     lines = ["| work | ours | peer | ratio | goal | met |", "|---|---|---|---|---|---|"]
     for row in rows:
         met = "-" if row.met is None else "yes" if row.met else "no"
         lines.append(f"| {row.work} | {row.ours} | {row.peer} | {row.ratio} | {row.goal} | {met} |")
+    lines += [f"\nNot met, {row.work}: {row.why}" for row in rows if row.met is False and row.why]
     return "\n".join(lines)

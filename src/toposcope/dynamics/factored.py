@@ -14,8 +14,13 @@ from typing import Literal
 import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
+from scipy.linalg import lapack
+
+from toposcope.thin import triangle
 
 Array = NDArray[np.float64]
+
+CONDITION = 500.0  # of trained heads 99 in 100 are better; its square times eps is 6e-11
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,10 +40,7 @@ class Factored:
 
     def norm(self) -> float:
         """The spectral norm, from the triangular factors of both sides."""
-        r = self.left.shape[1]
-        lower: Array = scipy.linalg.qr(self.left, mode="r", check_finite=False)[0][:r]
-        upper: Array = scipy.linalg.qr(self.right.T, mode="r", check_finite=False)[0][:r]
-        return float(scipy.linalg.svdvals(lower @ upper.T)[0])
+        return float(scipy.linalg.svdvals(triangle(self.left) @ triangle(self.right.T).T)[0])
 
     def sym_eigenvalues(self, route: Literal["qr", "gram"] = "qr") -> Array:
         """The min(d, 2r) eigenvalues of the symmetric part that can differ from zero, ascending; see `sym_eigs`."""
@@ -48,9 +50,10 @@ class Factored:
 def sym_eigs(left: Array, right: Array, route: Literal["qr", "gram"] = "qr") -> Array:
     """Eigenvalues of sym(left @ right), ascending: min(d, 2r) of them, all others being zero.
 
-    The QR route is accurate for every eigenvalue relative to the largest. The Gram route squares the condition of
-    B = [left, right^T]: a few times faster, right to rounding for the large eigenvalues, wrong for those below about
-    1e-8 of the largest; use it where only the top matters.
+    The QR route is accurate for every eigenvalue relative to the largest; it takes Cholesky's triangle where B is so
+    well conditioned that every eigenvalue, small ones too, keeps ten digits. The Gram route takes it always: right to
+    rounding for the large eigenvalues, wrong for those below about 1e-8 of the largest; use it where only the top
+    matters.
     """
     d, r = left.shape
     if 2 * r >= d:  # nothing to gain from the factors
@@ -60,27 +63,29 @@ def sym_eigs(left: Array, right: Array, route: Literal["qr", "gram"] = "qr") -> 
         values = _gram_route(left, right)
         if values is not None:
             return values
-    both = np.concatenate([left, right.T], axis=1)
-    triangle = scipy.linalg.qr(both, mode="r", check_finite=False)[0][: 2 * r]
-    swapped = np.concatenate([triangle[:, r:], triangle[:, :r]], axis=1)
-    return scipy.linalg.eigvalsh(_symmetric(swapped @ triangle.T) / 2)
+    upper = triangle(np.concatenate([left, right.T], axis=1), CONDITION)
+    swapped = np.concatenate([upper[:, r:], upper[:, :r]], axis=1)
+    return scipy.linalg.eigvalsh(_symmetric(swapped @ upper.T) / 2)
 
 
 def _gram_route(left: Array, right: Array) -> Array | None:
-    """Eigenvalues of 1/2 C^T J C where C C^T is the Gram matrix of B; None where that is not positive definite."""
+    """Eigenvalues of 1/2 C^T J C where C C^T is the Gram matrix of B; None where that is not positive definite.
+
+    With the blocks of the triangle C = [[X, 0], [Y, Z]] that is 1/2 [[X^T Y + Y^T X, X^T Z], [Z^T X, 0]].
+    """
     r = left.shape[1]
-    cross = right @ left
-    gram = np.empty((2 * r, 2 * r))
+    gram = np.empty((2 * r, 2 * r), order="F")  # its lower half is enough
     gram[:r, :r] = left.T @ left
     gram[r:, r:] = right @ right.T
-    gram[r:, :r] = cross
-    gram[:r, r:] = cross.T
-    try:
-        lower = scipy.linalg.cholesky(gram, lower=True, check_finite=False)
-    except scipy.linalg.LinAlgError:
+    gram[r:, :r] = right @ left
+    lower, failed = lapack.dpotrf(gram, lower=1, clean=1, overwrite_a=1)
+    if failed:
         return None
-    swapped = np.concatenate([lower[r:], lower[:r]])
-    return scipy.linalg.eigvalsh(_symmetric(lower.T @ swapped) / 2)
+    x, y, z = lower[:r, :r], lower[r:, :r], lower[r:, r:]
+    half = np.zeros((2 * r, 2 * r), order="F")
+    half[:r, :r] = _symmetric(x.T @ y)
+    half[r:, :r] = (x.T @ z).T / 2
+    return scipy.linalg.eigvalsh(half, lower=True, overwrite_a=True, check_finite=False)
 
 
 def _symmetric(matrix: Array) -> Array:

@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 
 from toposcope.checkpoints.fold import fold
 from toposcope.checkpoints.view import Head, Layer
-from toposcope.dynamics.factored import Factored
+from toposcope.dynamics.factored import CONDITION, Factored
 from toposcope.dynamics.reduction import EPS, reduce_head
 from toposcope.dynamics.regime import Regime, Setting, decide, positive_share
 from toposcope.dynamics.rotation import offsets_to_sample, rotary_facts, turned
 from toposcope.encodings import Rotary
+from toposcope.thin import triangle
 
 Array = NDArray[np.float64]
 DISPLAY_CONTEXT = 4096  # offsets are sampled up to the model's context, or this
@@ -170,9 +171,8 @@ def pair_index(head: Head) -> float | None:
     """
     middle = head.v @ head.k.T
     trace = float(np.trace((head.q @ head.o) @ middle))
-    lower: Array = scipy.linalg.qr(head.o, mode="r", check_finite=False)[0][: len(middle)]
-    upper: Array = scipy.linalg.qr(head.q.T, mode="r", check_finite=False)[0][: len(middle.T)]
-    nuclear = float(scipy.linalg.svdvals(lower @ middle @ upper.T).sum())
+    sides = triangle(head.o, CONDITION), triangle(head.q.T, CONDITION)
+    nuclear = float(scipy.linalg.svdvals(sides[0] @ middle @ sides[1].T).sum())
     return trace / nuclear if nuclear > 0 else None
 
 

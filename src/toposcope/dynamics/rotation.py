@@ -8,12 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import scipy.linalg
 from numpy.typing import NDArray
 
 from toposcope.checkpoints.view import Head
+from toposcope.dynamics.factored import CONDITION
 from toposcope.dynamics.reduction import one_eigenvalue, spectral_norm
 from toposcope.encodings import Rotary
+from toposcope.thin import triangle
 
 Array = NDArray[np.float64]
 
@@ -46,14 +47,16 @@ def rotary_facts(head: Head, rotary: Rotary, offsets: list[int], context: int | 
     r = len(head.q)
     q = turned(rotary, head.q, 0, "query", context)
     both = np.concatenate([q.T, head.k.T], axis=1)
-    triangle = scipy.linalg.qr(both, mode="r", check_finite=False)[0][: 2 * r]
-    t_q, t_k = head.scale * triangle[:, :r], triangle[:, r:]
+    upper = triangle(both, CONDITION)
+    t_q, t_k = head.scale * upper[:, :r], upper[:, r:]
+    s_q, s_k = triangle(t_q), triangle(t_k)  # |T_q X T_k^T| = |S_q X S_k^T|, half as wide
     eye = np.eye(r)
-    start = t_q @ turned(rotary, eye, 0, "key", context) @ t_k.T
+    start = turned(rotary, eye, 0, "key", context)
     rho, least = 0.0, {}
     for offset in offsets:
-        shifted = t_q @ turned(rotary, eye, offset, "key", context) @ t_k.T
-        rho = max(rho, spectral_norm(shifted - start))
+        turn = turned(rotary, eye, offset, "key", context)
+        rho = max(rho, spectral_norm(s_q @ (turn - start) @ s_k.T) if offset else 0.0)
+        shifted = t_q @ turn @ t_k.T
         least[offset] = one_eigenvalue((shifted + shifted.T) / 2, 0)
     k = turned(rotary, head.k, 0, "key", context)
     return RotaryFacts(rho, tau_uniform(q, k, rotary, head.scale), least)

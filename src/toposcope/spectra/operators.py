@@ -232,7 +232,7 @@ def softmax_operator(
 class TopValues:
     """The largest singular values with what is known of their error.
 
-    `residuals[i]` is ||A^T u - s v|| for the found triplet, computed by one more product: a singular value lies
+    `residuals[i]` is ||A^T u - s v|| for the found triplet, from products with A itself: a singular value lies
     within it of `values[i]`; near a well separated one the error is of the order of its square. `converged` says
     whether all residuals are below the tolerance times the largest value. `passes` counts products with A^T A.
     """
@@ -274,9 +274,12 @@ def top_singular_values(
     ritz = np.empty((0, 0))
     fresh = _orthonormal(random.standard_normal((columns, min(block, columns))), basis)[0]
     passes, weights = 0, np.empty((0, 0))
+    products: list[tuple[Array, Array]] = []  # kept where a pass costs more than the memory they take
     while passes < max_passes and fresh.shape[1]:
-        _, image = operator.with_gram(fresh)
+        left, image = operator.with_gram(fresh)
         passes += 1
+        if operator.both is not None:
+            products.append((left, image))
         used = basis.shape[1]
         while used + fresh.shape[1] > held.shape[1]:
             held = np.asfortranarray(np.hstack([held, np.empty_like(held)]))
@@ -302,7 +305,10 @@ def top_singular_values(
         if not fresh.shape[1] and basis.shape[1] < min(count, columns):  # an invariant subspace: start afresh
             fresh = _orthonormal(random.standard_normal((columns, min(block, columns))), basis)[0]
     right = basis @ weights[:, :count]
-    left, images = operator.with_gram(right)
+    if products:
+        left, images = (np.hstack(parts) @ weights[:, :count] for parts in zip(*products, strict=True))
+    else:
+        left, images = operator.with_gram(right)
     values = np.linalg.norm(left, axis=0)
     top = float(values.max(initial=0.0))
     safe = np.where(values > 0, values, 1.0)

@@ -8,14 +8,13 @@ from __future__ import annotations
 import numpy as np
 import scipy.linalg
 from numpy.typing import ArrayLike, NDArray
-from scipy.linalg import lapack
 
 from toposcope.errors import BadValue
+from toposcope.thin import triangle
 
 Array = NDArray[np.float64]
 
 _LARGEST = 1e70  # fourth powers of it still fit
-_SAFE_CONDITION = 30.0  # in the 1-norm; its square times eps is 2e-13
 
 
 def finite(name: str, values: ArrayLike, *, axes: int) -> Array:
@@ -44,11 +43,10 @@ def product_singular_values(q: ArrayLike, k: ArrayLike) -> Array:
     With thin QR, Q = A R_Q and K = B R_K, the non-zero singular values of Q K^T are those of the small R_Q R_K^T:
     at most h of them, exact to rounding of the largest. A rotation is applied to Q and K beforehand; it changes
     nothing here, since the rotated logits are again a product of rank <= h (section 4). Cost O(n h^2).
-    R comes from a Cholesky factor of the Gram matrix where that provably keeps the digits (a well conditioned,
-    tall factor: every singular value moves by a factor 1 + O(eps cond^2)), and from Householder QR otherwise.
+    See `thin` for how R is found.
     """
     q_NR, k_MR = factors(q, k)
-    return _descending(scipy.linalg.svdvals(_triangle(q_NR) @ _triangle(k_MR).T, check_finite=False))
+    return _descending(scipy.linalg.svdvals(triangle(q_NR) @ triangle(k_MR).T, check_finite=False))
 
 
 def product_frobenius(q: ArrayLike, k: ArrayLike) -> float:
@@ -93,27 +91,6 @@ def majorisation_gap(values: ArrayLike, reference: ArrayLike) -> float | None:
     gaps = np.cumsum(np.pad(ours, (0, length - len(ours)))) - np.cumsum(np.pad(theirs, (0, length - len(theirs))))
     total = float(theirs.sum())
     return None if total == 0 else float(gaps.max() / total)
-
-
-def _triangle(tall_NR: Array) -> Array:
-    """R of the thin QR: by Cholesky where safe, else by Householder in blocks of rows that fit the cache."""
-    rows, width = tall_NR.shape
-    if rows >= 2 * width:
-        upper, failed = lapack.dpotrf(tall_NR.T @ tall_NR, clean=1)
-        if not failed and lapack.dtrcon(upper)[0] * _SAFE_CONDITION >= 1:
-            return np.asarray(upper)
-    block = max(512, 4 * width)
-    while rows > 2 * block:
-        whole = rows // block * block
-        pieces_R = [_small_triangle(tall_NR[start : start + block]) for start in range(0, whole, block)]
-        tall_NR = np.concatenate([*pieces_R, tall_NR[whole:]])
-        rows = len(tall_NR)
-    return _small_triangle(tall_NR)
-
-
-def _small_triangle(block_NR: Array) -> Array:
-    reduced = lapack.dgeqrf(np.asfortranarray(block_NR))[0]
-    return np.asarray(np.triu(reduced[: min(block_NR.shape)]))
 
 
 def _shares(values: ArrayLike) -> Array | None:

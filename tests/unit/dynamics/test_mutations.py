@@ -355,9 +355,7 @@ MUTATIONS = [
     Mutation(
         "the sign of J", ROTATION, "return turn.T @ matrix_RD", "return turn @ matrix_RD", rotation_is_the_models
     ),
-    Mutation(
-        "rho", ROTATION, "spectral_norm(shifted - start)", "spectral_norm(shifted + start)", rotation_is_the_models
-    ),
+    Mutation("rho", ROTATION, "s_q @ (turn - start)", "s_q @ (turn + start)", rotation_is_the_models),
     Mutation(
         "the gain",
         "toposcope.checkpoints.fold",
@@ -385,15 +383,15 @@ MUTATIONS = [
     Mutation(
         "sym(LR), QR",
         "toposcope.dynamics.factored",
-        "[triangle[:, r:], triangle[:, :r]]",
-        "[triangle[:, :r], triangle[:, r:]]",
+        "[upper[:, r:], upper[:, :r]]",
+        "[upper[:, :r], upper[:, r:]]",
         eigenvalues_are_dense,
     ),
     Mutation(
         "sym(LR), Gram",
         "toposcope.dynamics.factored",
-        "[lower[r:], lower[:r]]",
-        "[lower[:r], lower[r:]]",
+        "half[:r, :r] = _symmetric(x.T @ y)",
+        "half[:r, :r] = _symmetric(x.T @ x)",
         eigenvalues_are_dense,
     ),
     Mutation(
