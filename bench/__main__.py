@@ -9,15 +9,18 @@ from typing import Any
 
 from bench import (
     ablation,
+    flow,
     giant,
     head_spectra,
     kernels,
+    lens,
     logits,
     refine,
     scanning,
     startup,
     streaming,
     training,
+    watcher,
     web,
 )
 from bench.page import page
@@ -33,8 +36,11 @@ ROWS = {
     "scanning": scanning.measure,
     "kernels": kernels.measure,
     "logits": logits.measure,
+    "flow": flow.measure,
     "training": training.measure,
     "ablation": ablation.measure,
+    "lens": lens.measure,
+    "watcher": watcher.measure,
     "refine": refine.measure,
     "web": web.measure,
     "giant": giant.measure,

@@ -125,16 +125,20 @@ class AttentionField:
 
     def __call__(self, state: Array) -> Array:
         """dx/dt for every token (n, M)."""
-        weights_HNN, v_NS, unit = self._attend(state)
+        seen, unit, factor_N1 = self._seen(state)
+        weights_HNN, power = self._logits(seen, unit, factor_N1)
+        _exponentials(weights_HNN, power)
         total_HN1 = weights_HNN.sum(axis=2, keepdims=True)
+        v_NS = self._project(seen, self._v, self._v_shift, self._v_bias, factor_N1, unit)
         v_GNS = v_NS.reshape(self.count, self._groups, -1).transpose(1, 0, 2)
         mixed_HNS = self._by_group(weights_HNN) @ v_GNS[:, None]
-        mixed_HNS = mixed_HNS.reshape(len(weights_HNN), self.count, -1) / total_HN1
+        mixed_HNS = mixed_HNS.reshape(len(weights_HNN), self.count, -1)
+        mixed_HNS /= total_HN1
         if self._o is None:
             out = mixed_HNS[0]
         else:
             out = mixed_HNS.transpose(1, 0, 2).reshape(self.count, -1) @ self._o
-        if unit != 1.0:
+        if unit != 1.0 and factor_N1 is None:
             out = out * unit
         if self.system.o_bias_D is not None:
             out = out + self.system.o_bias_D
@@ -142,17 +146,22 @@ class AttentionField:
 
     def attention(self, state: Array) -> Array:
         """The attention matrices (H, n, n) at a state."""
-        weights_HNN, _, _ = self._attend(state)
-        return weights_HNN / weights_HNN.sum(axis=2, keepdims=True)
+        return self.attention_and_energy(state)[0]
 
     def log_energy(self, state: Array) -> float:
         """log E with E = sum of e^{l_ij} over heads and visible pairs: the Lyapunov function of T3b and T4b."""
-        logits_HNN, power, _, _ = self._logits(state)
-        top = float(logits_HNN.max())
+        return self.attention_and_energy(state)[1]
+
+    def attention_and_energy(self, state: Array) -> tuple[Array, float]:
+        """Both of the above, for the price of one."""
+        weights_HNN, power = self._logits(*self._seen(state))
+        top_HN1 = _exponentials(weights_HNN, power)
+        total_HN1 = weights_HNN.sum(axis=2, keepdims=True)
+        weights_HNN /= total_HN1
+        top = np.float64(top_HN1.max())
         with np.errstate(over="ignore"):
-            rest = np.exp((logits_HNN - top) * power).sum()
-        with np.errstate(over="ignore"):
-            return float(np.clip(np.float64(top) * power + np.log(rest), -_LARGEST, _LARGEST))
+            rest = np.log((np.exp((top_HN1 - top) * power) * total_HN1).sum())
+            return weights_HNN, float(np.clip(top * power + rest, -_LARGEST, _LARGEST))
 
     def tokens(self, state: Array) -> Array:
         """The tokens x = lift s + base (n, D) at a state; the base, not the position, belongs to them."""
@@ -173,26 +182,19 @@ class AttentionField:
     def _by_group(self, array_HNM: Array) -> Array:
         return array_HNM.reshape(self._groups, self._repeat, *array_HNM.shape[1:])
 
-    def _attend(self, state: Array) -> tuple[Array, Array, float]:
-        """Unnormalised attention weights with largest entry 1 in each row, values, and the unit values are in."""
-        logits_HNN, power, v_NS, unit = self._logits(state)
-        logits_HNN -= logits_HNN.max(axis=2, keepdims=True)
-        if power != 1.0:
-            with np.errstate(over="ignore"):
-                logits_HNN *= power
-        return np.exp(logits_HNN, out=logits_HNN), v_NS, unit
-
-    def _logits(self, state: Array) -> tuple[Array, float, Array, float]:
-        """Logits divided by `power`, values divided by `unit`: both 1 for tokens of ordinary size."""
-        system = self.system
+    def _seen(self, state: Array) -> tuple[Array, float, Array | None]:
+        """The state divided by its unit (1 for tokens of ordinary size), the unit, and the norm's factors."""
         size = float(np.abs(state).max())
         unit = size if size > HUGE else 1.0
         if unit != 1.0:
             state = state / unit
-        factor_N1 = self._factor(state, unit)
+        return state, unit, self._factor(state, unit)
+
+    def _logits(self, state: Array, unit: float, factor_N1: Array | None) -> tuple[Array, float]:
+        """Logits divided by `power`, which is 1 for tokens of ordinary size."""
+        system = self.system
         q = self._project(state, self._q, self._q_shift, self._q_bias, factor_N1, unit)
         k = self._project(state, self._k, self._k_shift, self._k_bias, factor_N1, unit)
-        v = self._project(state, self._v, self._v_shift, self._v_bias, factor_N1, unit)
         power = 1.0 if factor_N1 is not None or system.q_norm is not None else min(unit, 1e150) ** 2
         q_HNR = q.reshape(self.count, system.heads, -1).transpose(1, 0, 2)
         k_GNR = k.reshape(self.count, self._groups, -1).transpose(1, 0, 2)
@@ -216,7 +218,7 @@ class AttentionField:
             power = 1.0
         if self._fixed is not None:
             logits_HNN += self._fixed if power == 1.0 else self._fixed / power
-        return logits_HNN, power, v, 1.0 if factor_N1 is not None else unit
+        return logits_HNN, power
 
     def _factor(self, state: Array, unit: float) -> Array | None:
         """The norm's factor of each token, times `unit`."""
@@ -243,6 +245,17 @@ class AttentionField:
         if factor_N1 is not None:
             return y * factor_N1 if bias is None else y * factor_N1 + bias
         return y if bias is None else y + (bias if unit == 1.0 else bias / unit)
+
+
+def _exponentials(logits_HNN: Array, power: float) -> Array:
+    """Turn logits, in place, into weights whose largest is 1 in each row; gives the largest logit of each row."""
+    top_HN1 = logits_HNN.max(axis=2, keepdims=True)
+    logits_HNN -= top_HN1
+    if power != 1.0:
+        with np.errstate(over="ignore"):
+            logits_HNN *= power
+    np.exp(logits_HNN, out=logits_HNN)
+    return top_HN1
 
 
 @dataclass(frozen=True, eq=False)

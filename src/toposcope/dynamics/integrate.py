@@ -22,6 +22,7 @@ from enum import StrEnum
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.linalg.blas import dgemv
 
 from toposcope.errors import BadValue
 
@@ -105,8 +106,9 @@ class Step:
         width = self.end - self.begin
         share_T = (np.atleast_1d(np.asarray(times, dtype=np.float64)) - self.begin) / width
         powers_T4 = share_T[:, None] ** np.arange(1, 5)
-        change = (width * (powers_T4 @ _DENSE.T)) @ self.stages
-        return self.before + change.reshape(len(share_T), *self.before.shape)
+        states = ((width * (powers_T4 @ _DENSE.T)) @ self.stages).reshape(len(share_T), *self.before.shape)
+        states += self.before
+        return states
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,6 +147,7 @@ def integrate(
     A state of two axes holds tokens in rows, and errors are measured row by row: the root mean square of a row's
     error against atol + rtol (root mean square of the row). States of one axis are measured entry by entry.
 
+    The field is called with arrays that are used again: one that keeps a state must copy it.
     It ends at `end`, at a terminal event, when `max_evaluations` calls of the field are used up (`stiff` if stability
     was what held the steps back, by Hairer's test on the last two stages), or when the step falls below rounding.
     """
@@ -152,17 +155,19 @@ def integrate(
         raise BadValue(f"cannot integrate from {begin:g} to {end:g}; the end must lie after the beginning.")
     if not (rtol > 0 and atol >= 0 and math.isfinite(rtol + atol)):
         raise BadValue(f"tolerances must be positive, got rtol={rtol:g}, atol={atol:g}.")
-    state = np.array(start, dtype=np.float64)
+    state = np.array(start, dtype=np.float64, order="C")
     if not np.isfinite(state).all():
         raise BadValue("the start holds NaN or infinity.")
     output = _Output(times, state, begin, end)
     watch = _Watch(events, begin, state)
     stages = np.empty((7, state.size))
+    inner, sixth = np.empty(state.shape), np.empty(state.shape)  # every trial but the last of a step
     evaluations, accepted, rejected, held_back, free = 1, 0, 0, 0, 0
     time, stiff, last_error = begin, False, 1e-4
     ended = Ended.END
     with np.errstate(over="ignore", invalid="ignore"):
         stages[0] = field(state).ravel()
+        sizes = _sizes(state)
         if first_step is None:
             step = _first_step(field, state, stages[0].reshape(state.shape), end - begin, rtol, atol)
             evaluations += 1
@@ -178,25 +183,26 @@ def integrate(
             # A last step that would leave a sliver is split evenly, or stretched a little.
             left = end - time
             width = left if step >= 0.999 * left else left / 2 if step > left / 2 else step
-            for s in range(1, 7):
-                trial = np.dot(_A[s - 1], stages[:s])
-                trial *= width
-                trial += state.ravel()
-                if s == 5:
-                    sixth = trial
-                trial_state = trial.reshape(state.shape)
-                stages[s] = field(trial_state).ravel()
+            after = np.empty(state.shape)
+            for s, trial in enumerate((inner, inner, inner, inner, sixth, after), 1):
+                np.copyto(trial, state)
+                _add(width, stages[:s], _A[s - 1], trial)
+                stages[s] = field(trial).ravel()
             evaluations += 6
-            after = trial_state
-            error = width * _size(np.dot(_ERROR, stages).reshape(state.shape), state, after, rtol, atol)
+            inner[...] = 0
+            _add(width, stages, _ERROR, inner)
+            after_sizes = _sizes(after)
+            error = _ratio(_sizes(inner), atol + rtol * np.maximum(sizes, after_sizes))
             if not error <= 1.0:  # also where it is not a number
                 rejected += 1
                 shrink = max(_SHRINK, _SAFETY * error**-0.2) if math.isfinite(error) else _SHRINK
                 step = width * min(shrink, 0.9)
                 continue
             accepted += 1
-            moved = float(np.linalg.norm(after.ravel() - sixth))
-            if moved > 0 and width * float(np.linalg.norm(stages[6] - stages[5])) > _STABLE * moved:
+            moved, turned = _norm(np.subtract(after, sixth, out=sixth)), 0.0
+            if moved > 0:
+                turned = _norm(np.subtract(stages[6], stages[5], out=inner.reshape(-1)))
+            if width * turned > _STABLE * moved:
                 held_back, free = held_back + 1, 0
                 stiff = stiff or held_back >= _STIFF_STEPS
             else:
@@ -217,40 +223,55 @@ def integrate(
             floor = max(error, 1e-10)
             change = _SAFETY * floor ** -(0.2 - 0.75 * _PI) * last_error**_PI
             step, last_error = width * min(_GROW, max(_SHRINK, change)), max(error, 1e-4)
-            stages[0] = stages[6]
+            stages[0], sizes = stages[6], after_sizes
     all_times, all_states = output.finish(time, state)
     return Solution(
         time, state, ended, tuple(watch.happened), all_times, all_states, evaluations, accepted, rejected, step, stiff
     )
 
 
-def _size(error: Array, before: Array, after: Array, rtol: float, atol: float) -> float:
-    """The root mean square over rows of a row's error relative to its tolerance."""
-    if error.ndim < 2:
-        relative = np.abs(error) / (atol + rtol * np.maximum(np.abs(before), np.abs(after)))
-    else:
-        relative = _row(error) / (atol + rtol * np.maximum(_row(before), _row(after)))
-    if not relative.size:
+def _add(width: float, stages: Array, weights: Array, to: Array) -> None:
+    """Add width (sum_s weights_s stages_s) to an array, in place and in one pass."""
+    if to.size:
+        dgemv(width, stages.T, weights, 1.0, to.reshape(-1), overwrite_y=True)
+
+
+def _norm(array: Array) -> float:
+    flat = array.ravel()
+    return math.sqrt(np.dot(flat, flat))
+
+
+def _ratio(sizes: Array, allowed: Array) -> float:
+    """The root mean square of sizes relative to what is allowed."""
+    relative = sizes / allowed
+    top = float(relative.max(initial=0.0))
+    if top == 0:
         return 0.0
-    top = float(relative.max())
-    # Divided first by the largest, so that squares of huge ratios do not overflow.
-    return top * float(np.sqrt(np.mean((relative / top) ** 2))) if top > 0 else 0.0 if top == 0 else math.nan
+    relative /= top  # so that squares of huge ratios do not overflow
+    return top * _norm(relative) / math.sqrt(relative.size)
 
 
-def _row(rows: Array) -> Array:
-    top = np.abs(rows).max()
-    if not 1e-100 < top < 1e100:  # squares would leave the range of float64
-        return np.sqrt(np.mean((rows / top) ** 2, axis=-1)) * top if top > 0 else np.zeros(rows.shape[:-1])
-    return np.sqrt(np.einsum("...d,...d->...", rows, rows) / rows.shape[-1])
+def _sizes(state: Array) -> Array:
+    """What an error is measured by: the root mean square of every row, or every entry where there is one axis."""
+    if state.ndim < 2:
+        return np.abs(state)
+    squares = np.einsum("...d,...d->...", state, state) / max(state.shape[-1], 1)
+    if not squares.size or 1e-200 < squares.max() < 1e200:
+        return np.sqrt(squares)
+    top = np.abs(state).max()  # squares would leave the range of float64
+    if top == 0:
+        return np.zeros(state.shape[:-1])
+    return np.sqrt(np.mean((state / top) ** 2, axis=-1)) * top
 
 
 def _first_step(field: Field, state: Array, slope: Array, span: float, rtol: float, atol: float) -> float:
     """A first step from the sizes of state, slope and curvature (Hairer, Norsett and Wanner, II.4)."""
-    size = _size(state, state, state, rtol, atol)
-    speed = _size(slope, state, state, rtol, atol)
+    allowed = atol + rtol * _sizes(state)
+    size = _ratio(_sizes(state), allowed)
+    speed = _ratio(_sizes(slope), allowed)
     small = 1e-6 if size < 1e-5 or speed < 1e-5 else 0.01 * size / speed
     small = min(small, span)
-    bend = _size(field(state + small * slope) - slope, state, state, rtol, atol) / small
+    bend = _ratio(_sizes(field(state + small * slope) - slope), allowed) / small
     most = max(speed, bend)
     good = max(1e-6, small * 1e-3) if not most > 1e-15 else (0.01 / most) ** 0.2
     return float(min(100 * small, good, span))

@@ -104,18 +104,21 @@ def effective_rank(tokens: Array) -> float:
     return float(np.exp(-(share * np.log(share)).sum()))
 
 
-def cluster_labels(tokens: Array, reach: float) -> NDArray[np.int32]:
-    """The part of the cloud each token belongs to when tokens nearer than `reach` are joined (single linkage)."""
+def cluster_labels(tokens: Array, reach: float, distances: Array | None = None) -> NDArray[np.int32]:
+    """The part of the cloud each token belongs to when tokens nearer than `reach` are joined (single linkage).
+
+    `distances` are those of `pair_distances`, where they are known already.
+    """
     count = len(tokens)
     near = np.zeros((count, count), dtype=bool)
-    near[np.triu_indices(count, 1)] = pair_distances(tokens) <= reach
+    near[np.triu_indices(count, 1)] = (pair_distances(tokens) if distances is None else distances) <= reach
     return np.asarray(connected_components(near, directed=False)[1])
 
 
-def clusters(tokens: Array, size_at_start: float = 0.0) -> int:
+def clusters(tokens: Array, size_at_start: float = 0.0, distances: Array | None = None) -> int:
     """How many parts the cloud falls into at 5 % of its root mean square norm, now or at the start."""
     size = max(_rms(tokens), size_at_start)
-    return int(cluster_labels(tokens, CLUSTER_SHARE * size).max()) + 1
+    return int(cluster_labels(tokens, CLUSTER_SHARE * size, distances).max()) + 1
 
 
 def dispersion(tokens: Array) -> float:
@@ -158,19 +161,20 @@ def measure(
     lengths = norms(tokens)
     few = tokens[thinned(len(tokens))]
     single = len(few) < 2
+    distances = pair_distances(few)
     found = {
         "norm_min": float(lengths.min()),
         "norm_median": float(np.median(lengths)),
         "norm_max": float(lengths.max()),
-        "distance_mean": 0.0 if single else _mean(pair_distances(few)),
+        "distance_mean": 0.0 if single else _mean(distances),
         "dispersion": dispersion(few),
         "cosine_mean": mean_cosine(few),
         "effective_rank": effective_rank(few),
-        "clusters": float(clusters(few, size_at_start)),
+        "clusters": float(clusters(few, size_at_start, distances)),
     }
     if field is not None and state is not None:
-        found["attention_entropy"] = entropy(field.attention(state))
-        found["log_energy"] = field.log_energy(state)
+        attention_HNN, found["log_energy"] = field.attention_and_energy(state)
+        found["attention_entropy"] = entropy(attention_HNN)
     if pair_matrix is not None and not single:
         forms = pair_forms(few, pair_matrix)
         found["pair_form_min"], found["pair_form_max"] = float(forms.min()), float(forms.max())

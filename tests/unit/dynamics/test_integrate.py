@@ -129,3 +129,16 @@ def test_bad_arguments_are_refused(change: dict[str, object]) -> None:
         integrate(lambda s: s, np.ones(2), **change)  # type: ignore[arg-type]
     with pytest.raises(BadValue):
         integrate(lambda s: s, np.array([np.nan]), 1.0)
+
+
+@pytest.mark.parametrize("shape", [(3,), (3, 2)])
+def test_a_field_that_is_no_number_beyond_a_border_is_followed_to_the_border(shape: tuple[int, ...]) -> None:
+    found = integrate(lambda s: np.where(s > 2, np.nan, s), np.ones(shape), 2.0)
+    assert found.ended is Ended.STIFF
+    assert found.state == pytest.approx(2.0, abs=1e-5)
+    assert found.time == pytest.approx(np.log(2), abs=1e-5)
+
+
+def test_the_order_in_memory_of_the_start_changes_nothing() -> None:
+    field, start = attention_flow(1)
+    assert np.array_equal(integrate(field, np.asfortranarray(start), 1.0).state, integrate(field, start, 1.0).state)
