@@ -10,8 +10,9 @@ from bench.row import table
 HEAD = """# How fast it is
 
 Every row compares our work with a peer's, or with a bound below which it cannot go; ours and the peer's are measured
-in turns in one process, on one thread, and the medians of processor time are shown. Trust ratios, not times. This
-page is written by `make bench`; a group that was not measured in that run is not on it.
+in turns in one run, on one thread, and the medians of processor time are shown. Trust ratios, not times. Packages of
+others have an environment of their own (`make peers`). This page is written by `make bench`; a group that was not
+measured in that run is not on it. Where a goal is not met, the reason stands below the table, with the bound.
 """
 
 
@@ -24,5 +25,7 @@ def page(measured: Mapping[str, Any]) -> str:
         parts.append(f"## {group['name'].replace('_', ' ').capitalize()}\n\n{said}{table(group['rows'])}\n")
     rows = [row for group in measured["groups"] for row in group["rows"] if row.met is not None]
     met = sum(bool(row.met) for row in rows)
-    parts.append(f"{met} of {len(rows)} goals are met. Toposcope {measured['toposcope']}, {measured['machine']}.\n")
+    parts.append(
+        f"**{met} of {len(rows)} goals are met.** Toposcope {measured['toposcope']}, {measured['machine']}.\n"
+    )
     return "\n".join(parts)
