@@ -1,7 +1,8 @@
 """A journal of measurements: one line of JSON each, on the disk before the next begins, so that none is made twice.
 
 The first line says what determines the numbers. A journal that says something else is not continued. A last line that
-was cut short by a crash is dropped; its measurement is made again.
+was cut short by a crash is dropped; its measurement is made again. Every entry carries a sum of itself, so that one
+which was changed later is noticed, also where it is still sound JSON.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from typing import Any
 
 from toposcope.errors import BadFile, BadValue, NotFound
 
-FORMAT = "toposcope/journal/1"
+FORMAT = "toposcope/journal/2"  # 2: with sums
+SUM = "sha256"
 
 
 def key_of(about: Mapping[str, Any]) -> str:
@@ -46,7 +48,7 @@ class Journal:
 
     def add(self, entry: Mapping[str, Any]) -> None:
         """Write one entry; it is on the disk when this returns."""
-        self._write(entry)
+        self._write({**entry, SUM: key_of(entry)[:16]})
         self.entries.append(dict(entry))
 
     def close(self) -> None:
@@ -88,13 +90,32 @@ class Journal:
             return
         header, *entries = (self._parsed(line, number) for number, line in enumerate(lines, 1))
         if header.get("format") != FORMAT:
-            raise BadFile(f"{self.path} is not a journal of toposcope. Give another --out, or move the file away.")
+            raise BadFile(
+                f"{self.path} is not a journal of this version of toposcope. Give another --out, or move it away."
+            )
         if header.get("key") != self.key:
             raise BadFile(
                 f"{self.path} holds measurements of something else ({_difference(header.get('about'), about)}). "
                 "Give another --out, or remove the journal to begin anew."
             )
-        self.entries = entries
+        self.entries = [self._checked(entry, number) for number, entry in enumerate(entries, 2)]
+
+    def _checked(self, entry: dict[str, Any], number: int) -> dict[str, Any]:
+        """The entry without its sum, if that is the right one."""
+        told = entry.pop(SUM, None)
+        try:
+            same = told == key_of(entry)[:16]
+        except ValueError:  # not a number
+            same = False
+        if not same:
+            raise self._damaged(number)
+        return entry
+
+    def _damaged(self, number: int) -> BadFile:
+        return BadFile(
+            f"line {number} of {self.path} is damaged. Remove that line: only its measurement is lost. Or remove the "
+            "journal to begin anew."
+        )
 
     def _parsed(self, line: bytes, number: int) -> dict[str, Any]:
         try:
@@ -102,7 +123,7 @@ class Journal:
         except (ValueError, RecursionError):
             found = None
         if not isinstance(found, dict):
-            raise BadFile(f"line {number} of {self.path} is damaged. Remove that line: only its measurement is lost.")
+            raise self._damaged(number)
         return found
 
     def _write(self, entry: Mapping[str, Any]) -> None:

@@ -87,10 +87,13 @@ def _on_one_line(found: re.Match[str]) -> str:
     return "[" + ", ".join(found[1].split(",")).replace("\n", "").replace("  ", "") + "]"
 
 
-def emit_csv(rows: Sequence[Mapping[str, Any]], where: str) -> None:
-    """Write rows as comma-separated values to a file, or to standard output when `where` is '-'."""
+def emit_csv(rows: Sequence[Mapping[str, Any]], where: str, columns: Iterable[str] = ()) -> None:
+    """Write rows as comma-separated values to a file, or to standard output when `where` is '-'.
+
+    `columns` are named at the top also where there are no rows.
+    """
     out = io.StringIO()
-    writer = csv.DictWriter(out, list(rows[0]) if rows else [], lineterminator="\n")
+    writer = csv.DictWriter(out, list(rows[0] if rows else columns), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     if where == "-":

@@ -1,9 +1,17 @@
-"""The commands of the walk at a size of well under a second, and the directory that each begins in."""
+"""The commands of the walk at a size of well under a second, and the directory that each begins in.
+
+Every option that writes a file is in some case (`test_cases.py` sees to it). Left out are `bench`, whose files are
+written by the programs of the repository that it starts; `serve`, which only reads; and work on a Ray cluster, whose
+processes the hooks do not reach: what its driver writes, a local one writes too.
+"""
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import sys
+import tarfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,10 +19,12 @@ from typing import Any
 
 from tests.unit.models.making import TEXT, write_llama_lm
 
-STEPS, SAVED_EVERY = 5, 2
+STEPS, SAVED_EVERY, LAYERS = 5, 2, 2
 SETTINGS = (f"steps={STEPS}", "width=8", "layers=1", "heads=2", "ff=8", "batch=2", "probes=false")
 TINY = tuple(word for setting in SETTINGS for word in ("--set", setting))
+FLOW = ("flow", "--preset", "collapse", "--horizon", "1", "--tokens", "3")
 TRAIN = ("train", "--task", "count", "--encoding", "rope", *TINY)
+SWEEP = ("sweep", "--tasks", "count", "--encodings", "none,rope", "--seeds", "1", "--workers", "1", *TINY)
 TEXTS = ("--text", "lm/text.txt", "--tokens", "10", "--sequences", "2")
 OLD = b"what stood here before\n"
 
@@ -28,13 +38,21 @@ class Case:
     old: tuple[str, ...] = ()
     call: Callable[[], None] | None = None
     roles: tuple[str, ...] = ("command",)
+    runs: int = 0  # models that are trained in directories below kept/
 
     def run(self) -> None:
         from toposcope import cli
+        from toposcope.errors import ToposcopeError
 
         if self.call is not None:
-            with cli._gentle_end():
-                self.call()
+            try:
+                with cli._gentle_end():
+                    self.call()
+            except ToposcopeError as error:
+                sys.stderr.write(f"toposcope: {error}\n")
+                raise SystemExit(2) from None
+            except KeyboardInterrupt:
+                raise SystemExit(130) from None
         else:
             cli.main(list(self.arguments))
 
@@ -57,6 +75,48 @@ def _keep_a_copy() -> None:
     raise SystemExit(0)
 
 
+def _keep_the_addresses() -> None:
+    """What `python -m toposcope.lab.text.sotu ARCHIVE` leaves in the cache."""
+    from toposcope.lab.text import sotu
+
+    os.environ["TOPOSCOPE_CACHE"] = "cache"
+    sotu.fetch(Path("sotu.tgz"))
+    raise SystemExit(0)
+
+
+def _train_a_probe() -> None:
+    from toposcope.lab.text import probe
+    from toposcope.runs.store import said_plainly
+
+    config = make_probe("slice", "bytes", "rope", 2, 0, length=8, batch=2, steps=STEPS)
+    place = Path("kept/run")
+    with said_plainly(place):
+        probe.work(config.as_dict(), place, lambda _: None)
+    raise SystemExit(0)
+
+
+def make_probe(*given: Any, **named: Any) -> Any:
+    """A configuration of the language-model probe, tiny and of a text that is at hand."""
+    from toposcope.lab.text.config import ProbeConfig
+
+    small = {"text": "lm/text.txt", "other": "lm/text.txt", "width": 8, "layers": 1, "ff": 8, "windows": 4}
+    return ProbeConfig(*given, **{**named, **small})
+
+
+def make_reproductions_tiny() -> None:
+    """One model in place of the probe's, one run in place of the grid; and facts are found once."""
+    from toposcope.lab.reproduce import coupling, dynamics
+    from toposcope.lab.text import groups
+    from toposcope.runs.grid import grid, read_changes
+
+    facts = json.dumps(dynamics.checked())
+    dynamics.checked = lambda: json.loads(facts)
+    groups.ProbeConfig = make_probe  # type: ignore[assignment,misc]
+    groups.SIZES["demo"] = groups.Size("demo", 1, 0, STEPS, 1.0)
+    groups.GROUPS = (groups.Group("heads", "", "bytes", "rope", 2, ("slice",), 8, 2),)
+    coupling.grid = lambda size, seeds: grid(["count"], ["rope"], [0], changes=read_changes(SETTINGS))
+
+
 def _files(*names: str) -> tuple[str, ...]:
     """--json out.json and so on, by the ending."""
     return tuple(word for name in names for word in (f"--{Path(name).suffix[1:]}", name))
@@ -66,74 +126,99 @@ def _case(name: str, *arguments: str, out: tuple[str, ...], old: tuple[str, ...]
     return Case(name, (*arguments, *_files(*out)), out if old is None else old)
 
 
+TABLES, DRAWN = _files("o.json", "o.csv", "o.html"), ("--figure", "o.svg")
 CASES = (
     _case("scan", "scan", "lm", out=("o.json", "o.csv", "o.html")),
     Case("scan, figure", ("scan", "lm", "--figure", "o.svg"), ("o.svg",)),
+    Case("scan, kept", ("scan", "lm", "--null", "--out", "kept", *_files("o.json"))),
     _case("check", "check", "lm", out=("o.json", "o.html")),
-    _case("inspect", "inspect", "lm", out=("o.json", "o.html"), old=()),
-    _case("spectrum", "spectrum", "rope", "--context", "64", out=("o.json", "o.html")),
+    _case("inspect", "inspect", "lm", out=("o.json", "o.csv", "o.html"), old=()),
+    _case("ls", "ls", "encodings", out=("o.json",)),
+    _case("cite", "cite", out=("o.json",), old=()),
     Case(
-        "flow",
-        (
-            "flow",
-            "--preset",
-            "collapse",
-            "--horizon",
-            "1",
-            "--tokens",
-            "3",
-            *_files("o.json", "o.html"),
-            "--out",
-            "o.npz",
-        ),
-        ("o.json", "o.html", "o.npz"),
+        "spectrum",
+        ("spectrum", "rope", "--context", "64", *_files("o.json", "o.html"), *DRAWN, "--plot", "p.png"),
+        ("o.json", "o.html", "o.svg", "p.png"),
     ),
-    _case("trace", "trace", "lm", *TEXTS, out=("o.json", "o.csv", "o.html")),
-    _case("loss", "loss", "lm", *TEXTS, "--encoding", "none", out=("o.json", "o.csv")),
-    _case("compare", "compare", "lm", "other", out=("o.json", "o.html")),
-    Case("report", ("report", "scan.json", "--html", "o.html"), ("o.html",)),
+    Case("flow", (*FLOW, *_files("o.json", "o.html"), "--out", "o.npz"), ("o.json", "o.html", "o.npz")),
+    Case("flow, pictures", (*FLOW, *DRAWN, "--plot", "p.png"), ("p.png",)),
+    Case("flow, movie", (*FLOW, "--movie", "o.gif"), ("o.gif",)),
+    Case("trace", ("trace", "lm", *TEXTS, *TABLES, *DRAWN), ("o.json", "o.csv", "o.html")),
+    Case("loss", ("loss", "lm", *TEXTS, "--encoding", "none", *TABLES, *DRAWN), ("o.json", "o.csv")),
+    _case("beside", "beside", "lm", "--text", "lm/text.txt", "--tokens", "8", out=("o.json", "o.html")),
+    Case("compare", ("compare", "lm", "other", *TABLES, *DRAWN), ("o.json", "o.html", "o.svg")),
+    Case("report", ("report", "scan.json", *_files("o.html", "o.json"), *DRAWN), ("o.html",)),
     Case(
         "ablate",
-        ("ablate", "lm", *TEXTS, "--heads", "0.0,1.1", "--out", "kept", *_files("o.json", "o.csv")),
+        ("ablate", "lm", *TEXTS, "--heads", "0.0,1.1", "--out", "kept", *TABLES, *DRAWN),
         ("o.json",),
     ),
+    Case("ablate, laboratory", ("ablate", "store/REMOVED/model", *TABLES), ("o.json", "o.html")),
     Case(
         "refine",
         (
             *("refine", "lm", "--out", "kept", "--text", "lm/text.txt", "--tokens", "8", "--steps", str(STEPS)),
-            *("--held-out", "2", *_files("o.json")),
+            *("--held-out", "2", *_files("o.json", "o.html")),
         ),
     ),
-    Case("train", (*TRAIN, "--store", "kept", *_files("o.json"))),
-    Case("train, no store", (*TRAIN, "--out", "kept/run", *_files("o.json"))),
+    Case("train", (*TRAIN, "--store", "kept", *_files("o.json")), runs=1),
+    Case("train, again", (*TRAIN, "--store", "store", *_files("o.html")), ("o.html",)),
+    Case("train, no store", (*TRAIN, "--out", "kept/run", *_files("o.json")), runs=1),
     Case(
         "sweep",
         (
-            *("sweep", "--tasks", "count", "--encodings", "none,rope", "--seeds", "1", "--workers", "1", *TINY),
+            *SWEEP,
             *("--store", "kept", *_files("o.json", "o.csv")),
         ),
         roles=("command", "worker"),
+        runs=2,
     ),
+    Case("sweep, again", (*SWEEP, "--store", "store", *TABLES), ("o.csv",)),
+    Case(
+        "reproduce coupling",
+        ("reproduce", "coupling", "--workers", "1", "--store", "store", *_files("o.json", "o.html")),
+        ("o.json",),
+    ),
+    Case(
+        "reproduce dynamics",
+        ("reproduce", "dynamics", "--workers", "1", "--store", "kept", "--markdown", "o.md", *_files("o.json")),
+        ("o.md",),
+        roles=("command", "worker"),
+        runs=1,
+    ),
+    Case("language-model probe", call=_train_a_probe, runs=1),
     Case("runs export", ("runs", "export", "o.csv", "--store", "store"), ("o.csv",)),
     Case("runs ls, repair", ("runs", "ls", "--store", "damaged", *_files("o.json"))),
     Case("runs rm", ("runs", "rm", "--yes", "--store", "store", "REMOVED")),
     Case("copy of a GGUF file", call=_keep_a_copy),
+    Case("addresses", call=_keep_the_addresses),
 )
 
 
 def prepare(template: Path, run: Callable[[Case], Any]) -> None:
     """What the commands need: two models, a text, a result, and a store with two runs; `run` does a command there."""
     for name, seed in (("lm", 5), ("other", 6)):
-        write_llama_lm(template / name, num_hidden_layers=2)
+        write_llama_lm(template / name, num_hidden_layers=LAYERS)
         if seed == 6:
             _nudge(template / name)
     (template / "lm" / "text.txt").write_text(TEXT * 12)
+    write_addresses(template / "sotu.tgz")
     run(Case("", ("scan", "lm", "--json", "scan.json")))
     for encoding in ("rope", "none"):
         words = [encoding if word == "rope" else word for word in TRAIN]
         run(Case("", (*words, "--store", "store")))
     run(Case("", (*TRAIN, "--store", "damaged")))
     (template / "damaged" / "index.sqlite").unlink()
+
+
+def write_addresses(path: Path) -> None:
+    """An archive as npm makes it."""
+    with tarfile.open(path, "w:gz") as archive:
+        for year in (1906, 1907):
+            said = json.dumps({"year": year, "text": TEXT}).encode()
+            member = tarfile.TarInfo(f"package/data/{year}.json")
+            member.size = len(said)
+            archive.addfile(member, io.BytesIO(said))
 
 
 def removed_key(template: Path) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import fnmatch
 import gc
 import os
 import resource
@@ -31,7 +32,7 @@ from pathlib import Path
 import numpy as np
 
 from tests.faults.mutations import damaged, pick
-from tests.faults.readers import READERS, Reader, Tree, quiet
+from tests.faults.readers import READERS, Reader, Tree, quiet, settle
 
 MEMORY = 1 << 30  # bytes beyond what the worker began with: some forty times the largest file here
 SECONDS = 20.0  # of processor time for one case
@@ -58,6 +59,7 @@ class Fuzz:
         quiet()
         warnings.simplefilter("ignore")
         self.scratch, self.seed, self.readers = scratch, seed, list(chosen)
+        settle(scratch / "sound")
         self.seeds: dict[str, list[Tree]] = {}
         for number, reader in enumerate(self.readers):
             place = scratch / f"seeds{number}"
@@ -72,9 +74,10 @@ class Fuzz:
     def case(self, number: int) -> tuple[Reader, Tree, np.random.Generator]:
         """The reader of a case and the files it is to read, one of them damaged."""
         random = np.random.default_rng([self.seed, number])
-        reader = self.readers[min(int(np.searchsorted(self._edges, random.random())), len(self.readers) - 1)]
+        drawn = min(int(np.searchsorted(self._edges, random.random())), len(self.readers) - 1)
+        reader = self.readers[number if number < len(self.readers) else drawn]  # first each once, then by shares
         tree = dict(pick(random, self.seeds[reader.name]))
-        name = pick(random, [name for name in reader.damage if name in tree])
+        name = pick(random, [name for each in reader.damage for name in tree if fnmatch.fnmatchcase(name, each)])
         tree[name] = damaged(random, tree[name], reader.mutations)
         return reader, tree, random
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import io
 import json
 import os
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from tests.faults import mutations as m
+from tests.faults.cases import SETTINGS
 from tests.unit.checkpoints.making import gguf_bytes, gguf_pair, gguf_string, gguf_tensor
 from tests.unit.checkpoints.test_fuzz import gguf_seeds, read_all, safetensors_seeds
 from tests.unit.tiny import CONFIG, write_llama
@@ -23,7 +25,7 @@ Tree = dict[str, bytes]
 
 @dataclass(frozen=True)
 class Reader:
-    """`seeds` makes directories of sound files; those named in `damage` are damaged, and `read` reads it all."""
+    """`seeds` makes directories of sound files; one that `damage` names is damaged, and `read` reads it all."""
 
     name: str
     seeds: Callable[[Path], list[Tree]]
@@ -48,19 +50,31 @@ def _named(name: str, contents: list[bytes]) -> Callable[[Path], list[Tree]]:
 def _safetensors(place: Path) -> None:
     from toposcope.checkpoints.safetensors_file import SafetensorsFile
 
-    read_all(place / "m.safetensors", SafetensorsFile)
+    _whole_and_rows(place / "m.safetensors", SafetensorsFile)
 
 
 def _gguf(place: Path) -> None:
     from toposcope.checkpoints.gguf_file import GgufFile
 
-    read_all(place / "m.gguf", GgufFile)
+    _whole_and_rows(place / "m.gguf", GgufFile)
 
 
 def _torch(place: Path) -> None:
     from toposcope.checkpoints.torch_file import TorchFile
 
-    read_all(place / "m.bin", TorchFile)
+    _whole_and_rows(place / "m.bin", TorchFile)
+
+
+def _whole_and_rows(path: Path, opener: Callable[[Path], Any]) -> None:
+    """Every tensor as a whole, and some rows of every table, which are to be the same."""
+    read_all(path, opener)
+    source = opener(path)
+    for name in source.names():
+        shape = source.info(name).shape
+        if len(shape) == 2 and shape[0]:
+            rows = np.array([shape[0] - 1, 0])
+            assert np.array_equal(source.read_rows(name, rows), source.read(name)[rows], equal_nan=True)
+    source.close()
 
 
 def _torch_seeds(zipped: bool) -> Callable[[Path], list[Tree]]:
@@ -199,7 +213,6 @@ def _gguf_model_seeds(_: Path) -> list[Tree]:
 
 
 def _lab_config() -> Any:
-    from tests.faults.cases import SETTINGS
     from toposcope.runs.grid import grid, read_changes
 
     return grid(["count"], ["rope@heads:0,none"], [0], changes=read_changes(SETTINGS))[0]
@@ -268,6 +281,120 @@ def _lab_checkpoint(place: Path) -> None:
     train.train(_lab_config(), place, stop_after=1)
 
 
+def _probe_config(cell: str = "slice") -> Any:
+    """A run of the language-model probe, tiny; its text is written beside the fuzz's files."""
+    from tests.faults.cases import STEPS
+    from toposcope.lab.text.config import ProbeConfig
+
+    text = str(_stays("text.txt"))
+    sizes = {"width": 8, "layers": 1, "ff": 8, "windows": 4, "length": 8, "batch": 2, "steps": STEPS}
+    return ProbeConfig(cell, "bytes", "rope", 2, text=text, other=text, **sizes)
+
+
+_SOUND: list[Path] = []
+
+
+def settle(place: Path) -> None:
+    """Where files lie that no case damages and that stay at one place, since runs and journals depend on them."""
+    from tests.unit.models.making import TEXT
+
+    place.mkdir()
+    (place / "text.txt").write_text(TEXT * 12)
+    write_llama(place / "scanned")
+    _SOUND[:] = [place]
+
+
+def _stays(name: str) -> Path:
+    return _SOUND[0] / name
+
+
+def _probe_seeds(scratch: Path) -> list[Tree]:
+    from toposcope.lab.text import probe
+
+    probe.run(_probe_config(), scratch / "probe", stop_after=2)
+    return [{"checkpoint.pt": (scratch / "probe" / "checkpoint.pt").read_bytes()}]
+
+
+def _probe(place: Path) -> None:
+    """Go on from the checkpoint, for no step."""
+    from toposcope.lab.text import probe
+
+    probe.run(_probe_config(), place, stop_after=1)
+
+
+def _reproduced_seeds(scratch: Path) -> list[Tree]:
+    """A store with a finished run of both reproductions."""
+    from toposcope.lab.text import probe
+    from toposcope.runs.directory import Job
+    from toposcope.runs.jobs import work
+    from toposcope.runs.store import Claim, Store
+
+    with Store(scratch / "kept") as store:
+        for kind, config in (("train", _lab_config()), (probe.KIND, _probe_config())):
+            claim = store.claim(Job(config.key(), kind, config.as_dict()))
+            assert isinstance(claim, Claim)
+            work(kind)(config.as_dict(), claim.directory, lambda _: None)
+            store.finish(claim)
+    files = {f"kept/{name}": content for name, content in _tree(scratch / "kept").items() if "model/" not in name}
+    kept = {name: content for name, content in files.items() if name.endswith(".json")}
+    return [kept, {**kept, "kept/index.sqlite": files["kept/index.sqlite"]}]
+
+
+def _reproduced(place: Path) -> None:
+    """Judge the claims, make the sweep's table and show the runs; nothing is trained, whatever is missing."""
+    from toposcope.cli import reproduce, runs, sweep
+    from toposcope.errors import ToposcopeError
+    from toposcope.lab.reproduce import coupling, dynamics
+    from toposcope.lab.text import groups
+    from toposcope.runs import local
+
+    store = str(place / "kept")
+    probe = _probe_config()
+    changed: list[tuple[Any, str, Any]] = [
+        (local, "run", lambda queue, **_: None),
+        (coupling, "grid", lambda size, seeds: [_lab_config()]),
+        (dynamics, "checked", list),
+        (groups, "grid", lambda size, seeds: {"heads": [probe]}),
+    ]
+    before = [(module, name, getattr(module, name)) for module, name, _ in changed]
+    for module, name, value in changed:
+        setattr(module, name, value)
+    refused, settings = None, [*SETTINGS]
+    try:
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            for read in (
+                lambda: reproduce.run(reproduce.What.coupling, store=store, json=str(place / "c.json")),
+                lambda: reproduce.run(reproduce.What.dynamics, store=store, json=str(place / "d.json")),
+                lambda: sweep.run(
+                    ["count"], ["rope@heads:0,none"], seeds="1", settings=settings, store=store, html=str(place / "s")
+                ),
+                lambda: runs.run(runs.Action.ls, store=store, json=str(place / "l.json")),
+                lambda: runs.run(runs.Action.show, [_lab_config().key()], store=store),
+                lambda: runs.run(runs.Action.show, [probe.key()], store=store),
+                lambda: _web_runs(place / "kept"),
+            ):
+                try:
+                    read()
+                except ToposcopeError as error:
+                    refused = error
+    finally:
+        for module, name, value in before:
+            setattr(module, name, value)
+    if refused is not None:
+        raise refused
+
+
+def _web_runs(store: Path) -> None:
+    from toposcope.web.library import Library
+    from toposcope.web.reports import report_of
+
+    library = Library(store)
+    for row in library.runs():
+        found = library.run(row["key"])["result"]
+        if found is not None and row["kind"] == "train":
+            report_of(found)
+
+
 def _refine_seeds(scratch: Path) -> list[Tree]:
     import torch
 
@@ -296,6 +423,28 @@ def _refine(place: Path) -> None:
     state.resume("diagonal", [parameter], torch.optim.Adam([parameter]))
     state.training("diagonal")
     state.seconds("diagonal")
+
+
+def _refined_seeds(scratch: Path) -> list[Tree]:
+    """A finished refinement, as the next call of the same command finds it."""
+    from tests.unit.report import making
+
+    with contextlib.redirect_stdout(io.StringIO()):
+        found = making.refined(making.language_model(scratch / "refined"))
+    return [{"result.json": json.dumps({**found, "options": _refined_options(found)}).encode()}]
+
+
+def _refined_options(found: Any) -> dict[str, Any]:
+    """Those of a call that gives nothing but the model."""
+    return {**found["options"], "model": "lm", "text": "wiki"}
+
+
+def _refined(place: Path) -> None:
+    from toposcope.cli import refine
+
+    numbers = {"tokens": 16, "steps": 4, "held_out": 3}
+    with contextlib.redirect_stdout(io.StringIO()):
+        refine.run("lm", str(place), text="wiki", html=str(place / "r.html"), json=str(place / "r.json"), **numbers)
 
 
 def _diagonal_seeds(scratch: Path) -> list[Tree]:
@@ -361,6 +510,38 @@ def _journal(place: Path) -> None:
 
     with Journal(place / "j.jsonl", ABOUT) as journal:
         journal.add({"what": "new"})
+
+
+def _scan_journal_seeds(scratch: Path) -> list[Tree]:
+    _scan(scratch)
+    return [{"kept/journal.jsonl": (scratch / "kept" / "journal.jsonl").read_bytes()}]
+
+
+def _scan(place: Path) -> None:
+    """Scan, going on from what is kept."""
+    from toposcope.cli import scan
+
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        scan.run(str(_stays("scanned")), null=True, layer_sums=False, context=32, out=str(place / "kept"), jobs=1)
+
+
+def _ablation_journal_seeds(scratch: Path) -> list[Tree]:
+    _ablate(scratch)
+    return [{"kept/journal.jsonl": (scratch / "kept" / "journal.jsonl").read_bytes()}]
+
+
+def _ablate(place: Path) -> None:
+    """Remove two heads, going on from what is kept."""
+    from tests.unit.models.making import write_llama_lm
+    from toposcope.cli import ablate
+
+    model = _stays("ablated")
+    if not model.exists():
+        model.mkdir()
+        write_llama_lm(model, num_hidden_layers=2)
+    words = {"tokens": 10, "sequences": 2, "heads": "0.0,1.1", "only": "text", "sample": 0}
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        ablate.run(str(model), text=str(_stays("text.txt")), out=str(place / "kept"), **words)
 
 
 def _store_seeds(scratch: Path) -> list[Tree]:
@@ -432,6 +613,123 @@ def _report(place: Path) -> None:
     assert "<script>alert(1)" not in text, "a word of the result became code"
 
 
+def _compare_seeds(scratch: Path) -> list[Tree]:
+    """Two results of a kind."""
+    trees = [tree["r.json"] for tree in _result_seeds(scratch)]
+    wanted = (b"toposcope/scan/1", b"toposcope/trace/1", b"toposcope/ablate/1")
+    return [{"a.json": each, "b.json": each} for each in trees if any(word in each[:200] for word in wanted)]
+
+
+def _compare(place: Path) -> None:
+    from toposcope.cli import compare
+
+    with contextlib.redirect_stdout(io.StringIO()):
+        compare.run(str(place / "a.json"), str(place / "b.json"), csv=str(place / "c"), html=str(place / "c.html"))
+
+
+def _frames(place: Path) -> None:
+    from toposcope.frames import frame, tables
+
+    path = place / "r.json"
+    for name in tables(path):
+        frame(path, name)
+
+
+def _speeches_seeds(_: Path) -> list[Tree]:
+    return [{"sotu.json": json.dumps({"1906": "Gentlemen", "1907": "of the Senate", "2007": "é"}).encode()}]
+
+
+def _speeches(place: Path) -> None:
+    from toposcope.lab.text import sotu
+
+    sotu.speeches.cache_clear()
+    sotu.split(place / "sotu.json")
+
+
+def _archive_seeds(scratch: Path) -> list[Tree]:
+    from tests.faults.cases import write_addresses
+
+    write_addresses(scratch / "sotu.tgz")
+    inside = gzip.decompress((scratch / "sotu.tgz").read_bytes())  # damage past the checksum of gzip
+    return [{"sotu.tgz": (scratch / "sotu.tgz").read_bytes()}, {"sotu.tgz": inside}]
+
+
+def _archive(place: Path) -> None:
+    from toposcope.lab.text import sotu
+
+    os.environ["TOPOSCOPE_CACHE"] = str(place / "cache")
+    try:
+        sotu.split(sotu.fetch(place / "sotu.tgz"))
+    finally:
+        del os.environ["TOPOSCOPE_CACHE"]
+
+
+def _reference_seeds(scratch: Path) -> list[Tree]:
+    from tests.unit.models.making import write_llama_lm
+
+    (scratch / "lm").mkdir()
+    write_llama_lm(scratch / "lm", num_hidden_layers=1)
+    return [_tree(scratch / "lm")]
+
+
+def _reference(place: Path) -> None:
+    """The files of a model as transformers reads them."""
+    from toposcope.models.load import load_reference
+
+    load_reference(place, head=True)
+
+
+def _gguf_copy_seeds(scratch: Path) -> list[Tree]:
+    """What the cache keeps of a GGUF file, and the file."""
+    copy = _reference_seeds(scratch)[0]
+    return [{"m.gguf": _gguf_model_seeds(scratch)[0]["m.gguf"], **{f"copy/{name}": copy[name] for name in copy}}]
+
+
+def _gguf_copy(place: Path) -> None:
+    from toposcope.models import gguf_cache
+    from toposcope.models.load import load_reference
+
+    os.environ[gguf_cache.SETTING] = str(place / "cache")
+    try:
+        where = gguf_cache.directory_for(place / "m.gguf")
+        assert where is not None
+        where.parent.mkdir(parents=True)
+        (place / "copy").rename(where)
+        load_reference(place / "m.gguf", head=True)
+    finally:
+        del os.environ[gguf_cache.SETTING]
+
+
+def _smiles_seeds(_: Path) -> list[Tree]:
+    from toposcope.models.smiles import TELLING
+
+    return [{"vocab.txt": "\n".join([*sorted(TELLING), *(f"[C{n}]" for n in range(400))]).encode()}]
+
+
+def _smiles(place: Path) -> None:
+    from toposcope.errors import ToposcopeError
+    from toposcope.models.smiles import is_smiles, smiles_tokenizer
+
+    if not is_smiles(place / "vocab.txt"):
+        raise ToposcopeError("no vocabulary of molecules: another tokenizer is tried")
+    smiles_tokenizer(place / "vocab.txt")("[CLS]CC(=O)Br")
+
+
+def _lock_seeds(_: Path) -> list[Tree]:
+    from toposcope.runs.lock import NAME
+
+    return [{NAME: json.dumps({"owner": "host:12", "since": "now"}).encode()}]
+
+
+def _lock(place: Path) -> None:
+    from toposcope.runs import lock
+
+    lock.holder(place)
+    held = lock.take(place, lock.here())
+    assert held is not None
+    held.close()
+
+
 def _web(place: Path) -> None:
     from toposcope.web.library import Library
     from toposcope.web.reports import policy_for, report_of
@@ -489,6 +787,9 @@ def _words(place: Path) -> None:
             read(text)
 
 
+OF_TRANSFORMERS = ("model.safetensors",)
+SETTINGS_OF_TRANSFORMERS = ("config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json")
+OF_A_COPY = tuple(f"copy/{name}" for name in (*OF_TRANSFORMERS, *SETTINGS_OF_TRANSFORMERS))
 READERS = (
     Reader(
         "safetensors",
@@ -515,6 +816,20 @@ READERS = (
     Reader("index.sqlite", _store_seeds, _store, ("index.sqlite",), m.DATABASE, 0.8),
     Reader("result, report", _result_seeds, _report, ("r.json",), m.JSON, 0.4),
     Reader("result, web", _result_seeds, _web, ("r.json",), m.JSON, 0.2),
+    Reader("result, compare", _compare_seeds, _compare, ("a.json",), m.JSON, 0.3),
+    Reader("result, frame", _result_seeds, _frames, ("r.json",), m.JSON, 0.6),
+    Reader("journal of a scan", _scan_journal_seeds, _scan, ("kept/journal.jsonl",), m.JOURNAL, 0.3),
+    Reader("journal of ablate", _ablation_journal_seeds, _ablate, ("kept/journal.jsonl",), m.JOURNAL, 0.3),
+    Reader("result of refine", _refined_seeds, _refined, ("result.json",), m.JSON, 0.4),
+    Reader("checkpoint of the probe", _probe_seeds, _probe, ("checkpoint.pt",), m.ARCHIVE, 0.5),
+    Reader("runs, judged", _reproduced_seeds, _reproduced, ("kept/*/*.json",), m.JSON, 0.2),
+    Reader("addresses", _speeches_seeds, _speeches, ("sotu.json",), m.JSON, 1),
+    Reader("addresses, archive", _archive_seeds, _archive, ("sotu.tgz",), m.BYTES, 1),
+    Reader("files of transformers", _reference_seeds, _reference, OF_TRANSFORMERS, m.SAFETENSORS, 0.15),
+    Reader("settings of transformers", _reference_seeds, _reference, SETTINGS_OF_TRANSFORMERS, m.JSON, 0.15),
+    Reader("copy of a GGUF file", _gguf_copy_seeds, _gguf_copy, OF_A_COPY, m.SAFETENSORS, 0.15),
+    Reader("vocabulary of molecules", _smiles_seeds, _smiles, ("vocab.txt",), m.BYTES, 0.5),
+    Reader("lock of a run", _lock_seeds, _lock, (".lock",), m.JSON, 0.5),
     Reader("words and texts", _words_seeds, _words, ("words.txt",), m.WORDS, 4),
 )
 

@@ -8,7 +8,8 @@ A fault is one fork of a process that has everything imported. After it:
 * every file under its final name is absent, the old one as a whole, or a new one as a whole;
 * an error of the disk ends in one sentence and exit code 2 (or is overcome), a signal in exit code 130 or 143;
   neither leaves a traceback, nor half a file under a temporary name where it could be removed;
-* the same command, given again, ends as an undisturbed one does, and repeats no step that had been saved.
+* the same command, given again, ends as an undisturbed one does, and repeats no training step and no layer of a scan
+  that had been saved.
 """
 
 from __future__ import annotations
@@ -73,6 +74,7 @@ class Walk:
         self.temporary.mkdir()
         tempfile.tempdir = str(self.temporary)
         _get_ready()
+        self.removed = ""
         cases.prepare(self.template, self._in_template)
         self.removed = cases.removed_key(self.template)
         self._warm_up()
@@ -94,7 +96,7 @@ class Walk:
         gc.freeze()  # collections in forks leave shared pages alone
 
     def _named(self, case: Case) -> Case:
-        words = tuple(self.removed if word == "REMOVED" else word for word in case.arguments)
+        words = tuple(word.replace("REMOVED", self.removed) for word in case.arguments)
         return Case(case.name, words, call=case.call)
 
     def _in_template(self, case: Case) -> None:
@@ -141,6 +143,7 @@ class Walk:
         code = 70
         try:
             os.setsid()
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # shells start background jobs without it
             os.chdir(where)
             out = os.open(self.words, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
             for number in (1, 2):
@@ -217,6 +220,11 @@ def _whole(path: Path, content: bytes, final: bytes) -> bool:
     if path.suffix == ".csv":  # of a sweep some of whose runs failed
         rows = [line.count(",") for line in content.decode().splitlines()]
         return content.endswith(b"\n") and content.split(b"\n")[0] == final.split(b"\n")[0] and len({*rows}) == 1
+    if path.suffix == ".html":  # the same of these two
+        return content.startswith(b"<!doctype html>") and content.endswith(b"</html>")
+    if path.suffix == ".md":
+        lines, wanted = content.splitlines(), final.splitlines()
+        return bool(lines and wanted) and (lines[0], lines[-1]) == (wanted[0], wanted[-1])
     if path.suffix == ".json":
         try:
             json.loads(content)
@@ -226,8 +234,8 @@ def _whole(path: Path, content: bytes, final: bytes) -> bool:
     return False
 
 
-def left_to_train(work: Path, case: Case) -> int | None:
-    """Steps that the next session has to make, from what is on the disk; None where the case trains nothing."""
+def left_to_do(work: Path, case: Case) -> int | None:
+    """Steps (or layers) that the next session has to make, from what is on the disk; None where none are counted."""
     import torch
 
     def saved(directory: Path) -> dict[str, Any]:
@@ -240,12 +248,15 @@ def left_to_train(work: Path, case: Case) -> int | None:
             return 0
         arms = saved(kept).get("arms", {})
         return sum(cases.STEPS - arms.get(arm, {}).get("step", 0) for arm in ("diagonal", "control"))
-    if case.name not in ("train", "train, no store", "sweep"):
+    if case.name == "scan, kept":
+        journal = kept / "journal.jsonl"
+        lines = journal.read_bytes().count(b"\n") if journal.exists() else 0
+        return cases.LAYERS - max(lines - 1, 0)
+    if not case.runs:
         return None
     runs = [path for path in kept.glob("*") if path.is_dir()]
-    number = 2 if case.name == "sweep" else 1
     done = sum(cases.STEPS if (run / "result.json").exists() else saved(run).get("step", 0) for run in runs)
-    return number * cases.STEPS - done
+    return case.runs * cases.STEPS - done
 
 
 def difference(work: Path, final: Tree, calm_rows: dict[str, Any]) -> list[str]:
@@ -264,7 +275,11 @@ def difference(work: Path, final: Tree, calm_rows: dict[str, Any]) -> list[str]:
 
 
 def _plain(name: str, content: bytes) -> Any:
-    """A file without what may differ: whether a run was trained by this very call."""
+    """A file without what may differ: whether a run was trained by this very call, which session read a tensor."""
+    if name.endswith("journal.jsonl"):
+        lines = [json.loads(line) for line in content.splitlines()]
+        read = {tensor: line for each in lines for tensor, line in each.pop("read", {}).items()}
+        return [{**each, "sha256": ""} for each in lines], read  # sums are of whole lines, and checked by the reader
     return content.replace(b'"trained_now": false', b'"trained_now": true') if name == "o.json" else content
 
 
@@ -326,7 +341,7 @@ class CaseWalk:
             return None
         found = judge(ended, plan, walk.work, self.calm)
         found += unlike(walk.work, self.before, self.final)
-        left = left_to_train(walk.work, case)
+        left = left_to_do(walk.work, case)
         finished = {path: path.stat().st_mtime_ns for path in walk.work.glob("kept/*/result.json")}
         again = walk.run(case, Plan())
         gone = case.name == "runs rm" and again.code == 2 and "no run in" in again.words
@@ -334,7 +349,7 @@ class CaseWalk:
             found.append(f"given again, exit code {again.code}: {again.words.strip()[-300:]}")
         found += [f"given again, {words}" for words in difference(walk.work, self.final, self.rows)]
         if left is not None and again.steps != left:
-            found.append(f"given again, {again.steps} steps were made where {left} were left")
+            found.append(f"given again, {again.steps} steps or layers were made where {left} were left")
         found += [f"{path} was made twice" for path, when in finished.items() if path.stat().st_mtime_ns != when]
         return [
             f"{case.name}: {plan.fault} at {plan.role} {plan.k} ({self._where(plan)}): {words}" for words in found
@@ -390,11 +405,16 @@ def _get_ready() -> None:
     import pkgutil
 
     import torch
+    from matplotlib.figure import Figure
 
     import toposcope
+    from toposcope.cli import ablate_lab
+    from toposcope.dynamics import plots
     from toposcope.lab import train
+    from toposcope.lab.text import probe
     from toposcope.refine import tune
     from toposcope.runs import local, store, worker
+    from toposcope.scanning import local as scanning
 
     os.environ["COLUMNS"] = "80"
     torch.set_num_threads(1)
@@ -403,14 +423,19 @@ def _get_ready() -> None:
             importlib.import_module(module.name)
     for name in (
         "transformers.models.llama.modeling_llama",
+        "matplotlib.backends.backend_agg",
         "matplotlib.backends.backend_svg",
         "matplotlib.font_manager",
     ):
         importlib.import_module(name)
-    train.SAVE_EVERY, train.GLANCE, tune.EVERY = cases.SAVED_EVERY, 8, cases.SAVED_EVERY
+    train.SAVE_EVERY = probe.SAVE_EVERY = tune.EVERY = cases.SAVED_EVERY
+    train.GLANCE, ablate_lab.SENTENCES = 8, 16
     train.fixed_sentences.__defaults__ = (16,)  # 2,000 in earnest
     store._now = lambda: "2026-01-01T00:00:00+00:00"
     torch.optim.Adam.step = _counted(torch.optim.Adam.step)  # AdamW's as well
+    scanning.layer_record = _counted(scanning.layer_record)
+    cases.make_reproductions_tiny()
+    plots.FRAMES, Figure.savefig = 2, _pictured(Figure.savefig)
     local.subprocess = SimpleNamespace(  # type: ignore[attr-defined]
         Popen=_Forked, DEVNULL=local.subprocess.DEVNULL, TimeoutExpired=local.subprocess.TimeoutExpired
     )
@@ -420,14 +445,26 @@ def _get_ready() -> None:
 
 
 def _counted(step: Any) -> Any:
-    """A step of an optimiser that is counted, in memory shared with the walk."""
+    """A step of an optimiser (or a layer of a scan) that is counted, in memory shared with the walk."""
 
-    def counted(self: Any, *given: Any, **named: Any) -> Any:
-        value = step(self, *given, **named)
+    def counted(*given: Any, **named: Any) -> Any:
+        value = step(*given, **named)
         struct.pack_into("<q", _steps, 0, struct.unpack("<q", _steps[:8])[0] + 1)
         return value
 
     return counted
+
+
+def _pictured(savefig: Any) -> Any:
+    """How a picture is written matters here, and not what it shows: only frames of a movie are drawn."""
+
+    def saved(self: Any, target: Any, *, format: str, **named: Any) -> None:
+        if format == "rgba":
+            savefig(self, target, format=format, **named)
+        else:
+            target.write(f"a picture as {format}\n".encode() * 4000)
+
+    return saved
 
 
 class _Forked:

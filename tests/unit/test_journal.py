@@ -94,6 +94,32 @@ def test_what_is_no_journal_is_left_alone(tmp_path: Path) -> None:
     assert path.read_text() == "a diary\nof mine\n"
 
 
+@pytest.mark.parametrize(
+    "change",
+    [('"n":1', '"n":2'), ('"n":1', '"n":NaN'), ('"n":1', '"m":1'), ('"sha256":"', '"sha256":"0'), ('"sha', '"')],
+)
+def test_a_changed_entry_is_refused_though_it_is_sound_json(tmp_path: Path, change: tuple[str, str]) -> None:
+    path = tmp_path / "journal.jsonl"
+    with Journal(path, ABOUT) as journal:
+        journal.add({"n": 1})
+    text = path.read_text()
+    head, entry = text.splitlines()
+    path.write_text(f"{head}\n{entry.replace(*change)}\n")
+    with pytest.raises(BadFile, match=r"line 2 .* is damaged"):
+        Journal(path, ABOUT)
+    path.write_text(text)
+    with Journal(path, ABOUT) as journal:
+        assert journal.entries == [{"n": 1}]
+
+
+def test_a_journal_without_sums_is_not_continued(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    Journal(path, ABOUT).close()
+    path.write_text(path.read_text().replace("journal/2", "journal/1"))
+    with pytest.raises(BadFile, match="of this version"):
+        Journal(path, ABOUT)
+
+
 def test_a_damaged_line_in_the_middle_is_named(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     with Journal(path, ABOUT) as journal:

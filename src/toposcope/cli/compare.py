@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,6 +22,9 @@ from toposcope.cli.common import (
     console,
     progress,
 )
+from toposcope.cli.stored import from_disk
+
+MAKE_AGAIN = "Was it written with --json, and not changed since? Make it again."
 
 
 def run(
@@ -43,10 +47,9 @@ def run(
     """
     if "numpy" not in sys.modules:  # matrices are small: threads inside BLAS would only get in the way
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    from toposcope.cli.compare_words import print_comparison
-    from toposcope.cli.pictures import checked_figure, write_pictures
+    from toposcope.cli.pictures import checked_figure
     from toposcope.errors import BadValue
-    from toposcope.results import emit_csv, emit_json, envelope
+    from toposcope.results import envelope
 
     started = time.perf_counter()
     checked_figure(figure)
@@ -61,7 +64,8 @@ def run(
         if layers:
             raise BadValue("--layers chooses layers of models; stored results are compared as they are.")
         one, two = (read_results([each])[0] for each in (a, b))
-        body = compare_results(one, two)
+        with from_disk(f"{a} or {b}", MAKE_AGAIN):
+            body = compare_results(one, two)
         about, names = None, [a, b]
     else:
         body, about, names = _models(a, b, layers, family, heads)
@@ -72,11 +76,22 @@ def run(
         options={"layers": layers, "family": family, "heads": heads},
         seconds=time.perf_counter() - started,
     )
+    with from_disk(f"{a} or {b}", MAKE_AGAIN) if stored[0] else nullcontext():
+        _show(result, head_table, json, csv, html, figure)
+
+
+def _show(
+    result: dict[str, Any], head_table: bool, json: str | None, csv: str | None, html: str | None, figure: str | None
+) -> None:
+    from toposcope.cli.compare_words import print_comparison
+    from toposcope.cli.pictures import write_pictures
+    from toposcope.results import emit_csv, emit_json
+
     if json:
         emit_json(result, json)
     if csv:
         emit_csv(result["heads"], csv)
-    written = write_pictures([result], html, figure, title=f"{names[0]} and {names[1]}")
+    written = write_pictures([result], html, figure, title=f"{result['a']} and {result['b']}")
     if json != "-" and csv != "-":
         out = console()
         print_comparison(out, result, every=head_table)

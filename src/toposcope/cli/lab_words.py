@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+REMOVE_RESULT = "Remove the run it is about ('toposcope runs rm KEY', or its result.json), and give this again."
 StoreOption = Annotated[str, typer.Option("--store", metavar="DIR", help="Directory that keeps the runs.")]
 ProfileOption = Annotated[
     str, typer.Option("--profile", metavar="NAME", help="Size and training: laptop-s, laptop-m, published, paper.")

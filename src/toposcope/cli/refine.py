@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from contextlib import nullcontext
 from typing import Annotated, Any
 
 import typer
 
 from toposcope.cli.common import HtmlOption, JsonOption, ModelArgument, console, progress
+from toposcope.cli.stored import from_disk
 
 
 def run(
@@ -60,6 +62,7 @@ def run(
     options = {"model": model, "text": text, "tokens": tokens, "held_out": held_out, **plain(settings)}
     place = Path(out)
     result = _finished(place, options)
+    kept = result is not None
     if result is None:
         content = read_text(text)
         edge = len(content) * 4 // 5
@@ -77,14 +80,17 @@ def run(
         save(place / "diagonal.safetensors", values, settings.form)
         result = envelope("refine", plain(found), about=about, options=options, seconds=time.perf_counter() - started)
         write_json(place / "result.json", result)
-        forget(place)
-    if json:
-        emit_json(result, json)
-    written = write_pictures([result], html, None, title=title_of(model, Path(result["subject"]["path"])))
-    if json != "-":
-        print_refine(console(), result, place)
-        for name in written:
-            console().print(f"  {name}", soft_wrap=True)
+    forget(place)  # also what a call left that was killed just before this
+    with (
+        from_disk(place / "result.json", "Remove it to tune again, or give another --out.") if kept else nullcontext()
+    ):
+        if json:
+            emit_json(plain(result), json)
+        written = write_pictures([result], html, None, title=title_of(model, Path(result["subject"]["path"])))
+        if json != "-":
+            print_refine(console(), result, place)
+            for name in written:
+                console().print(f"  {name}", soft_wrap=True)
 
 
 def _finished(place: Any, options: dict[str, Any]) -> dict[str, Any] | None:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from toposcope.cli.common import HtmlOption, JsonOption, console
-from toposcope.cli.lab_words import StoreOption, duration
+from toposcope.cli.lab_words import REMOVE_RESULT, StoreOption, duration
 from toposcope.cli.reproduce_dynamics import FACTS, dynamics
+from toposcope.cli.stored import from_disk
 from toposcope.cli.sweep_watch import Watcher
 
 if TYPE_CHECKING:
@@ -60,7 +61,9 @@ def run(
         result = _coupling(size, seeds, workers, store)
         markdown = markdown or str(Path(store) / "reproduce-coupling.md")
     if markdown:
-        write_text(Path(markdown), page(result))
+        with from_disk(store, REMOVE_RESULT):
+            text = page(result)
+        write_text(Path(markdown), text)
     if html:
         from toposcope.report import write_report
 
@@ -96,28 +99,31 @@ def _coupling(name: str, seeds: str | None, workers: int | None, where: str) -> 
     at_once = workers or local.cores()
     with Store(where) as store:
         store.repair()
-        log.print(_announcement(store, configs, size, at_once), soft_wrap=True)
+        with from_disk(where, REMOVE_RESULT):
+            first = _announcement(store, configs, size, at_once)
+        log.print(first, soft_wrap=True)
         with Watcher(log, configs) as watcher:
             local.run(Queue(store, jobs(configs), watch=watcher), workers=at_once)
         found = {config.key(): read_result(store.directory(config.key())) for config in configs}
         words = {key: row.words for key in found if (row := store.get(key)) is not None}
     results = [result for result in found.values() if result is not None]
-    evidence = Evidence(results)
     options = {"size": name, "seeds": len(chosen), "store": where}
-    seconds = time.perf_counter() - started
-    return envelope(
-        "reproduce",
-        {
+    with from_disk(where, REMOVE_RESULT):
+        evidence = Evidence(results)
+        body = {
             "what": "coupling",
             "profile": size.profile,
             "runs_done": len(results),
             "claims": judged_claims(CLAIMS, evidence),
             "table": table(evidence),
             "numbers": numbers(CLAIMS, evidence),
-        },
+        }
+    return envelope(
+        "reproduce",
+        body,
         about=None,
         options=options,
-        seconds=seconds,
+        seconds=time.perf_counter() - started,
         skipped=[{"what": key, "why": words.get(key)} for key, result in found.items() if result is None],
     )
 

@@ -6,7 +6,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from toposcope.cli.common import console
-from toposcope.cli.lab_words import duration
+from toposcope.cli.lab_words import REMOVE_RESULT, duration
+from toposcope.cli.stored import from_disk
 from toposcope.cli.sweep_watch import Watcher
 
 if TYPE_CHECKING:
@@ -40,14 +41,17 @@ def dynamics(name: str, seeds: str | None, workers: int | None, where: str) -> d
     by_group = groups.grid(size, chosen)
     configs = groups.in_order(by_group)
     results, words = _trained(configs, size.seconds, workers, where)
-    found = Found({group: [results[c.key()] for c in some if c.key() in results] for group, some in by_group.items()})
-    body: dict[str, Any] = {
-        "what": "dynamics",
-        "claims": [claim for claim in claims if claim["id"] != TRAINED] + trained_claims(found),
-        "runs_done": len(results),
-        "numbers": numbers(found),
-        "probe": {"size": name, "runs_done": len(results), "sizes": configs[0].as_dict(), "rows": rows(found)},
-    }
+    with from_disk(where, REMOVE_RESULT):
+        found = Found(
+            {group: [results[c.key()] for c in some if c.key() in results] for group, some in by_group.items()}
+        )
+        body: dict[str, Any] = {
+            "what": "dynamics",
+            "claims": [claim for claim in claims if claim["id"] != TRAINED] + trained_claims(found),
+            "runs_done": len(results),
+            "numbers": numbers(found),
+            "probe": {"size": name, "runs_done": len(results), "sizes": configs[0].as_dict(), "rows": rows(found)},
+        }
     options = {"size": name, "seeds": len(chosen), "store": where}
     skipped = [{"what": c.key(), "why": words.get(c.key())} for c in configs if c.key() not in results]
     seconds = time.perf_counter() - started
@@ -68,7 +72,9 @@ def _trained(
     jobs = [Job(config.key(), KIND, config.as_dict()) for config in configs]
     with Store(where) as store:
         store.repair()
-        log.print(_announcement(store, configs, guess, at_once), soft_wrap=True)
+        with from_disk(where, REMOVE_RESULT):
+            first = _announcement(store, configs, guess, at_once)
+        log.print(first, soft_wrap=True)
         with Watcher(log, configs) as watcher:
             local.run(Queue(store, jobs, watch=watcher), workers=at_once)
         found = {job.key: read_result(store.directory(job.key)) for job in jobs}

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from toposcope.cli.common import JsonOption, console
-from toposcope.cli.lab_words import StoreOption, cut, duration, percent, title
+from toposcope.cli.lab_words import REMOVE_RESULT, StoreOption, cut, duration, percent, title
+from toposcope.cli.stored import from_disk
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -127,7 +128,9 @@ def _show(store: Store, row: Row, json: str | None) -> None:
     out.print(
         f"{'state':10s} {row.status}{f', by process {row.owner}, last heard of {row.heartbeat}' if row.owner else ''}"
     )
-    for name, value in _lines(row):
+    with from_disk(directory, REMOVE_RESULT):
+        lines = _lines(row)
+    for name, value in lines:
         out.print(f"{name:10s} {value}", soft_wrap=True)
     if row.words:
         out.print("[bold]last words[/bold]")

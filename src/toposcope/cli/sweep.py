@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,6 +11,7 @@ import typer
 
 from toposcope.cli.common import CsvOption, HtmlOption, JsonOption, console
 from toposcope.cli.lab_words import (
+    REMOVE_RESULT,
     ProfileOption,
     QuirkOption,
     SetOption,
@@ -21,6 +22,7 @@ from toposcope.cli.lab_words import (
     duration,
     title,
 )
+from toposcope.cli.stored import from_disk
 from toposcope.cli.sweep_watch import Watcher
 
 if TYPE_CHECKING:
@@ -76,7 +78,7 @@ def run(
     from toposcope.runs.grid import grid, jobs, read_seeds, split_encodings, split_names
     from toposcope.runs.queue import Queue
     from toposcope.runs.store import Store
-    from toposcope.runs.table import table
+    from toposcope.runs.table import Cell, table
 
     if ray_address and engine is not Engine.ray:
         raise BadValue(
@@ -95,7 +97,8 @@ def run(
     with Store(store) as opened:
         opened.repair()
         at_once = workers or local.cores()
-        _announce(log, opened, configs, at_once, engine)
+        with from_disk(store, REMOVE_RESULT):
+            _announce(log, opened, configs, at_once, engine)
         with Watcher(log, configs) as watcher:
             queue = Queue(opened, jobs(configs), retries=retries, watch=watcher)
             try:
@@ -110,7 +113,8 @@ def run(
                 raise
         rows = [row for row in _rows(opened, configs) if row is not None]
         finished = [opened.directory(row.key) for row in rows if row.status == "done"]
-    cells = table((row.config, row.summary) for row in rows if row.status == "done" and row.summary)
+    with from_disk(store, REMOVE_RESULT):
+        cells = table((row.config, row.summary) for row in rows if row.status == "done" and row.summary)
     failed = [row for row in rows if row.status == "failed"]
     result = envelope(
         "sweep",
@@ -123,11 +127,13 @@ def run(
     if json:
         emit_json(result, json)
     if csv:
-        emit_csv([asdict(cell) for cell in cells], csv)
-    written = _write_report(html, result, finished)
+        emit_csv([asdict(cell) for cell in cells], csv, [each.name for each in fields(Cell)])
+    with from_disk(store, REMOVE_RESULT):
+        written = _write_report(html, result, finished)
     if json != "-" and csv != "-":
         out = console()
-        _print_cells(out, cells)
+        with from_disk(store, REMOVE_RESULT):
+            _print_cells(out, cells)
         _print_failed(out, failed)
         out.print(f"{duration(result['seconds'])}; {len(rows)} runs in {store}, see 'toposcope runs'", soft_wrap=True)
         for name in written:

@@ -111,10 +111,16 @@ def _as_gif(moving: Any, writer: Any) -> bytes:
     """matplotlib writes movies to a named file only; this one lives for a moment in a directory of its own."""
     import tempfile
 
-    with tempfile.TemporaryDirectory() as directory:
-        target = Path(directory) / "movie.gif"
-        moving.save(target, writer=writer, dpi=90)
-        return target.read_bytes()
+    try:
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as directory:
+            target = Path(directory) / "movie.gif"
+            moving.save(target, writer=writer, dpi=90)
+            return target.read_bytes()
+    except OSError as error:
+        raise BadValue(
+            f"cannot make the movie among temporary files: {error.strerror or error}. Free some space, or set TMPDIR "
+            "to another directory."
+        ) from error
 
 
 def require_matplotlib() -> Any:

@@ -80,6 +80,8 @@ def _refuse_giants(data: Mapping[str, Any], own: Mapping[str, Any], directory: P
     wide, layers = sizes["hidden_size"], sizes["num_hidden_layers"]
     if wide * max(sizes["vocab_size"], layers * sizes["intermediate_size"]) > room:
         raise BadConfig(f"{directory / CONFIG} describes a larger model than {WEIGHTS} holds.")
+    if not isinstance(own["seed"], int) or not 0 <= own["seed"] < 2**63:
+        raise BadConfig(f"{directory / CONFIG} says that its seed is {own['seed']!r:.40}; expected a whole number.")
     length = data["max_position_embeddings"]
     if not isinstance(length, int) or not 0 < length <= LONGEST:
         raise BadConfig(f"{directory / CONFIG} says that its length is {length!r:.40}; expected 1 to {LONGEST}.")

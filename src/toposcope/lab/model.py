@@ -25,6 +25,7 @@ from toposcope.lab.mix import Mix, parse_mix
 from toposcope.lab.quirks import Quirks
 
 EPS = 1e-5  # of every norm
+LARGEST = {"layers": 10_000, "heads": 10_000, "width": 1_000_000, "head_dim": 1_000_000, "ff": 10_000_000}
 Attend = Callable[..., tuple[Tensor, Tensor | None]]
 
 
@@ -52,6 +53,9 @@ class ModelConfig:
         for name in ("vocabulary", "classes", "length", "width", "layers", "heads", "ff"):
             if getattr(self, name) < 1:
                 raise BadValue(f"{name} must be at least 1, got {getattr(self, name)}.")
+        for name, most in LARGEST.items():  # before anything of that size is made, or looked at one by one
+            if (getattr(self, name) or 0) > most:
+                raise BadValue(f"{name} must be at most {most}, got {getattr(self, name):.3g}.")
         if self.reads not in ("pooled", "token"):
             raise BadValue(f"a task is read 'pooled' or 'token', got '{self.reads}'.")
         if self.head_dim is None and self.width % self.heads:

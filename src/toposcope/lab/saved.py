@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -46,5 +46,6 @@ def sound(directory: Path) -> Iterator[None]:
 
 
 def forget(directory: Path) -> None:
-    """Remove the state of a run that is finished."""
-    (directory / NAME).unlink(missing_ok=True)
+    """Remove the state of a run that is finished; where that cannot be done, the result stands all the same."""
+    with suppress(OSError):
+        (directory / NAME).unlink(missing_ok=True)

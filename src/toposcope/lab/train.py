@@ -63,6 +63,7 @@ def train(
     done = TrainResult.read(place)
     if done is not None:
         _own(done.key, config, place)
+        forget(place)  # a session may have been killed just before this
         return done
     place.mkdir(parents=True, exist_ok=True)
     with torch.random.fork_rng(devices=[]):

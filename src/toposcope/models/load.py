@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from toposcope.checkpoints import installed
-from toposcope.errors import BadConfig, BadFile, MissingExtra, NotFound, did_you_mean
+from toposcope.errors import BadConfig, BadFile, MissingExtra, NotFound, ToposcopeError, did_you_mean
 from toposcope.models.smiles import is_smiles, smiles_tokenizer
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.txt", "vocab.json", "spiece.model")
@@ -46,10 +46,20 @@ def load_reference(target: str | Path, *, head: bool = False, attention: str = "
     require("torch", "transformers")
     place = _place(path)
     with _quiet():
-        if place.gguf is not None:
-            place = _converted(place)
-        tokenizer = _tokenizer(place)  # first: it is small, and may be missing
-        return Reference(path, _model(place, head, attention), tokenizer)
+        if place.gguf is None:
+            return _reference(path, place, head, attention)
+        copy = _converted(place)
+        try:
+            return _reference(path, copy, head, attention)
+        except ToposcopeError as error:
+            if copy is place:
+                raise
+            raise BadFile(f"{error} It is a copy of {path}: remove the directory, and it is made anew.") from error
+
+
+def _reference(path: Path, place: _Place, head: bool, attention: str) -> Reference:
+    tokenizer = _tokenizer(place)  # first: it is small, and may be missing
+    return Reference(path, _model(place, head, attention), tokenizer)
 
 
 def locate(target: str | Path) -> Path:
@@ -158,6 +168,7 @@ def _untied(model: Any) -> dict[str, Any]:
 
 def _model(place: _Place, head: bool, attention: str) -> Any:
     import torch
+    from safetensors import SafetensorError
 
     if place.gguf is not None:
         require("gguf", "accelerate")
@@ -166,9 +177,9 @@ def _model(place: _Place, head: bool, attention: str) -> Any:
     try:
         built = _auto_class(place, head)
         model = built.from_pretrained(**place.arguments, dtype=torch.float32, attn_implementation=attention)
-    except (OSError, RuntimeError) as error:
+    except (OSError, RuntimeError, SafetensorError) as error:
         raise BadFile(f"transformers cannot read the weights in {place.directory} ({_brief(error)}).") from error
-    except (ValueError, KeyError, TypeError, AttributeError, ImportError) as error:
+    except Exception as error:  # what its configurations, and those of its parts, are checked by raises anything
         raise BadConfig(
             f"transformers cannot build the model of {place.directory} ({_brief(error)}). "
             "It must be a model that AutoModel knows."
@@ -209,7 +220,7 @@ def _tokenizer(place: _Place) -> Any:
         return smiles_tokenizer(place.directory / "vocab.txt")
     try:
         return AutoTokenizer.from_pretrained(**place.arguments)
-    except (OSError, RuntimeError, ValueError, KeyError, TypeError, AttributeError, ImportError) as error:
+    except Exception as error:  # the library behind it raises this very class
         raise NotFound(
             f"no tokenizer could be read in {place.directory} ({_brief(error)}). "
             "Copy the model's tokenizer files there."

@@ -141,7 +141,10 @@ class Meter:
         """Measure each removal on each sequence of the texts, and the whole model, where it has not been done."""
         wanted = sorted({self.checked(heads) for heads in removals})
         for text in self._chosen(on):
-            missing = {number: self._missing(wanted, text, number) for number in range(len(text.trials))}
+            missing = {
+                number: self._missing(wanted, text, number) or self._missing([()], text, number)
+                for number in range(len(text.trials))
+            }
             if any(missing.values()):
                 places = stand_ins(self.instrument, text.trials, self.method, seed=self.seed)
             for number, left in missing.items():

@@ -28,7 +28,8 @@ def smiles_tokenizer(vocabulary: Path) -> Any:
     from tokenizers.processors import TemplateProcessing
     from transformers import PreTrainedTokenizerFast
 
-    numbers = {word: number for number, word in enumerate(vocabulary.read_text(encoding="utf-8").split("\n")) if word}
+    words = vocabulary.read_text(encoding="utf-8", errors="replace").split("\n")
+    numbers = {word: number for number, word in enumerate(words) if word}
     made = Tokenizer(WordLevel(numbers, unk_token="[UNK]"))
     made.pre_tokenizer = Sequence([WhitespaceSplit(), Split(Regex(TOKEN), "isolated")])
     ends = [(name, numbers[name]) for name in ("[CLS]", "[SEP]")]

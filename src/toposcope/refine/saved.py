@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -102,5 +102,6 @@ class State:
 
 
 def forget(directory: str | Path) -> None:
-    """Remove the state of a run that is finished."""
-    (Path(directory) / NAME).unlink(missing_ok=True)
+    """Remove the state of a run that is finished; where that cannot be done, the result stands all the same."""
+    with suppress(OSError):
+        (Path(directory) / NAME).unlink(missing_ok=True)

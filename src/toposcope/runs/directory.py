@@ -6,6 +6,7 @@ when all work is done, so it is there as a whole or not at all.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from toposcope.files import write_bytes, write_json
 from toposcope.runs import lock
 
 RUN, RESULT = "run.json", "result.json"
+STATE = "checkpoint.pt"  # what the laboratory goes on from; of no use beside a result
 Report = Callable[[Mapping[str, Any]], None]
 
 
@@ -60,6 +62,13 @@ def tidy(directory: Path) -> None:
     """Remove what a killed process left half written. Only for the holder of the lock."""
     for litter in directory.glob(".*.tmp"):
         litter.unlink(missing_ok=True)
+
+
+def drop_state(directory: Path) -> None:
+    """Remove the state of a finished run where a process was killed between its result and that."""
+    if (directory / STATE).exists():
+        with contextlib.suppress(OSError):
+            (directory / STATE).unlink()
 
 
 def pack(directory: Path) -> dict[str, bytes]:

@@ -68,7 +68,7 @@ def take(directory: Path, owner: str) -> Lock | None:
 
 def holder(directory: Path) -> str:
     """The signature of whoever locked the directory last."""
-    with contextlib.suppress(OSError, ValueError):
+    with contextlib.suppress(OSError, ValueError, LookupError, TypeError, RecursionError):
         return str(json.loads((directory / NAME).read_text())["owner"])
     return "another process"
 

@@ -31,7 +31,7 @@ from typing import Any
 from toposcope._version import __version__
 from toposcope.errors import BadFile, BadValue, NotFound, ToposcopeError
 from toposcope.runs import lock
-from toposcope.runs.directory import Job, read_job, read_result, summary, tidy, write_job
+from toposcope.runs.directory import Job, drop_state, read_job, read_result, summary, tidy, write_job
 
 INDEX = "index.sqlite"
 _KEY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
@@ -184,6 +184,7 @@ class Store:
         directory, owner = self.directory(job.key), owner or lock.here()
         known = self.get(job.key)
         if known is not None and known.status == "done" and (result := read_result(directory)) is not None:
+            drop_state(directory)
             return Finished(result)  # nothing changes that any more: no lock is needed
         with said_plainly(self.path):
             directory.mkdir(parents=True, exist_ok=True)
@@ -194,6 +195,7 @@ class Store:
                 result = read_result(directory)
                 if result is not None:
                     self._done(job, result)
+                    drop_state(directory)
                     held.close()
                     return Finished(result)
                 tidy(directory)

@@ -72,7 +72,8 @@ class Found:
     def slower(self, group: str, cell: str, base: str) -> float | None:
         """The time of a step in units of the base cell's: the median over seeds."""
         one, other = self.of(group, cell), self.of(group, base)
-        ratios = sorted(one[s]["step_seconds"] / other[s]["step_seconds"] for s in one.keys() & other.keys())
+        pairs = [(one[s]["step_seconds"], other[s]["step_seconds"]) for s in one.keys() & other.keys()]
+        ratios = sorted(mine / theirs for mine, theirs in pairs if theirs)
         return ratios[len(ratios) // 2] if ratios else None
 
 

@@ -20,7 +20,7 @@ from toposcope.errors import BadValue
 from toposcope.files import write_json
 from toposcope.lab.batches import asked, loss_sum
 from toposcope.lab.export import export
-from toposcope.lab.saved import forget, restore, save
+from toposcope.lab.saved import forget, restore, save, sound
 from toposcope.lab.text.cells import Biases, Built, build
 from toposcope.lab.text.config import ProbeConfig
 from toposcope.lab.text.measure import draw, judged, measured
@@ -36,7 +36,9 @@ Report = Callable[[int, int, float], None]
 
 def work(config: Mapping[str, Any], directory: Path, report: Callable[[Mapping[str, Any]], None]) -> None:
     """A job of the run store: nothing where the result is there, else train or go on."""
-    if not (directory / RESULT).exists():
+    if (directory / RESULT).exists():
+        forget(directory)
+    else:
         run(
             ProbeConfig.from_dict(config),
             directory,
@@ -71,10 +73,12 @@ def _session(
     if found is not None:
         if found["key"] != config.key():
             raise BadValue(f"{place} holds another run ({found['key']}). Give each configuration a directory.")
-        model.load_state_dict(found["model"])
-        optimizer.load_state_dict(found["optimizer"])
-        generator.set_state(found["generator"])
-        step, curve, times = found["step"], found["history"]["curve"], found["history"]["times"]
+        with sound(place):
+            model.load_state_dict(found["model"])
+            optimizer.load_state_dict(found["optimizer"])
+            generator.set_state(found["generator"])
+            step = range(config.steps + 1).index(found["step"])
+            curve, times = list(found["history"]["curve"]), list(found["history"]["times"])
 
     def keep() -> None:
         state = {"key": config.key(), "step": step, "model": model.state_dict(), "optimizer": optimizer.state_dict()}

