@@ -222,9 +222,3 @@ def _torchdiffeq(peer: Peer, where: Path, case: Case) -> Callable[[float, float]
 
 def _time(seconds: float) -> str:
     return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1e3:.1f} ms"
-
-
-if __name__ == "__main__":
-    from bench.row import table
-
-    print(table(measure()))

@@ -92,9 +92,3 @@ def _work(heads: int | None) -> str:
 
 def _goal() -> str:
     return f">= {GOAL}x, loss equal to {SAME:.0e}"
-
-
-if __name__ == "__main__":
-    from bench.row import table
-
-    print(table(measure()))

@@ -58,9 +58,3 @@ def _matrices(model: Model) -> dict[str, Any]:
         o_HDV = np.asarray(w.o_HDV, dtype=np.float32)
         found[f"o{number}"] = np.ascontiguousarray(o_HDV.transpose(1, 0, 2).reshape(o_HDV.shape[1], -1))
     return found
-
-
-if __name__ == "__main__":
-    from bench.row import table
-
-    print(table(measure()))

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from urllib.parse import urlsplit
 
-from bench.row import Row, table
+from bench.row import Row
 
 GOAL = 100.0  # ms for each answer while the hand moves
 CONTEXTS = [round(2 ** (4 + k / 3)) for k in range(49)]  # 16 to 1,048,576
@@ -86,7 +86,3 @@ def measure() -> list[Row]:
                 )
             )
     return rows
-
-
-if __name__ == "__main__":
-    print(table(measure()))
