@@ -48,6 +48,16 @@ def write_json(path: str | Path, value: Any) -> Path:
     return write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
+def make_directory(path: str | Path) -> Path:
+    """Make a directory, and those it lies in, where they are not there yet."""
+    target = Path(path)
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadValue(f"cannot make the directory {target}: {_reason(error)}") from error
+    return target
+
+
 def _write(target: Path, content: bytes) -> None:
     target = target.resolve()  # a link stays a link, and the file it points at is replaced
     if target.is_dir():

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from toposcope.errors import BadValue, NotFound
-from toposcope.files import write_bytes, write_json, write_text
+from toposcope.files import make_directory, write_bytes, write_json, write_text
 
 
 def names_in(directory: Path) -> list[str]:
@@ -150,3 +150,11 @@ def test_readers_see_the_old_file_or_the_new_one(tmp_path: Path) -> None:
     stop.set()
     reader.join()
     assert seen <= {(100_000, b"aa"), (100_000, b"bb")}
+
+
+def test_a_directory_that_cannot_be_made_is_told_in_a_sentence(tmp_path: Path) -> None:
+    made = make_directory(tmp_path / "a" / "b")
+    assert make_directory(made).is_dir()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BadValue, match=r"cannot make the directory .*file/inside"):
+        make_directory(tmp_path / "file" / "inside")

@@ -10,7 +10,7 @@ from safetensors.torch import save as to_bytes
 
 from toposcope._version import __version__
 from toposcope.checkpoints.families.lab import MODEL_TYPE
-from toposcope.files import write_bytes, write_json
+from toposcope.files import make_directory, write_bytes, write_json
 from toposcope.lab.model import EPS, ModelConfig, Transformer
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
@@ -18,8 +18,7 @@ WEIGHTS, CONFIG = "model.safetensors", "config.json"
 
 def export(model: Transformer, directory: str | Path, *, task: str | None = None, run: str | None = None) -> Path:
     """Write the model's directory: weights first, then the configuration that says how to read them."""
-    place = Path(directory)
-    place.mkdir(parents=True, exist_ok=True)
+    place = make_directory(directory)
     tensors = {name: tensor.detach().contiguous() for name, tensor in model.state_dict().items()}
     write_bytes(place / WEIGHTS, to_bytes(tensors, metadata={"format": "pt"}))
     write_json(place / CONFIG, {**description(model.config), "task": task, "run": run, "toposcope": __version__})

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from toposcope.errors import BadValue
+from toposcope.files import make_directory
 from toposcope.lab import probes
 from toposcope.lab.ablation import ablation_map
 from toposcope.lab.batches import accuracy, asked, loss_sum, parts, parts_worth, without_class_zero
@@ -65,7 +66,7 @@ def train(
         _own(done.key, config, place)
         forget(place)  # a session may have been killed just before this
         return done
-    place.mkdir(parents=True, exist_ok=True)
+    make_directory(place)
     with torch.random.fork_rng(devices=[]):
         return _session(config, place, report, stop_after)
 

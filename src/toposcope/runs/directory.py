@@ -15,7 +15,7 @@ from typing import Any
 
 from toposcope._version import __version__
 from toposcope.errors import BadFile
-from toposcope.files import write_bytes, write_json
+from toposcope.files import make_directory, write_bytes, write_json
 from toposcope.runs import lock
 
 RUN, RESULT = "run.json", "result.json"
@@ -34,7 +34,7 @@ class Job:
 
 def write_job(directory: Path, job: Job) -> None:
     """Say what the directory is for."""
-    directory.mkdir(parents=True, exist_ok=True)
+    make_directory(directory)
     if read_job(directory) != job:
         said = {"key": job.key, "kind": job.kind, "config": dict(job.config), "toposcope": __version__}
         write_json(directory / RUN, said)
@@ -91,7 +91,7 @@ def unpack(directory: Path, files: Mapping[str, bytes]) -> None:
         if parts.is_absolute() or ".." in parts.parts:
             raise BadFile(f"a worker sent a file named '{name}', which lies outside its run. Nothing was written.")
         target = directory.joinpath(*parts.parts)
-        target.parent.mkdir(parents=True, exist_ok=True)
+        make_directory(target.parent)
         write_bytes(target, files[name])
     if RESULT in files:
         for name in pack(directory).keys() - files.keys():

@@ -17,7 +17,7 @@ from torch import Tensor
 from toposcope import refine
 from toposcope._version import __version__
 from toposcope.errors import BadValue
-from toposcope.files import write_json
+from toposcope.files import make_directory, write_json
 from toposcope.lab.batches import asked, loss_sum
 from toposcope.lab.export import export
 from toposcope.lab.saved import forget, restore, save, sound
@@ -51,7 +51,7 @@ def run(
 ) -> dict[str, Any] | None:
     """The result, written to the directory; None where `stop_after` ended the session before the last step."""
     place = Path(directory)
-    place.mkdir(parents=True, exist_ok=True)
+    make_directory(place)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
         return _session(config, place, report, stop_after)
