@@ -144,7 +144,7 @@ def install(
 def save(path: str | Path, values: Mapping[int, Tensor], form: Form) -> Path:
     """Write the values of D by layer."""
     tensors = {f"layer.{number}.D": value.contiguous() for number, value in values.items()}
-    return write_bytes(path, to_bytes(tensors, metadata={"form": form, "format": "pt"}))
+    return write_bytes(path, to_bytes(tensors, metadata={"form": form}))  # of two words the order would be random
 
 
 def load(model: Any, path: str | Path) -> Installed:

@@ -17,7 +17,7 @@ from toposcope import refine
 from toposcope.errors import BadConfig, BadFile, BadValue
 from toposcope.lab.model import ModelConfig, Transformer
 from toposcope.models.what_if import encoding
-from toposcope.refine.diagonal import Diagonal
+from toposcope.refine.diagonal import Diagonal, save
 
 
 def _spread(installed: refine.Installed, seed: int = 0) -> None:
@@ -232,3 +232,8 @@ def test_what_cannot_be_done_is_said() -> None:
         gemma(**inputs("gemma2"))
     with pytest.raises(BadValue, match="layers 0 to 1"):
         refine.install(_lab(), layers=[2])
+
+
+def test_the_same_values_give_the_same_file_byte_by_byte(tmp_path: Path) -> None:
+    written = (save(tmp_path / "d.safetensors", {0: torch.ones(2, 3)}, "slice") for _ in range(20))
+    assert len({path.read_bytes() for path in written}) == 1
