@@ -1,8 +1,12 @@
-"""Run every row, print the table, write it as JSON: `python -m bench [ROW ...] [--json FILE] [--page FILE]`."""
+"""Run every row, print the table, write it as JSON: `python -m bench [ROW ...] [--json FILE] [--page FILE]`.
+
+Groups that are not named keep what an earlier run of the same version has written of them; each group is one run.
+"""
 
 from __future__ import annotations
 
 import argparse
+import json
 import platform
 from pathlib import Path
 from typing import Any
@@ -24,7 +28,7 @@ from bench import (
     web,
 )
 from bench.page import page
-from bench.row import spread_since, table
+from bench.row import Row, spread_since, table
 from toposcope._version import __version__
 from toposcope.files import write_json, write_text
 from toposcope.results import plain
@@ -48,7 +52,7 @@ ROWS = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="bench", description=__doc__)
+    parser = argparse.ArgumentParser(prog="bench", description=__doc__.splitlines()[0])
     parser.add_argument("rows", nargs="*", metavar="ROW", help=f"any of {', '.join(ROWS)}; all by default")
     parser.add_argument("--json", type=Path, default=Path("out/bench.json"))
     parser.add_argument("--page", type=Path, help="write the page of the documentation")
@@ -56,23 +60,31 @@ def main() -> None:
     unknown = set(chosen.rows) - set(ROWS)
     if unknown:
         parser.error(f"unknown row {sorted(unknown)[0]!r}; known: {', '.join(ROWS)}")
-    groups: list[dict[str, Any]] = []
+    groups = _earlier(chosen.json)
     for name in chosen.rows or ROWS:
         print(f"measuring {name} ...", flush=True)
         spread_since()
         rows = ROWS[name]()
-        groups.append({"name": name, "rows": rows, "spread": spread_since()})
+        groups[name] = {"name": name, "rows": rows, "spread": spread_since()}
         print(table(rows), flush=True)
     measured = {
         "toposcope": __version__,
         "python": platform.python_version(),
         "machine": platform.machine(),
-        "groups": groups,
+        "groups": [groups[name] for name in ROWS if name in groups],
     }
     chosen.json.parent.mkdir(parents=True, exist_ok=True)
     write_json(chosen.json, plain(measured))
     if chosen.page:
         write_text(chosen.page, page(measured))
+
+
+def _earlier(path: Path) -> dict[str, dict[str, Any]]:
+    """The groups of an earlier run of this version, by name."""
+    found = json.loads(path.read_text()) if path.exists() else {}
+    if found.get("toposcope") != __version__:
+        return {}
+    return {group["name"]: {**group, "rows": [Row(**row) for row in group["rows"]]} for group in found["groups"]}
 
 
 if __name__ == "__main__":

@@ -118,7 +118,8 @@ def _softmax(q: np.ndarray, k: np.ndarray) -> Row:
     error = np.abs(found.values - exact[:TOP]).max() / exact[0]
     return Row(
         f"top {TOP} singular values of causal attention after softmax, n = {SHORT}",
-        f"{seconds:.2f} s (unmasked {both_ways:.2f} s), {found.passes} passes, error {error:.0e}, residual "
+        f"{seconds:.2f} s (unmasked {both_ways:.2f} s), {found.rough_passes} passes in single precision and "
+        f"{found.passes} in double, error {error:.0e}, residual "
         f"{found.residuals.max() / found.values[0]:.0e} of the top; {peak / 2**20:.0f} MiB held",
         f"dense {dense:.1f} s, {SHORT**2 * 8 / 2**20:.0f} MiB a matrix",
         f"{dense / seconds:.1f}x dense (unmasked {dense_both_ways / both_ways:.1f}x)",

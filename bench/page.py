@@ -11,8 +11,8 @@ HEAD = """# How fast it is
 
 Every row compares our work with a peer's, or with a bound below which it cannot go; ours and the peer's are measured
 in turns in one run, on one thread, and the medians of processor time are shown. Trust ratios, not times. Packages of
-others have an environment of their own (`make peers`). This page is written by `make bench`; a group that was not
-measured in that run is not on it. Where a goal is not met, the reason stands below the table, with the bound.
+others have an environment of their own (`make peers`). This page is written by `make bench`; each group is one run,
+and one that was not measured is not on it. Where a goal is not met, the reason is below the table, with the bound.
 """
 
 

@@ -9,7 +9,8 @@ Toeplitz entries are given as one list over the offsets t = i - j from -(M-1) to
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import scipy.fft
@@ -21,19 +22,26 @@ from toposcope.errors import BadValue
 from toposcope.spectra.singular import factors, finite
 
 Array = NDArray[np.float64]
+Floats = NDArray[Any]  # of single or double precision
 Product = Callable[[Array], Array]
 
+_SINGLE = 1e4  # logits below this keep three digits of their exponentials in single precision
+_ROUGH = 1e-4  # how far a search goes with a rough form, whose noise is at 1e-6 of the top
 _CHUNK = 64  # rows per block of the running sums: about the head width balances both halves of the work
 
 
 @dataclass(frozen=True, eq=False)
 class Operator:
-    """A matrix known by its products: A x, A^T y and, where one pass gives both, (A x, A^T A x)."""
+    """A matrix known by its products: A x, A^T y and, where one pass gives both, (A x, A^T A x).
+
+    `rough` is nearly the same matrix, several times cheaper: a search may begin with it, and must not end there.
+    """
 
     shape: tuple[int, int]
     times: Product
     times_transposed: Product
     both: Callable[[Array], tuple[Array, Array]] | None = None
+    rough: Operator | None = None
 
     def with_gram(self, x: Array) -> tuple[Array, Array]:
         """A x and A^T A x."""
@@ -170,7 +178,8 @@ def softmax_operator(
     """The attention matrix softmax(Q K^T + B) as an operator; `band` rows of it exist at a time.
 
     Rows sum to one. A causal mask leaves row i the columns j <= i. One pass gives both P x and P^T P x, since
-    P^T P is the sum over bands of P_c^T P_c. O(n^2 h) a product, memory O(band * n).
+    P^T P is the sum over bands of P_c^T P_c. O(n^2 h) a product, memory O(band * n). In single precision, where
+    exponentials cost a tenth, it is its own rough form.
     """
     q_NR, k_MR = factors(q, k)
     rows, columns = len(q_NR), len(k_MR)
@@ -180,15 +189,14 @@ def softmax_operator(
     if b_T is not None and len(b_T) != rows + columns - 1:
         raise BadValue(f"a {rows} x {columns} Toeplitz matrix has {rows + columns - 1} entries, got {len(b_T)}.")
     starts = range(0, rows, band)
-    # row i of T is b over t = i, i-1, ...: a window of the reversed list
-    windows = None if b_T is None else np.lib.stride_tricks.sliding_window_view(b_T[::-1], columns)
 
-    def logits(queries: Array, keys: Array, start: int) -> Array:
+    def logits(queries: Floats, keys: Floats, bias_T: Floats | None, start: int) -> Floats:
         """The band of rows from `start` on, cut to the columns any of them sees."""
         stop = min(start + band, rows)
         seen = stop if causal else columns
         band_NM = queries[start:stop] @ keys[:seen].T
-        if windows is not None:
+        if bias_T is not None:  # row i of T is b over t = i, i-1, ...: a window of the reversed list
+            windows = np.lib.stride_tricks.sliding_window_view(bias_T[::-1], columns)
             band_NM += windows[rows - 1 - np.arange(start, stop), :seen]
         if causal:
             corner = band_NM[:, start:]
@@ -196,36 +204,43 @@ def softmax_operator(
         return band_NM
 
     # the logarithm of each row's sum becomes one more channel: a later pass is one product and one exponential
-    sums_N = np.concatenate([_log_sums(logits(q_NR, k_MR, start)) for start in starts])
+    sums_N = np.concatenate([_log_sums(logits(q_NR, k_MR, b_T, start)) for start in starts])
     q_more, k_more = np.column_stack([q_NR, -sums_N]), np.column_stack([k_MR, np.ones(columns)])
 
-    def probabilities(start: int) -> Array:
-        weights = logits(q_more, k_more, start)
-        return np.asarray(np.exp(weights, out=weights))
+    def operator(kind: type[np.float64] | type[np.float32]) -> Operator:
+        queries, keys = q_more.astype(kind), k_more.astype(kind)
+        bias_T = None if b_T is None else b_T.astype(kind)
 
-    def times(x: Array) -> Array:
-        parts = []
-        for start in starts:
-            weights = probabilities(start)
-            parts.append(weights @ x[: weights.shape[1]])
-        return np.concatenate(parts)
+        def probabilities(start: int) -> Floats:
+            weights = logits(queries, keys, bias_T, start)
+            return np.exp(weights, out=weights)
 
-    def times_transposed(y: Array) -> Array:
-        x = np.zeros((columns, *y.shape[1:]))
-        for start in starts:
-            weights = probabilities(start)
-            x[: weights.shape[1]] += weights.T @ y[start : start + band]
-        return x
+        def times(x: Array) -> Array:
+            given, parts = x.astype(kind), []
+            for start in starts:
+                weights = probabilities(start)
+                parts.append(weights @ given[: weights.shape[1]])
+            return np.concatenate(parts).astype(np.float64)
 
-    def both(x: Array) -> tuple[Array, Array]:
-        parts, gram = [], np.zeros_like(x)
-        for start in starts:
-            weights = probabilities(start)
-            parts.append(weights @ x[: weights.shape[1]])
-            gram[: weights.shape[1]] += weights.T @ parts[-1]
-        return np.concatenate(parts), gram
+        def times_transposed(y: Array) -> Array:
+            given, x = y.astype(kind), np.zeros((columns, *y.shape[1:]))
+            for start in starts:
+                weights = probabilities(start)
+                x[: weights.shape[1]] += weights.T @ given[start : start + band]
+            return x
 
-    return Operator((rows, columns), times, times_transposed, both)
+        def both(x: Array) -> tuple[Array, Array]:
+            given, parts, gram = x.astype(kind), [], np.zeros_like(x)
+            for start in starts:
+                weights = probabilities(start)
+                parts.append(weights @ given[: weights.shape[1]])
+                gram[: weights.shape[1]] += weights.T @ parts[-1]
+            return np.concatenate(parts).astype(np.float64), gram
+
+        return Operator((rows, columns), times, times_transposed, both)
+
+    largest = np.abs(q_more).max() * np.abs(k_more).max() + (0.0 if b_T is None else np.abs(b_T).max())
+    return replace(operator(np.float64), rough=operator(np.float32) if largest < _SINGLE else None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -234,13 +249,15 @@ class TopValues:
 
     `residuals[i]` is ||A^T u - s v|| for the found triplet, from products with A itself: a singular value lies
     within it of `values[i]`; near a well separated one the error is of the order of its square. `converged` says
-    whether all residuals are below the tolerance times the largest value. `passes` counts products with A^T A.
+    whether all residuals are below the tolerance times the largest value. `passes` counts products with A^T A,
+    `rough_passes` those with the rough form before them.
     """
 
     values: Array
     residuals: Array
     passes: int
     converged: bool
+    rough_passes: int = 0
 
     def __str__(self) -> str:
         state = "converged" if self.converged else "NOT converged"
@@ -269,12 +286,48 @@ def top_singular_values(
     if count < 1 or block < 1 or max_passes < 1:
         raise BadValue("count, block and max_passes must be at least 1.")
     random = np.random.default_rng(seed)
+    begin, rough_passes = random.standard_normal((columns, min(block, columns))), 0
+    if operator.rough is not None:
+        found = _search(operator.rough, begin, count, max(tolerance, _ROUGH), max_passes, random)
+        rough_passes, more = found.passes, min(max(block, count), found.basis.shape[1])
+        begin = found.basis @ found.weights[:, :more]
+    found = _search(operator, begin, count, tolerance, max_passes, random)
+    right = found.basis @ found.weights[:, :count]
+    if found.products:
+        left, images = (np.hstack(parts) @ found.weights[:, :count] for parts in zip(*found.products, strict=True))
+    else:
+        left, images = operator.with_gram(right)
+    values = np.linalg.norm(left, axis=0)
+    top = float(values.max(initial=0.0))
+    safe = np.where(values > 0, values, 1.0)
+    residuals = np.where(values > 0, np.linalg.norm(images / safe - right * values, axis=0), 0.0)
+    residuals = np.minimum(residuals, values)  # ||A v|| = s bounds the smallest singular value: one is within s of s
+    order = np.argsort(-values)
+    converged = len(values) == count and bool((residuals <= tolerance * top).all())
+    return TopValues(values[order], residuals[order], found.passes, converged, rough_passes)
+
+
+@dataclass(frozen=True, eq=False)
+class _Space:
+    """A Krylov space of A^T A: its orthonormal basis, Ritz vectors in it (largest first), and products with A."""
+
+    basis: Array
+    weights: Array
+    passes: int
+    products: list[tuple[Array, Array]]  # kept where a pass costs more than the memory they take
+
+
+def _search(
+    operator: Operator, begin: Array, count: int, tolerance: float, max_passes: int, random: np.random.Generator
+) -> _Space:
+    """Grow the space from the block `begin` until `count` Ritz values have converged, or for `max_passes`."""
+    columns, block = begin.shape
     held = np.empty((columns, 32), order="F")  # the basis fills its first columns; it doubles when full
     basis = held[:, :0]
     ritz = np.empty((0, 0))
-    fresh = _orthonormal(random.standard_normal((columns, min(block, columns))), basis)[0]
+    fresh = _orthonormal(begin, basis)[0]
     passes, weights = 0, np.empty((0, 0))
-    products: list[tuple[Array, Array]] = []  # kept where a pass costs more than the memory they take
+    products: list[tuple[Array, Array]] = []
     while passes < max_passes and fresh.shape[1]:
         left, image = operator.with_gram(fresh)
         passes += 1
@@ -303,20 +356,8 @@ def top_singular_values(
             if (rest <= 0.5 * tolerance * top * np.maximum(sizes, 1e-6 * top)).all():
                 break
         if not fresh.shape[1] and basis.shape[1] < min(count, columns):  # an invariant subspace: start afresh
-            fresh = _orthonormal(random.standard_normal((columns, min(block, columns))), basis)[0]
-    right = basis @ weights[:, :count]
-    if products:
-        left, images = (np.hstack(parts) @ weights[:, :count] for parts in zip(*products, strict=True))
-    else:
-        left, images = operator.with_gram(right)
-    values = np.linalg.norm(left, axis=0)
-    top = float(values.max(initial=0.0))
-    safe = np.where(values > 0, values, 1.0)
-    residuals = np.where(values > 0, np.linalg.norm(images / safe - right * values, axis=0), 0.0)
-    residuals = np.minimum(residuals, values)  # ||A v|| = s bounds the smallest singular value: one is within s of s
-    order = np.argsort(-values)
-    found = len(values) == count
-    return TopValues(values[order], residuals[order], passes, bool(found and (residuals <= tolerance * top).all()))
+            fresh = _orthonormal(random.standard_normal((columns, block)), basis)[0]
+    return _Space(basis, weights, passes, products)
 
 
 def _log_sums(logits_NM: Array) -> Array:

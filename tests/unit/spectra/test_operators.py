@@ -139,3 +139,19 @@ def test_mismatched_shapes_are_refused() -> None:
         operators.product(np.ones((3, 2)), np.ones((4, 2))) + operators.product(np.ones((3, 2)), np.ones((3, 2)))
     with pytest.raises(BadValue, match="at least 1"):
         top_singular_values(operators.product(np.ones((3, 2)), np.ones((4, 2))), 0)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("scale", "rough"), [(1.0, True), (1e5, False)])
+def test_a_search_that_begins_roughly_ends_exactly(causal: bool, scale: float, rough: bool) -> None:
+    """Single precision is where it begins, where logits are not too large for it; the values are those of float64."""
+    draw = np.random.default_rng(5).standard_normal
+    q, k, b = draw((90, 6)) * scale, draw((90, 6)), draw(179)
+    logits = q @ k.T + scipy.linalg.toeplitz(b[89:], b[89::-1])
+    logits = np.where(np.tri(90) > 0, logits, -np.inf) if causal else logits
+    weights = np.exp(logits - logits.max(axis=1, keepdims=True))
+    exact = scipy.linalg.svdvals(weights / weights.sum(axis=1, keepdims=True))
+    found = top_singular_values(operators.softmax_operator(q, k, b, causal=causal), 4, block=4)
+    assert (found.rough_passes > 0) == rough
+    assert found.converged
+    np.testing.assert_allclose(found.values, exact[:4], atol=1e-11 * exact[0])
