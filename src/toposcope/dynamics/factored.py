@@ -51,9 +51,9 @@ def sym_eigs(left: Array, right: Array, route: Literal["qr", "gram"] = "qr") -> 
     """Eigenvalues of sym(left @ right), ascending: min(d, 2r) of them, all others being zero.
 
     The QR route is accurate for every eigenvalue relative to the largest; it takes Cholesky's triangle where B is so
-    well conditioned that every eigenvalue, small ones too, keeps ten digits. The Gram route takes it always: right to
-    rounding for the large eigenvalues, wrong for those below about 1e-8 of the largest; use it where only the top
-    matters.
+    well conditioned that this moves no eigenvalue by more than about 1e-10 of itself. The Gram route takes it always:
+    right to rounding for the large eigenvalues, wrong for those below about 1e-8 of the largest; use it where only
+    the top matters.
     """
     d, r = left.shape
     if 2 * r >= d:  # nothing to gain from the factors

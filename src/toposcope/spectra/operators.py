@@ -239,7 +239,8 @@ def softmax_operator(
 
         return Operator((rows, columns), times, times_transposed, both)
 
-    largest = np.abs(q_more).max() * np.abs(k_more).max() + (0.0 if b_T is None else np.abs(b_T).max())
+    largest = np.linalg.norm(q_more, axis=1).max() * np.linalg.norm(k_more, axis=1).max()
+    largest += 0.0 if b_T is None else np.abs(b_T).max()
     return replace(operator(np.float64), rough=operator(np.float32) if largest < _SINGLE else None)
 
 

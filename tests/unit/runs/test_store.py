@@ -16,7 +16,7 @@ import pytest
 from toposcope.errors import BadFile, BadValue, NotFound
 from toposcope.files import write_json
 from toposcope.runs import lock
-from toposcope.runs.directory import Job, pack, read_job, unpack
+from toposcope.runs.directory import STATE, Job, pack, read_job, unpack
 from toposcope.runs.store import INDEX, Busy, Claim, Finished, Store, disk_is_full, said_plainly
 
 JOB = Job("00aa", "some:work", {"task": "distance", "seed": 0})
@@ -287,3 +287,8 @@ def test_files_travel_and_the_last_checkpoint_goes(tmp_path: Path) -> None:
     for name in ("../out", "/out"):
         with pytest.raises(BadFile, match="outside its run"):
             unpack(there, {name: b""})
+
+
+def test_the_state_that_a_store_clears_away_is_the_laboratorys() -> None:
+    saved = pytest.importorskip("toposcope.lab.saved", reason="the laboratory needs torch")
+    assert saved.NAME == STATE
