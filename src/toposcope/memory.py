@@ -7,16 +7,13 @@ from pathlib import Path
 from toposcope.errors import BadValue
 
 GIGABYTE = 1e9
+_ROOT = Path("/")
 
 
-def available() -> int | None:
-    """The bytes a process may still take, where the system says so (Linux)."""
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-    except OSError:
-        return None
-    said = next((line.split()[1] for line in lines if line.startswith("MemAvailable:")), None)
-    return None if said is None else 1024 * int(said)
+def available(root: Path = _ROOT) -> int | None:
+    """The bytes a process may still take, where the system says so (Linux): of the machine and of its cgroup."""
+    known = [each for each in (_machine(root), *_cgroups(root)) if each is not None]
+    return min(known, default=None)
 
 
 def foresee(needed: float, what: str, advice: str) -> None:
@@ -24,6 +21,59 @@ def foresee(needed: float, what: str, advice: str) -> None:
     there = available()
     if there is not None and needed > there:
         raise BadValue(
-            f"{what} would take about {needed / GIGABYTE:.1f} GB of memory, and {there / GIGABYTE:.1f} GB are free. "
+            f"{what} would take about {needed / GIGABYTE:,.1f} GB of memory, and {there / GIGABYTE:.1f} GB are free. "
             f"{advice}"
         )
+
+
+def _machine(root: Path) -> int | None:
+    try:
+        lines = (root / "proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    said = next((line.split()[1] for line in lines if line.startswith("MemAvailable:")), None)
+    return None if said is None else 1024 * int(said)
+
+
+def _cgroups(root: Path) -> list[int | None]:
+    """What the limits of this process's control groups leave, from its own group up to the root's (v2, then v1)."""
+    try:
+        lines = (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError):
+        return []
+    left = []
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        v1 = "memory" in controllers.split(",")
+        if controllers and not v1:
+            continue
+        base = root / "sys/fs/cgroup" / ("memory" if v1 else "")
+        limit, used = ("memory.limit_in_bytes", "memory.usage_in_bytes") if v1 else ("memory.max", "memory.current")
+        group = base / path.lstrip("/")
+        while True:
+            left.append(_left(group, limit, used))
+            if group in (base, group.parent):
+                break
+            group = group.parent
+    return left
+
+
+def _left(group: Path, limit: str, used: str) -> int | None:
+    """Limit less use, where the pages that only cache files do not count as used."""
+    most, now = _number(group / limit), _number(group / used)
+    if most is None or now is None:
+        return None
+    try:
+        stat = dict(line.split() for line in (group / "memory.stat").read_text(encoding="ascii").splitlines())
+        now -= int(stat.get("inactive_file", stat.get("total_inactive_file", 0)))
+    except (OSError, ValueError):
+        pass
+    return max(0, most - now)
+
+
+def _number(path: Path) -> int | None:
+    """The number in a file; None for "max", and where there is no such file."""
+    try:
+        return int(path.read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return None
