@@ -254,7 +254,7 @@ def _regime(system: System, w: Array, v: Array, count: int, linear_terms: bool) 
         q = np.eye(len(w)) if system.q_HRD is None else system.q_HRD[0]
         k = system.k_GRD[0]
         excess = rotary_excess(q, k, system.scale, system.rotary, count, system.causal)
-        seen = turned(system.rotary, q, 0, "query").T @ turned(system.rotary, k, 0, "key")
+        seen = system.scale * turned(system.rotary, q, 0, "query").T @ turned(system.rotary, k, 0, "key")
     return regime(
         seen + system.diagonal * np.eye(len(w)),
         v,

@@ -41,6 +41,12 @@ class HeadDynamics:
     metastable: bool | None
     rope: dict[str, Any] | None
 
+    @property
+    def ov_positivity(self) -> float | None:
+        """The sum of the eigenvalues of O V over the sum of their sizes, in [-1, 1]: 1 where the head only copies."""
+        sizes = float(np.abs(self.regime.eigenvalues).sum())
+        return float(self.regime.eigenvalues.sum().real) / sizes if sizes > 0 else None
+
     def as_dict(self) -> dict[str, Any]:
         """One flat record, in the order of the theory notes."""
         g = self.regime
@@ -51,7 +57,7 @@ class HeadDynamics:
             "causal": self.causal,
             "pe": self.pe,
             **g.record(self.robust),
-            "ov_positivity": self.symU["pos_mass"],
+            "ov_positivity": self.ov_positivity,
             "w_min": g.w_min,
             "w_max": g.w_max,
             "a_min": g.a_min,
@@ -85,11 +91,9 @@ def describe_head(
     seen = head
     if turn is not None:  # offset 0: only the attention factor is left of the rotation
         seen = replace(head, q=turned(turn, head.q, 0, "query"), k=turned(turn, head.k, 0, "key"))
-    system = reduce_head(seen)
-    setting = head_setting(layer, head)
-    if system.compressed and setting.rotary_excess:  # the bound is in the coordinates of O as stored
-        setting = replace(setting, rotary_excess=float("inf"))
-    found = decide(system, setting)
+    norm = layer.weights.input_norm
+    system = reduce_head(seen, centred=norm is not None and norm.kind == "layer")
+    found = decide(system, head_setting(layer, head))
     rope = None
     if turn is not None and rotary:
         facts = rotary_facts(head, turn, offsets_to_sample(context or DISPLAY_CONTEXT, causal=layer.spec.causal))
@@ -132,18 +136,11 @@ def head_setting(layer: Layer, head: Head) -> Setting:
         and encoding.exact_tables
     )
     rotary = rotary_of(layer, head)
-    excess = 0.0
-    if rotary is not None and rotary.decay_F is not None:
-        excess = float("inf")  # decay towards one side is growth towards the other
-    elif rotary is not None:
-        # |W_k - W_0| <= 2 scale |Q O||K O| at every offset, in the head's own coordinates
-        gain = rotary.attention_factor**2
-        excess = (
-            2 * gain * head.scale * float(np.linalg.norm(head.q @ head.o, 2) * np.linalg.norm(head.k @ head.o, 2))
-        )
     return Setting(
         causal=spec.causal,
-        rotary_excess=excess,
+        # At every offset |W_k - W_0| <= 2 scale |Q O||K O|, and that is never below lambda_min(sym W~): from weights
+        # alone T8 is silent on a rotary head. It speaks where a diagonal term is added (flow).
+        rotary_excess=0.0 if rotary is None else float("inf"),
         query_bias=_present(head.q_bias),
         linear_terms=rotary is not None and _present(head.k_bias),
         relative_bias=encoding.bias is not None or spec.reach is not None,

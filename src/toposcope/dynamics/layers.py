@@ -20,7 +20,7 @@ from toposcope.checkpoints.fold import fold
 from toposcope.checkpoints.view import Layer
 from toposcope.dynamics.factored import Factored
 from toposcope.dynamics.heads import outside_theorems, spectrum
-from toposcope.dynamics.reduction import Reduced, reduce_values
+from toposcope.dynamics.reduction import factor_size, numerical_rank, reduce_values
 from toposcope.dynamics.regime import Regime, Setting, decide
 
 Array = NDArray[np.float64]
@@ -62,14 +62,17 @@ class LayerDynamics:
 
 def layer_dynamics(layer: Layer, *, storage_error: float) -> LayerDynamics:
     """Sum the heads of one self-attention layer and decide what its first token (or consensus) does."""
-    outputs, values, bias = _summed(layer)
-    factors = Factored(outputs, values)
-    system = _system(layer, outputs, values)
-    drift = _drifts(outputs, values, bias)
+    parts = _summed(layer)
+    factors = parts.factors
+    norm = layer.weights.input_norm
+    system = reduce_values(
+        factors.right, factors.left, o_size=parts.output_size, centred=norm is not None and norm.kind == "layer"
+    )
+    drift = parts.drifts(system.rank)
     setting = Setting(
         causal=layer.spec.causal,
         norm=layer.spec.input_norm is not None,
-        value_bias=bool(np.any(bias != 0)),
+        value_bias=bool(parts.constant.any()),
         outside=(*outside_theorems(layer), *(("bias_drift",) if drift else ())),
     )
     found = decide(system, setting, several_heads=True)
@@ -81,7 +84,7 @@ def layer_dynamics(layer: Layer, *, storage_error: float) -> LayerDynamics:
         pe=layer.encoding.name,
         regime=found,
         robust=found.rule is not None and found.margin is not None and found.margin > storage_error,
-        rank_U=system.rank,
+        rank_U=numerical_rank(factors.right, factors.left) if "rank_deficient" in found.warnings else system.rank,
         rho_euler=float(np.abs(1 + spectra).max()) if len(spectra) else None,
         symU=spectrum(factors),
         drift=drift,
@@ -89,22 +92,50 @@ def layer_dynamics(layer: Layer, *, storage_error: float) -> LayerDynamics:
     )
 
 
-def _summed(layer: Layer) -> tuple[Array, Array, Array]:
-    """O' (d, R), V' (R, d) and the constant that values and output projection add, norms folded in."""
+@dataclass(frozen=True, eq=False)
+class _Summed:
+    """U = O' V' with norms folded in, the size of all outputs side by side, and what biases add."""
+
+    factors: Factored
+    output_size: tuple[float, float]
+    value_constant: Array
+    output_constant: Array
+
+    @property
+    def constant(self) -> Array:
+        return self.value_constant + self.output_constant
+
+    def drifts(self, rank: int) -> bool:
+        """Whether the constant may have a part outside range(U): then the first token drifts away for ever.
+
+        It has none where U is invertible, or where it comes through O' alone and no row of V' was left out.
+        """
+        invertible = rank == len(self.factors.left)
+        through_outputs = not self.output_constant.any() and rank == len(self.factors.right)
+        return bool(self.constant.any()) and not invertible and not through_outputs
+
+
+def _summed(layer: Layer) -> _Summed:
+    """The layer's value heads stacked, its outputs summed over each key-value group.
+
+    An error of the outputs, side by side of norm |O|, meets a value head in each of the g heads that share it: what
+    it does to O' is at most sqrt(g) |O| times its relative size.
+    """
     spec = layer.spec
-    per_group = spec.heads // spec.kv_heads
-    wide = spec.value_width
-    outputs, values = np.empty((spec.width, spec.kv_heads * wide)), np.empty((spec.kv_heads * wide, spec.width))
+    per_group, wide = spec.heads // spec.kv_heads, spec.value_width
+    folded = [fold(layer, head) for head in layer.heads]
+    outputs = np.concatenate([head.o for head in folded], axis=1)
+    firsts = folded[::per_group]
+    values = np.concatenate([head.v for head in firsts])
+    size = factor_size(outputs)
+    if per_group > 1:
+        outputs = outputs.reshape(spec.width, spec.kv_heads, per_group, wide).sum(axis=2).reshape(spec.width, -1)
     constant = np.zeros(spec.width)
-    for group in range(spec.kv_heads):
-        here = slice(group * wide, (group + 1) * wide)
-        first = fold(layer, layer.heads[group * per_group])
-        outputs[:, here], values[here] = first.o, first.v
-        for i in range(1, per_group):
-            outputs[:, here] += fold(layer, layer.heads[group * per_group + i]).o
+    for group, first in enumerate(firsts):
         if first.v_bias is not None:
-            constant += outputs[:, here] @ first.v_bias
-    return outputs, values, constant + _output_constant(layer)
+            constant += outputs[:, group * wide : (group + 1) * wide] @ first.v_bias
+    root = float(np.sqrt(per_group))
+    return _Summed(Factored(outputs, values), (root * size[0], root * size[1]), constant, _output_constant(layer))
 
 
 def _output_constant(layer: Layer) -> Array:
@@ -119,32 +150,6 @@ def _output_constant(layer: Layer) -> Array:
         if w.output_norm.bias is not None:
             constant = constant + w.output_norm.bias
     return constant if w.output_gain is None else constant * w.output_gain
-
-
-def _system(layer: Layer, outputs: Array, values: Array) -> Reduced:
-    """V~ on the smaller of the head side and the model side; LayerNorm's dead direction is taken out first."""
-    d, rows = outputs.shape
-    norm = layer.weights.input_norm
-    if norm is not None and norm.kind == "layer":
-        ones = np.ones((d, 1)) / np.sqrt(d)
-        basis = scipy.linalg.null_space(ones.T)
-        outputs, values = basis.T @ outputs, values @ basis
-        d -= 1
-    if rows >= d:
-        return reduce_values(outputs @ values, np.eye(d))
-    return reduce_values(values, outputs)
-
-
-def _drifts(outputs: Array, values: Array, bias: Array) -> bool:
-    """Whether the constant term has a part outside range(U): then the first token drifts away for ever."""
-    if not np.any(bias != 0):
-        return False
-    if outputs.shape[1] >= len(outputs):
-        whole = outputs @ values
-    else:  # range(O' V') = range(O' R^T) with V'^T = Q R: smaller than range(O') where the rows of V' are dependent
-        whole = outputs @ scipy.linalg.qr(values.T, mode="r", check_finite=False)[0][: len(values)].T
-    rest = bias - whole @ np.linalg.lstsq(whole, bias, rcond=1e-10)[0]
-    return bool(np.linalg.norm(rest) > 1e-8 * np.linalg.norm(bias))
 
 
 def stack_growth(layers: Sequence[LayerDynamics]) -> float | None:
@@ -186,8 +191,7 @@ def product_fits(layers: Iterable[Layer]) -> bool:
 
 def layer_factors(layer: Layer) -> Factored:
     """O' and V' of one layer, norms folded in."""
-    outputs, values, _ = _summed(layer)
-    return Factored(outputs, values)
+    return _summed(layer).factors
 
 
 def _phi(matrix: Array) -> Array:

@@ -5,13 +5,15 @@ null(V): x = O z + nu, nu never moves, and z follows the same kind of flow with
 
     V~ = V O,    W~ = scale (Q O)^T (K O),
 
-plus terms from nu in the logits. Where O V has rank below r the factors are first compressed to that rank.
+plus terms from nu in the logits. Only what is zero by structure is left out beforehand: rows of V and columns of O
+that are zero, what lies beyond the model's width, and the direction that LayerNorm's centring takes from every token.
+A singular value that is merely small stays in: with non-normal factors an eigenvalue of any size can hide behind it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import scipy.linalg
@@ -27,13 +29,15 @@ EPS = float(np.finfo(np.float64).eps)
 class Reduced:
     """A flow in its own coordinates.
 
-    `v` and `w` are V~ and W~. `v_norm` and `o_norm` are the 2-norms of the factors, by which a relative error of the
-    weights is measured; `rounding` is what float64 arithmetic may have put into V~. `frozen`: tokens have
-    a part outside range(O); `compressed` whether O V had to be reduced below the stored rank.
+    `v` and `w` are V~ and W~, `o` is the basis they are written in (x = o z). `v_norm` and `o_norm` are the 2-norms
+    of the factors, by which a relative error of the weights is measured; `rounding` bounds what float64 arithmetic
+    may have put into V~. `frozen`: tokens have a part outside range(o); `compressed`: zero rows of V or zero columns
+    of O were left out.
     """
 
     v: Array
     w: Array
+    o: Array
     v_norm: float
     o_norm: float
     rounding: float
@@ -60,43 +64,87 @@ def one_eigenvalue(symmetric: Array, index: int) -> float:
 
 
 def reduce_system(w: Array, v: Array) -> Reduced:
-    """A full system given by W and V in d dimensions: O is the identity."""
-    return _reduce(v, np.eye(len(v)), lambda o: o.T @ w @ o)
+    """A full system given by W and V in d dimensions: O is the identity, and no product is rounded."""
+    rounding = 8 * len(v) * EPS * float(np.linalg.norm(v))
+    return _structural(v, np.eye(len(v)), lambda o: o.T @ w @ o, spectral_norm(v), 1.0, rounding)
 
 
-def reduce_head(head: Head) -> Reduced:
-    """One head with its norms folded in."""
-    return _reduce(head.v, head.o, lambda o: head.scale * (head.q @ o).T @ (head.k @ o))
+def reduce_head(head: Head, *, centred: bool = False) -> Reduced:
+    """One head with its norms folded in; `centred` where that is a LayerNorm, past which no token's mean is seen."""
+    if centred and len(head.v) >= len(head.o):
+        head = replace(head, q=_off_mean(head.q), k=_off_mean(head.k), v=_off_mean(head.v), o=_off_mean(head.o.T).T)
+    return _reduce(head.v, head.o, lambda o: head.scale * (head.q @ o).T @ (head.k @ o), factor_size(head.o))
 
 
-def reduce_values(v: Array, o: Array) -> Reduced:
-    """A layer's O' V', whose heads share no single W: only V~ is formed, W~ is zero."""
-    return _reduce(v, o, lambda thin: np.zeros((thin.shape[1], thin.shape[1])))
+def reduce_values(v: Array, o: Array, *, o_size: tuple[float, float] | None = None, centred: bool = False) -> Reduced:
+    """A layer's O' V', whose heads share no single W: only V~ is formed, W~ is zero.
+
+    `o_size` is the `factor_size` that errors of the outputs are measured by, where O' is a sum of them.
+    """
+    if centred and len(v) >= len(o):
+        v, o = _off_mean(v), _off_mean(o.T).T
+    return _reduce(v, o, lambda thin: np.zeros((thin.shape[1], thin.shape[1])), o_size or factor_size(o))
 
 
-def _reduce(v: Array, o: Array, logits_in: Callable[[Array], Array]) -> Reduced:
-    d, r = o.shape
-    v_norm, o_norm = spectral_norm(v), spectral_norm(o)
-    rounding = 8 * d * EPS * float(np.linalg.norm(v)) * float(np.linalg.norm(o))
-    thin_v, thin_o = thin_factors(v, o)
-    # with r > d the rank cannot reach r: at rank d nothing is frozen, and V~ is U in another orthonormal basis
-    rank = len(thin_v)
-    return Reduced(
-        thin_v @ thin_o, logits_in(thin_o), v_norm, o_norm, rounding, frozen=rank < d, compressed=rank < min(d, r)
-    )
+def factor_size(matrix: Array) -> tuple[float, float]:
+    """The 2-norm and the Frobenius norm."""
+    return spectral_norm(matrix), float(np.linalg.norm(matrix))
+
+
+def numerical_rank(v: Array, o: Array) -> int:
+    """The number of singular values of O V above rounding."""
+    return len(thin_factors(v, o)[0])
 
 
 def thin_factors(v: Array, o: Array) -> tuple[Array, Array]:
-    """V and O themselves where O V has the rank of their width; else factors of O V of the rank it has."""
-    d, r = o.shape
+    """V and O themselves where O V has the rank of their width; else factors of O V of its numerical rank.
+
+    What this drops is small and not known to be zero: good for a picture of the flow, not for a verdict on it.
+    """
+    r = o.shape[1]
     if _surely_full(v @ v.T) and _surely_full(o.T @ o):
         return v, o
     # U = O V = (Q_o R_o)(R_v^T Q_v^T): its singular values are those of the small middle.
     q_o, r_o = scipy.linalg.qr(o, mode="economic", check_finite=False)
     q_v, r_v = scipy.linalg.qr(v.T, mode="economic", check_finite=False)
     left, sizes, right = np.linalg.svd(r_o @ r_v.T)
-    rank = int(np.sum(sizes > 8 * d * EPS * float(np.linalg.norm(v)) * float(np.linalg.norm(o))))
+    rank = int(np.sum(sizes > _rounding(v, o, float(np.linalg.norm(o)))))
     return (v, o) if rank == r else (right[:rank] @ q_v.T, q_o @ (left[:, :rank] * sizes[:rank]))
+
+
+def _reduce(v: Array, o: Array, logits_in: Callable[[Array], Array], o_size: tuple[float, float]) -> Reduced:
+    o_norm, o_frobenius = o_size
+    v_norm, rounding = spectral_norm(v), _rounding(v, o, o_frobenius)
+    if len(v) > len(o):  # wider than the model: U itself is the smaller matrix, and nothing is frozen
+        v, o = o @ v, np.eye(len(o))
+    return _structural(v, o, logits_in, v_norm, o_norm, rounding)
+
+
+def _structural(
+    v: Array, o: Array, logits_in: Callable[[Array], Array], v_norm: float, o_norm: float, rounding: float
+) -> Reduced:
+    """Leave out the products of a zero row of V or a zero column of O, and form V~ and W~ of the rest."""
+    kept = v.any(axis=1) & o.any(axis=0)
+    compressed = not kept.all()
+    if compressed:
+        v, o = v[kept], o[:, kept]
+    return Reduced(v @ o, logits_in(o), o, v_norm, o_norm, rounding, frozen=len(v) < len(o), compressed=compressed)
+
+
+def _rounding(v: Array, o: Array, o_frobenius: float) -> float:
+    """A bound for the error of V O or O V in float64, with room for what folding and reflecting did before."""
+    return 8 * max(o.shape) * EPS * float(np.linalg.norm(v)) * o_frobenius
+
+
+def _off_mean(rows: Array) -> Array:
+    """Rows (any, d) in an orthonormal basis of the d - 1 directions that a mean over coordinates does not see.
+
+    The reflection that takes the ones vector to the first axis is applied, and that axis left out.
+    """
+    d = rows.shape[1]
+    normal = np.full(d, 1 / np.sqrt(d))
+    normal[0] += 1.0  # the sign that cannot cancel
+    return (rows - np.outer(rows @ normal, 2 / (normal @ normal) * normal))[:, 1:]
 
 
 def _surely_full(gram: Array) -> bool:

@@ -9,6 +9,7 @@ The flow is dx_i/dt = V sum_j P_ij x_j with P = softmax of x_i^T W x_j. Names T1
 * T8: unmasked, a robust form with a margin w'; it gives an absorbing ball or growth beyond a threshold.
 
 A verdict carries its rule, its scope, whether it speaks of the model exactly, and a margin. All else is an index.
+`exact` also asks that what a theorem wants to be symmetric is so to the last bit, not merely up to rounding.
 """
 
 from __future__ import annotations
@@ -46,9 +47,9 @@ class Verdict(StrEnum):
 
 
 _MEANINGS = {
-    Verdict.CONVERGES: "what the head can move of every token goes to 0, from every start",
+    Verdict.CONVERGES: "what the head can move of every token goes to one point, 0 without a value bias",
     Verdict.DIVERGES: "tokens go to infinity",
-    Verdict.NOT_CONVERGENT: "almost every token that follows V alone goes to infinity",
+    Verdict.NOT_CONVERGENT: "some directions grow without bound",
     Verdict.BOUNDED: "all tokens end in a ball of known size",
     Verdict.DIVERGES_ABOVE: "once the largest token is beyond a known size it grows for ever",
     Verdict.INDETERMINATE: "no theorem decides",
@@ -60,12 +61,12 @@ _MEANINGS = {
 class Setting:
     """What surrounds W and V and decides which theorems may be used.
 
-    `rotary_excess` bounds sup_k |W_k - W_0| over visible offsets (0: no rotation). `query_bias` is a key-side weight
-    in the softmax (from b_q); `linear_terms` are logits linear in a token's own coordinates (b_k under rotation);
-    `relative_bias` any b_ij, a window included. `bilinear` is False where logits are not x^T W x (q/k norm,
-    soft-capping, MLA's latent norms). `norm` tells whether tokens are normalised on the way in, `value_bias` whether
-    values have a bias, and `outside` lists reasons why no theorem speaks of this layer exactly (post-norm, a norm on
-    the output).
+    `rotary_excess` bounds sup_k |W_k - W_0| over visible offsets (0: no rotation; infinite: no bound that helps T8).
+    `query_bias` is a key-side weight in the softmax (from b_q); `linear_terms` are logits linear in a token's own
+    coordinates (b_k under rotation); `relative_bias` any b_ij, a window included. `bilinear` is False where logits
+    are not x^T W x (q/k norm, soft-capping, MLA's latent norms). `norm` tells whether tokens are normalised on the
+    way in, `value_bias` whether values have a bias, and `outside` lists reasons why no theorem speaks of this layer
+    exactly (post-norm, a norm on the output).
     """
 
     causal: bool = True
@@ -100,7 +101,7 @@ class Regime:
     rule: str | None
     scope: str | None  # first_token | all_tokens | consensus | nu_zero
     exact: bool
-    margin: float | None
+    margin: float | None  # `statement` stays true below it; `not_convergent` may turn into `diverges`
     statement: str
     alpha: float | None  # largest and smallest real part of V's spectrum
     omega: float | None
@@ -162,17 +163,21 @@ def decide(system: Reduced, setting: Setting, *, several_heads: bool = False) ->
         warnings.append("rank_compressed")
     if facts.singular:
         warnings.append("rank_deficient")
-        return facts.result(Verdict.INDETERMINATE, None, None, False, None, "V O is singular", warnings)
-    # With norms, T5 and T6 survive as a change of each token's clock; a value bias breaks that (theory, section 2).
-    spectral_exact = not setting.outside and not (setting.norm and setting.value_bias)
-    if several_heads:
+        found = _first_token_grows(facts, "first_token" if setting.causal else "consensus")
+    elif several_heads:
         found = _layer(facts, setting)
     else:
-        found = _causal(facts) if setting.causal else _unmasked(facts, setting)
+        found = _causal(facts, setting) if setting.causal else _unmasked(facts, setting)
+        if system.compressed and setting.value_bias and found[0] in (Verdict.CONVERGES, Verdict.BOUNDED):
+            found = _undecided("the bias of a value that V leaves at zero may drive tokens away")
     verdict, rule, scope, margin, statement, certificate, distance = found
-    exact = verdict is not Verdict.INDETERMINATE and (
-        spectral_exact if rule in ("T5", "T6") else spectral_exact and not setting.norm
-    )
+    # With norms, T5 and T6 survive as a change of each token's clock; a value bias breaks that (theory, section 2).
+    exact = verdict is not Verdict.INDETERMINATE and not setting.outside and not (setting.norm and setting.value_bias)
+    if rule not in ("T5", "T6"):
+        exact = exact and not setting.norm
+    if rule is not None and rule[:2] in ("T3", "T4") and not facts.symmetric_by_structure(rule[2]):
+        warnings.append("symmetric_up_to_rounding")
+        exact = False
     if system.compressed and margin is not None:
         margin = 0.0  # another eigenvalue of either sign can appear with the smallest change of V or O
     return facts.result(verdict, rule, scope, exact, margin, statement, warnings, certificate, distance)
@@ -185,7 +190,7 @@ def _layer(facts: _Facts, setting: Setting) -> _Found:
     """A sum over heads: the first token follows dx/dt = U x + c, and so does any consensus of an unmasked layer."""
     if not setting.causal:
         return _first_token_grows(facts, "consensus")
-    verdict, rule, scope, margin, words, certificate, distance = _causal(facts)
+    verdict, rule, scope, margin, words, certificate, distance = _causal(facts, setting)
     if verdict is Verdict.CONVERGES:
         if "bias_drift" in setting.outside:
             return _undecided("a constant term outside range(U) lets the first token drift away", distance)
@@ -193,16 +198,21 @@ def _layer(facts: _Facts, setting: Setting) -> _Found:
     return verdict, rule, scope, margin, words, certificate, distance
 
 
-def _causal(facts: _Facts) -> _Found:
+def _causal(facts: _Facts, setting: Setting) -> _Found:
     """T6 and T5: the spectrum of V decides alone."""
     if facts.alpha < 0 or facts.omega > 0:
         distance = distance_to_line(facts.v, 0.0)
         if distance.lower > facts.rounding:
             margin = facts.weight_margin(distance.lower)
             if facts.alpha < 0:
-                words = "every eigenvalue of V O has negative real part: all tokens go to 0 (in range(O))"
+                words = (
+                    f"every eigenvalue of V O has negative real part: in range(O) all tokens go to {_limit(setting)}"
+                )
                 return Verdict.CONVERGES, "T6", "all_tokens", margin, words, None, distance
-            words = "every eigenvalue of V O has positive real part: the first token goes to infinity"
+            words = (
+                "every eigenvalue of V O has positive real part: the first token goes to infinity, unless it starts "
+                f"at {_limit(setting)}"
+            )
             return Verdict.DIVERGES, "T5", "first_token", margin, words, None, distance
         if facts.alpha < 0:
             return _undecided("the spectrum of V O is too near the imaginary axis", distance)
@@ -214,11 +224,19 @@ def _first_token_grows(facts: _Facts, scope: str) -> _Found:
         distance = best_line(facts.v, 0.0, facts.alpha)
         if distance.lower > facts.rounding:
             who = "the first token" if scope == "first_token" else "consensus"
-            words = f"V O has an eigenvalue with positive real part: {who} goes to infinity from almost every start"
+            words = (
+                f"V O has an eigenvalue with positive real part: {who} goes to infinity from almost every start "
+                "(within the margin the others may follow, and the verdict become diverges)"
+            )
             margin = facts.weight_margin(distance.lower)
             return Verdict.NOT_CONVERGENT, "T5", scope, margin, words, None, distance
         return _undecided("the spectrum of V O is too near the imaginary axis", distance)
-    return _undecided("no theorem applies")
+    return _undecided("V O is singular" if facts.singular else "no theorem applies")
+
+
+def _limit(setting: Setting) -> str:
+    """The point that V drives tokens to or from."""
+    return "-O (V O)^-1 b_v" if setting.value_bias else "0"
 
 
 def _unmasked(facts: _Facts, setting: Setting) -> _Found:
@@ -227,7 +245,7 @@ def _unmasked(facts: _Facts, setting: Setting) -> _Found:
     key_weight = setting.query_bias or setting.value_bias
     plain = setting.bilinear and not setting.rotary_excess and not setting.relative_bias and not setting.linear_terms
     if plain:
-        found = _definite(facts, scope, key_weight=key_weight)
+        found = _definite(facts, scope, _limit(setting), key_weight=key_weight)
         if found is not None:
             return found
     if setting.bilinear and not key_weight and not setting.linear_terms:
@@ -237,7 +255,7 @@ def _unmasked(facts: _Facts, setting: Setting) -> _Found:
     return _first_token_grows(facts, "consensus")
 
 
-def _definite(facts: _Facts, scope: str, *, key_weight: bool) -> _Found | None:
+def _definite(facts: _Facts, scope: str, limit_point: str, *, key_weight: bool) -> _Found | None:
     """T3 and T4: W positive, W V^-1 definite, and one of the two symmetric beyond doubt."""
     margin = min(facts.w_min / facts.w_norm, facts.a_least / (2 * facts.w_norm * facts.v_norm))
     if facts.w_min <= 0 or not facts.a_one_sign or margin <= 1e3 * facts.size * EPS:
@@ -251,17 +269,23 @@ def _definite(facts: _Facts, scope: str, *, key_weight: bool) -> _Found | None:
     if not (a_symmetric or w_symmetric):
         return None
     letter = "a" if a_symmetric else "b"
+    who = _restricted("all tokens", scope)
     if facts.a_max < 0 and facts.alpha < 0:
-        words = "W is positive and W V^-1 negative: all tokens go to 0"
+        words = f"W is positive and W V^-1 negative: {who} go to {limit_point}"
         return Verdict.CONVERGES, f"T3{letter}", scope, margin, words, None, None
     if facts.a_min > 0 and facts.omega > 0:
         words = (
-            "W and W V^-1 are positive: all tokens go to infinity, except at most one cluster of coinciding tokens"
+            f"W and W V^-1 are positive: {who} go to infinity, except at most one cluster of coinciding tokens"
             if a_symmetric
-            else "W and W V^-1 are positive: the largest token goes to infinity from every start but 0"
+            else f"W and W V^-1 are positive: of {who} the largest goes to infinity from every start but 0"
         )
         return Verdict.DIVERGES, f"T4{letter}", scope, margin, words, None, None
     return None
+
+
+def _restricted(who: str, scope: str) -> str:
+    """Who a statement about the unmasked flow speaks of: with a frozen part in the logits no theorem holds."""
+    return f"{who} that lie in range(O)" if scope == "nu_zero" else who
 
 
 def _robust(facts: _Facts, setting: Setting, scope: str) -> _Found | None:
@@ -286,10 +310,13 @@ def _robust(facts: _Facts, setting: Setting, scope: str) -> _Found | None:
     margin = w_prime / ((1 + root) * (facts.w_norm + excess) + root * float(np.linalg.norm(S @ facts.v, 2)))
     if sign < 0:
         certificate = Certificate(S, -S @ facts.v, w_prime, kappa / w_prime)
-        words = f"all tokens end within |x|^2 <= {certificate.bound:.3g} {unit}"
+        words = f"{_restricted('all tokens', scope)} end within |x|^2 <= {certificate.bound:.3g} {unit}"
         return Verdict.BOUNDED, "T8", scope, float(margin), words, certificate, None
     certificate = Certificate(S, S @ facts.v, w_prime, float(np.linalg.norm(S, 2)) / w_prime)
-    words = f"once max |x|_S^2 exceeds {certificate.bound:.3g} {unit} the largest token grows exponentially"
+    words = (
+        f"once max |x|_S^2 of {_restricted('all tokens', scope)} exceeds {certificate.bound:.3g} {unit} the largest "
+        "grows exponentially"
+    )
     return Verdict.DIVERGES_ABOVE, "T8", scope, float(margin), words, certificate, None
 
 
@@ -326,7 +353,7 @@ class _Facts:
         self.w_norm = float(np.linalg.norm(system.w, 2)) or 1.0
         w = scipy.linalg.eigvalsh((system.w + system.w.T) / 2)
         self.w_min, self.w_max = float(w[0]), float(w[-1])
-        mixed = system.v.T @ system.w
+        self._mixed = mixed = system.v.T @ system.w
         self._a = scipy.linalg.eigvalsh((mixed + mixed.T) / 2)
         self.a_min, self.a_max = float(self._a[0]), float(self._a[-1])
         doubt = 1e3 * self.size * EPS * self.v_norm * self.w_norm
@@ -335,8 +362,13 @@ class _Facts:
         self.asym_A, self.asym_W = _asymmetry(mixed), _asymmetry(system.w)
 
     def weight_margin(self, beta: float) -> float:
-        """The relative error in both V and O below which the verdict cannot change."""
-        return float(np.sqrt(1 + beta / self._factors) - 1) if self._factors else 0.0
+        """The relative error in both V and O that cannot move V~, known up to rounding, by beta."""
+        return float(np.sqrt(1 + (beta - self.rounding) / self._factors) - 1) if self._factors else 0.0
+
+    def symmetric_by_structure(self, letter: str) -> bool:
+        """Whether V^T W (case a) or W (case b) is symmetric to the last bit."""
+        matrix = self._mixed if letter == "a" else self.w
+        return bool(np.array_equal(matrix, matrix.T))
 
     def scalings(self, sign: int) -> list[Array]:
         """Candidates for S in T8: the identity, and sign * sym(W V^-1) where that is positive."""

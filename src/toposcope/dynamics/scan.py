@@ -143,7 +143,7 @@ def brief(head: HeadDynamics) -> dict[str, Any]:
         "growth_index": head.regime.growth_index,
         "spread_index": head.regime.spread_index,
         "pair_index": head.pair_index,
-        "ov_positivity": head.symU["pos_mass"],
+        "ov_positivity": head.ov_positivity,
     }
 
 

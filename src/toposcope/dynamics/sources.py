@@ -373,23 +373,25 @@ def _head_verdict(
     """What `regime` says of the head acting alone, with everything around it that decides which theorem may speak."""
 
     def verdict() -> Regime:
-        excess = 0.0
         seen = head
         if system.rotary is not None:
-            q, k = head.q @ head.o, head.k @ head.o
-            excess = rotary_excess(q, k, head.scale, system.rotary, count, system.causal)
             seen = replace(
                 head, q=turned(system.rotary, head.q, 0, "query"), k=turned(system.rotary, head.k, 0, "key")
             )
-        small = reduce_head(seen)
-        if system.diagonal and not small.compressed:
-            small = replace(small, w=small.w + system.diagonal * head.o.T @ head.o)
+        norm = layer.weights.input_norm
+        small = reduce_head(seen, centred=norm is not None and norm.kind == "layer")
+        excess = 0.0
+        if system.rotary is not None:
+            q, k = head.q @ small.o, head.k @ small.o
+            excess = rotary_excess(q, k, head.scale, system.rotary, count, system.causal)
+        if system.diagonal:
+            small = replace(small, w=small.w + system.diagonal * small.o.T @ small.o)
         own = head_setting(layer, head)
         plain = system.q_norm is None and system.softcap is None and layer.spec.kv_latent is None
         setting = replace(
             own,
             causal=system.causal,
-            rotary_excess=float("inf") if small.compressed and excess else excess,
+            rotary_excess=excess,
             linear_terms=position is not None or (_present(head.k_bias) and system.rotary is not None),
             relative_bias=used.bias is not None or system.reach is not None,
             bilinear=plain and (system.rotary is None or system.rotary.decay_F is None),

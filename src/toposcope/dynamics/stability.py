@@ -114,6 +114,7 @@ class _Sampler:
 
     def __init__(self, matrix: Array, norm: float) -> None:
         self._matrix, self._norm, self._gram = matrix, norm, matrix.T @ matrix
+        self._frobenius = float(np.linalg.norm(matrix))
         self._even, self._odd = matrix + matrix.T, matrix.T - matrix
 
     def surely_above(self, s: float, frequency: float, value: float) -> bool:
@@ -123,7 +124,9 @@ class _Sampler:
         shifted = np.empty((size, size), dtype=np.complex128, order="F")
         shifted.real = self._gram - s * self._even
         shifted.imag = -frequency * self._odd
-        room = 16 * size * EPS * (self._norm + np.sqrt(away)) ** 2
+        # Where Cholesky succeeds no eigenvalue is below -(n + 1) eps/2 times the trace (Rump 2006, real numbers);
+        # complex products and the forming of this matrix are within four times that.
+        room = 4 * (size + 4) * EPS * (self._frobenius + np.sqrt(size * away)) ** 2
         shifted[np.diag_indices(size)] += away - value * value - room
         return bool(scipy.linalg.lapack.zpotrf(shifted, lower=1, clean=0, overwrite_a=1)[1] == 0)
 
@@ -135,7 +138,7 @@ class _Sampler:
         diagonal = np.arange(size)
         gram[:, diagonal, diagonal] += np.abs(z[:, :, 0]) ** 2
         squares = np.linalg.eigvalsh(gram)[:, 0]
-        doubt = 16 * size * EPS * span**2
+        doubt = size * EPS * (16 * span**2 + self._frobenius**2)  # of the eigenvalue, and of the Gram matrix
         values = np.sqrt(np.maximum(squares, 0.0))
         floors = np.sqrt(np.maximum(squares - doubt, 0.0))
         coarse = doubt > 1e-3 * squares

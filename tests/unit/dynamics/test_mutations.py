@@ -257,8 +257,10 @@ def layers_are_dense(module: Any) -> bool:
     e1, e2, _ = np.eye(3)
     one = make_head(e2[None], e2[None], -e1[None], e1[:, None])
     other = make_head(e2[None], e2[None], 0 * e1[None], e2[:, None], index=1)
-    drifting = module.layer_dynamics(make_layer([one, other], o_bias=e2), storage_error=0.0)
-    return drifting.regime.verdict.value != "converges"
+    for heads in ([one, other], [one]):
+        if module.layer_dynamics(make_layer(heads, o_bias=e2), storage_error=0.0).regime.verdict.value == "converges":
+            return False
+    return True
 
 
 def twins_keep_spectra(module: Any) -> bool:
@@ -322,7 +324,13 @@ MUTATIONS = [
     Mutation(
         "T8: ball or growth", REGIME, "    if sign < 0:\n        cert", "    if sign > 0:\n        cert", balls_hold
     ),
-    Mutation("the margin", REGIME, "np.sqrt(1 + beta / self._factors) - 1", "beta / self._factors", margins_hold),
+    Mutation(
+        "the margin",
+        REGIME,
+        "np.sqrt(1 + (beta - self.rounding) / self._factors) - 1",
+        "beta / self._factors",
+        margins_hold,
+    ),
     Mutation(
         "asymmetry", REGIME, "np.linalg.norm(matrix - matrix.T)", "np.linalg.norm(matrix + matrix.T)", planted_rules
     ),
@@ -410,10 +418,10 @@ MUTATIONS = [
         layers_are_dense,
     ),
     Mutation(
-        "range(U)",
+        "drift through the outputs",
         "toposcope.dynamics.layers",
-        "whole = outputs @ scipy.linalg.qr(values.T",
-        "whole = outputs + 0 * outputs @ scipy.linalg.qr(values.T",
+        "not self.output_constant.any() and rank",
+        "rank",
         layers_are_dense,
     ),
     Mutation("the twin", "toposcope.dynamics.null", "return lower @", "return lower @ lower @", twins_keep_spectra),

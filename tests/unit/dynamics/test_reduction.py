@@ -7,7 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toposcope.dynamics.reduction import reduce_head, reduce_system, reduce_values, spectral_norm
+from toposcope.dynamics.reduction import (
+    numerical_rank,
+    reduce_head,
+    reduce_system,
+    reduce_values,
+    spectral_norm,
+    thin_factors,
+)
 
 from .systems import make_head, random_head, velocity, with_spectrum
 
@@ -39,20 +46,22 @@ def test_the_spectrum_is_that_of_the_whole(seed: int, d: int, r: int) -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(seeds, st.integers(2, 10), st.integers(1, 9), st.integers(0, 8))
-def test_compression_to_the_true_rank(seed: int, d: int, r: int, rank: int) -> None:
-    """O V of rank below r: the reduced system has that rank, the same non-zero spectrum and the same flow."""
+def test_only_zeros_of_structure_are_left_out(seed: int, d: int, r: int, rank: int) -> None:
+    """Zero rows of V go, with the non-zero spectrum unchanged; rank that is merely missing stays where it is."""
     random = np.random.default_rng(seed)
     r = min(r, d)
     rank = min(rank, r)
-    v = random.standard_normal((r, rank)) @ random.standard_normal((rank, d))
-    head = make_head(*(random.standard_normal((r, d)) for _ in range(2)), v, random.standard_normal((d, r)))
+    head = random_head(random, d, r)
+    head.v[random.permutation(r)[rank:]] = 0.0
     system = reduce_head(head)
-    assert system.rank == rank
-    assert system.compressed == (rank < r)
-    assert system.frozen == (rank < d)
+    assert (system.rank, system.compressed, system.frozen) == (rank, rank < r, rank < d)
     if rank:
         whole = largest(np.linalg.eigvals(head.o @ head.v), rank)
         assert as_one_set(np.linalg.eigvals(system.v), whole) <= 1e-5 * np.abs(whole).max()
+    product = random.standard_normal((r, rank)) @ random.standard_normal((rank, d))
+    low = make_head(head.q, head.k, product, head.o)
+    assert reduce_head(low).rank == (r if rank else 0)
+    assert numerical_rank(low.v, low.o) == rank == len(thin_factors(low.v, low.o)[0])
 
 
 @settings(max_examples=150, deadline=None)
@@ -76,26 +85,33 @@ def test_the_flow_is_the_same_in_both_coordinates(seed: int, r: int, more: int, 
 @settings(max_examples=100, deadline=None)
 @given(seeds, st.integers(1, 5), st.integers(1, 4))
 def test_compressed_coordinates_carry_the_flow_too(seed: int, rank: int, lost: int) -> None:
-    """The small logits in the thin basis are the large ones: checked through the velocity of x = O' z'."""
     random = np.random.default_rng(seed)
     r, d = rank + lost, rank + lost + 2
-    v = random.standard_normal((r, rank)) @ random.standard_normal((rank, d))
-    head = make_head(*(random.standard_normal((r, d)) for _ in range(2)), v, random.standard_normal((d, r)))
+    head = random_head(random, d, r)
+    head.o[:, random.permutation(r)[rank:]] = 0.0
     system = reduce_head(head)
-    whole = head.o @ head.v
-    left, sizes, right = np.linalg.svd(whole)
-    # any thin basis of range(O V) differs from the code's by an orthogonal matrix: compare invariants of (V~, W~)
-    thin_o, thin_v = left[:, :rank] * sizes[:rank], right[:rank]
-    w = head.scale * (head.q @ thin_o).T @ (head.k @ thin_o)
-    for ours, theirs in (
-        (system.v, thin_v @ thin_o),
-        (system.w, w),
-        (system.v.T @ system.w, (thin_v @ thin_o).T @ w),
-    ):
-        np.testing.assert_allclose(
-            np.linalg.svd(ours, compute_uv=False), np.linalg.svd(theirs, compute_uv=False), rtol=1e-6, atol=1e-9
-        )
-        assert np.trace(ours) == pytest.approx(np.trace(theirs), rel=1e-6, abs=1e-8 * np.linalg.norm(theirs))
+    z = random.standard_normal((4, rank))
+    large = velocity(z @ system.o.T, head.scale * head.q.T @ head.k, head.o @ head.v)
+    small = velocity(z, system.w, system.v)
+    np.testing.assert_allclose(small @ system.o.T, large, rtol=1e-8, atol=1e-8 * np.abs(large).max())
+
+
+@pytest.mark.parametrize("r", [2, 5, 7])
+def test_a_centred_head_loses_the_direction_of_the_mean(r: int) -> None:
+    """Q, K and V behind a LayerNorm do not see a token's mean: with r >= d one eigenvalue is zero by structure."""
+    random = np.random.default_rng(r)
+    d = 5
+    plain = random_head(random, d, r)
+    off = np.eye(d) - np.ones((d, d)) / d
+    head = make_head(plain.q @ off, plain.k @ off, plain.v @ off, plain.o)
+    system = reduce_head(head, centred=True)
+    assert system.rank == min(r, d - 1)
+    whole = np.linalg.eigvals(head.o @ head.v)
+    assert as_one_set(np.linalg.eigvals(system.v), largest(whole, system.rank)) <= 1e-8 * np.abs(whole).max()
+    seen = np.linalg.eigvalsh(system.w + system.w.T)
+    basis = system.o if r < d else np.linalg.svd(np.ones((1, d)))[2][1:].T
+    w = head.scale * (head.q @ basis).T @ (head.k @ basis)
+    np.testing.assert_allclose(seen, np.linalg.eigvalsh(w + w.T), atol=1e-9 * np.abs(seen).max())
 
 
 @pytest.mark.parametrize(("d", "r"), [(3, 5), (2, 8), (1, 4)])
