@@ -73,7 +73,11 @@ def reduce_head(head: Head, *, centred: bool = False) -> Reduced:
     """One head with its norms folded in; `centred` where that is a LayerNorm, past which no token's mean is seen."""
     if centred and len(head.v) >= len(head.o):
         head = replace(head, q=_off_mean(head.q), k=_off_mean(head.k), v=_off_mean(head.v), o=_off_mean(head.o.T).T)
-    return _reduce(head.v, head.o, lambda o: head.scale * (head.q @ o).T @ (head.k @ o), factor_size(head.o))
+
+    def logits_in(o: Array) -> Array:
+        return head.scale * (head.q @ o).T @ (head.k @ o)
+
+    return _reduce(head.v, head.o, logits_in, factor_size(head.o), whole=len(head.v) > len(head.o))
 
 
 def reduce_values(v: Array, o: Array, *, o_size: tuple[float, float] | None = None, centred: bool = False) -> Reduced:
@@ -83,7 +87,7 @@ def reduce_values(v: Array, o: Array, *, o_size: tuple[float, float] | None = No
     """
     if centred and len(v) >= len(o):
         v, o = _off_mean(v), _off_mean(o.T).T
-    return _reduce(v, o, lambda thin: np.zeros((thin.shape[1], thin.shape[1])), o_size or factor_size(o))
+    return _reduce(v, o, _no_logits, o_size or factor_size(o), whole=len(v) >= len(o))
 
 
 def factor_size(matrix: Array) -> tuple[float, float]:
@@ -112,10 +116,17 @@ def thin_factors(v: Array, o: Array) -> tuple[Array, Array]:
     return (v, o) if rank == r else (right[:rank] @ q_v.T, q_o @ (left[:, :rank] * sizes[:rank]))
 
 
-def _reduce(v: Array, o: Array, logits_in: Callable[[Array], Array], o_size: tuple[float, float]) -> Reduced:
+def _no_logits(o: Array) -> Array:
+    return np.zeros((o.shape[1], o.shape[1]))
+
+
+def _reduce(
+    v: Array, o: Array, logits_in: Callable[[Array], Array], o_size: tuple[float, float], *, whole: bool
+) -> Reduced:
+    """`whole`: not V O but O V itself is looked at, because V has as many rows as the model is wide, or more."""
     o_norm, o_frobenius = o_size
     v_norm, rounding = spectral_norm(v), _rounding(v, o, o_frobenius)
-    if len(v) > len(o):  # wider than the model: U itself is the smaller matrix, and nothing is frozen
+    if whole:
         v, o = o @ v, np.eye(len(o))
     return _structural(v, o, logits_in, v_norm, o_norm, rounding)
 
