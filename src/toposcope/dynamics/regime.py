@@ -28,6 +28,7 @@ from toposcope.dynamics.stability import LineDistance, best_line, distance_to_li
 from toposcope.errors import BadValue
 
 Array = NDArray[np.float64]
+LARGEST = 1e60  # the norm of V^T W, squared, must stay below 1e308
 
 
 class Verdict(StrEnum):
@@ -467,4 +468,9 @@ def _square(matrix: ArrayLike, name: str) -> Array:
         raise BadValue(f"{name} has shape {array.shape}; expected a square matrix.")
     if not np.isfinite(array).all():
         raise BadValue(f"{name} holds NaN or infinity; every verdict on it would be meaningless.")
+    if np.abs(array).max() > LARGEST:
+        raise BadValue(
+            f"{name} holds {np.abs(array).max():.3g}; products of entries above {LARGEST:g} overflow. Scale W and V "
+            "down: that changes no verdict."
+        )
     return array

@@ -608,6 +608,7 @@ def test_small_and_wide_heads(d: int, r: int) -> None:
     [
         (np.eye(2), np.full((2, 2), np.nan), "V holds NaN"),
         (np.full((2, 2), np.inf), np.eye(2), "W holds NaN or infinity"),
+        (np.eye(2), np.eye(2) * 1e61, "V holds 1e\\+61"),
         (np.eye(2), np.eye(3), "expected the same square shape"),
         (np.ones((2, 3)), np.eye(3), "expected a square matrix"),
         (np.eye(2), np.ones(2), "expected a square matrix"),
