@@ -195,6 +195,6 @@ def test_the_labs_unmasked_model_with_one_head(tmp_path: Path, wanted: str, verd
     with toposcope.load(tmp_path) as saved:
         found = [head.regime for head in scan(saved, workers=1).heads]
     assert applied.verdict == verdict
-    assert {(row.verdict.value, row.rule, row.scope) for row in found} == {(verdict, rule, "nu_zero")}
+    assert {(row.verdict.value, row.rule, row.scope) for row in found} == {(verdict, rule, "all_tokens")}
     biased = Transformer(ModelConfig(20, 7, 32, reads="token", width=16, layers=2, heads=1, ff=24))
     assert refine.apply(biased, "full", wanted).verdict in (None, "not_convergent")  # a trained bias: no T3, no T4

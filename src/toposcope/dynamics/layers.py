@@ -21,7 +21,7 @@ from toposcope.checkpoints.view import Layer
 from toposcope.dynamics.factored import Factored
 from toposcope.dynamics.heads import outside_theorems, spectrum
 from toposcope.dynamics.reduction import factor_size, numerical_rank, reduce_values
-from toposcope.dynamics.regime import Regime, Setting, decide
+from toposcope.dynamics.regime import BIAS_DRIFT, Regime, Setting, decide
 
 Array = NDArray[np.float64]
 MOST_PRODUCT_BYTES = 2_000_000_000  # the product over layers is formed only while its factors fit here
@@ -68,12 +68,12 @@ def layer_dynamics(layer: Layer, *, storage_error: float) -> LayerDynamics:
     system = reduce_values(
         factors.right, factors.left, o_size=parts.output_size, centred=norm is not None and norm.kind == "layer"
     )
-    drift = parts.drifts(system.rank)
+    drift = parts.drift(system.rank)
     setting = Setting(
         causal=layer.spec.causal,
         norm=layer.spec.input_norm is not None,
         value_bias=bool(parts.constant.any()),
-        outside=(*outside_theorems(layer), *(("bias_drift",) if drift else ())),
+        outside=(*outside_theorems(layer), *((drift,) if drift else ())),
     )
     found = decide(system, setting, several_heads=True)
     spectra = found.eigenvalues
@@ -87,7 +87,7 @@ def layer_dynamics(layer: Layer, *, storage_error: float) -> LayerDynamics:
         rank_U=numerical_rank(factors.right, factors.left) if "rank_deficient" in found.warnings else system.rank,
         rho_euler=float(np.abs(1 + spectra).max()) if len(spectra) else None,
         symU=spectrum(factors),
-        drift=drift,
+        drift=drift == BIAS_DRIFT,
         factors=factors,
     )
 
@@ -105,14 +105,24 @@ class _Summed:
     def constant(self) -> Array:
         return self.value_constant + self.output_constant
 
-    def drifts(self, rank: int) -> bool:
-        """Whether the constant may have a part outside range(U): then the first token drifts away for ever.
+    def drift(self, rank: int) -> str | None:
+        """The warning that the constant may have a part outside range(U): then the first token drifts away for ever.
 
-        It has none where U is invertible, or where it comes through O' alone and no row of V' was left out.
+        It has none by structure where U is invertible, or where it comes through O' alone and no row of V' was left
+        out. Where it has none up to rounding, as `refine` makes it, the verdict stands and is not exact.
         """
         invertible = rank == len(self.factors.left)
         through_outputs = not self.output_constant.any() and rank == len(self.factors.right)
-        return bool(self.constant.any()) and not invertible and not through_outputs
+        if not self.constant.any() or invertible or through_outputs:
+            return None
+        outputs, values = self.factors.left, self.factors.right
+        if len(values) >= len(outputs):
+            whole = outputs @ values
+        else:  # range(O' V') = range(O' R^T) with V'^T = Q R: less than range(O') where the rows of V' are dependent
+            whole = outputs @ scipy.linalg.qr(values.T, mode="r", check_finite=False)[0][: len(values)].T
+        rest = self.constant - whole @ np.linalg.lstsq(whole, self.constant, rcond=1e-10)[0]
+        far = np.linalg.norm(rest) > 1e-8 * np.linalg.norm(self.constant)
+        return BIAS_DRIFT if far else "bias_in_range_up_to_rounding"
 
 
 def _summed(layer: Layer) -> _Summed:

@@ -28,6 +28,7 @@ from toposcope.dynamics.stability import LineDistance, best_line, distance_to_li
 from toposcope.errors import BadValue
 
 Array = NDArray[np.float64]
+BIAS_DRIFT = "bias_drift"
 LARGEST = 1e60  # the norm of V^T W, squared, must stay below 1e308
 
 
@@ -193,7 +194,7 @@ def _layer(facts: _Facts, setting: Setting) -> _Found:
         return _first_token_grows(facts, "consensus")
     verdict, rule, scope, margin, words, certificate, distance = _causal(facts, setting)
     if verdict is Verdict.CONVERGES:
-        if "bias_drift" in setting.outside:
+        if BIAS_DRIFT in setting.outside:
             return _undecided("a constant term outside range(U) lets the first token drift away", distance)
         return verdict, "T5", "first_token", margin, "the first token goes to a fixed point", certificate, distance
     return verdict, rule, scope, margin, words, certificate, distance

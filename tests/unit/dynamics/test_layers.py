@@ -131,6 +131,12 @@ def test_the_example_of_the_notes() -> None:
     assert run.states[-1, 0, 1] == pytest.approx(45.0, rel=1e-6)
     assert run.states[-1, 1, 0] > 1.9  # the second token looks at the first alone, and its z stays
     assert drift_of(make_layer([head])) == (False, Verdict.CONVERGES)
+    inside = layer_dynamics(make_layer([head], o_bias=e1), storage_error=0.0).regime
+    assert (inside.verdict, inside.exact, inside.warnings) == (
+        Verdict.CONVERGES,
+        False,
+        ("bias_in_range_up_to_rounding",),
+    )
 
 
 def test_a_bias_of_values_that_never_move() -> None:
@@ -148,16 +154,26 @@ def test_a_bias_of_values_that_never_move() -> None:
     assert head_dynamics(make_layer([replace(alone, v_bias=None)]), 0, storage_error=0.0).regime.exact
 
 
-def test_an_output_bias_drifts_unless_u_is_invertible() -> None:
-    """Whether b_o lies in range(O) is a matter of its last bit, so it is not asked; a gain of 0 takes it away."""
+def test_a_constant_inside_the_outputs_and_outside_the_range_of_u() -> None:
+    """V' has dependent rows, so range(U) is smaller than range(O'): U = -e_1 e_1^T, O' = [e_1, e_2], b_o = e_2."""
+    e1, e2, _ = np.eye(3)
+    values, outputs = np.stack([-e1, 0 * e1]), np.stack([e1, e2], axis=1)
+    assert drift_of(make_layer(heads_for(values, outputs, 1), o_bias=e2)) == (True, Verdict.INDETERMINATE)
+    assert drift_of(make_layer(heads_for(values, outputs, 1), o_bias=e1))[0] is False
+    same = np.stack([-e1, -e1])  # range(U) is spanned by e_1 + e_2
+    assert drift_of(make_layer(heads_for(same, outputs, 1), o_bias=e1 + e2))[0] is False
+    assert drift_of(make_layer(heads_for(same, outputs, 1), o_bias=e1 - e2))[0] is True
+
+
+def test_the_output_gain_acts_on_the_bias_too() -> None:
+    """output = gain * (O P V x + b_o): with b_o in range(O) the constant stays in range(U)."""
     random = np.random.default_rng(2)
     head = random_head(random, 6, 2)
     inside = head.o @ random.standard_normal(2)
     gain = 0.1 + random.random(6)
     for options in ({"output_gain": gain}, {"output_norm": Norm("rms", 1e-6, gain)}):
-        assert drift_of(make_layer([head], o_bias=inside, **options))[0] is True
-        assert drift_of(make_layer([random_head(random, 6, 6)], o_bias=inside, **options))[0] is False
-    assert drift_of(make_layer([head], o_bias=np.eye(6)[0], output_gain=1.0 - np.eye(6)[0]))[0] is False
+        assert drift_of(make_layer([head], o_bias=inside, **options))[0] is False
+        assert drift_of(make_layer([head], o_bias=inside / gain, **options))[0] is True
     shifted = Norm("layer", 1e-6, gain, random.standard_normal(6))
     assert drift_of(make_layer([head], output_norm=shifted))[0] is True
 
