@@ -42,8 +42,8 @@ DRAGS = {
 
 
 @contextmanager
-def _serving() -> Iterator[http.client.HTTPConnection]:
-    """A server of its own with an empty store, and a connection to it that is kept open, as a browser keeps it."""
+def _serving() -> Iterator[tuple[http.client.HTTPConnection, str]]:
+    """A server of its own with an empty store; a connection to it that is kept open, as a browser keeps it; a cookie."""
     with tempfile.TemporaryDirectory() as place:
         command = [sys.executable, "-u", "-m", "toposcope", "serve", "--port", "0", "--store", f"{place}/runs"]
         with subprocess.Popen(command, cwd=place, stdout=subprocess.PIPE, text=True) as process:
@@ -52,14 +52,18 @@ def _serving() -> Iterator[http.client.HTTPConnection]:
                 found = re.search(r"http://\S+", process.stdout.readline())
                 assert found, "the server did not start"
                 address = urlsplit(found[0])
-                yield http.client.HTTPConnection(str(address.hostname), address.port or 80)
+                connection = http.client.HTTPConnection(str(address.hostname), address.port or 80)
+                connection.request("GET", f"/?{address.query}")  # the token becomes a cookie
+                opened = connection.getresponse()
+                opened.read()
+                yield connection, str(opened.headers["set-cookie"]).split(";")[0]
             finally:
                 process.terminate()
 
 
-def _milliseconds(connection: http.client.HTTPConnection, path: str) -> float:
+def _milliseconds(connection: http.client.HTTPConnection, cookie: str, path: str) -> float:
     before = time.perf_counter()
-    connection.request("GET", path)
+    connection.request("GET", path, headers={"Cookie": cookie})
     answer = connection.getresponse()
     body = answer.read()
     spent = time.perf_counter() - before
@@ -69,11 +73,11 @@ def _milliseconds(connection: http.client.HTTPConnection, path: str) -> float:
 
 def measure() -> list[Row]:
     rows = []
-    with _serving() as connection:
+    with _serving() as (connection, cookie):
         for paths in DRAGS.values():
-            _milliseconds(connection, paths[0])  # imports are not part of a drag
+            _milliseconds(connection, cookie, paths[0])  # imports are not part of a drag
         for name, paths in DRAGS.items():
-            taken = [_milliseconds(connection, path) for path in paths]
+            taken = [_milliseconds(connection, cookie, path) for path in paths]
             middle, worst = statistics.median(taken), max(taken)
             rows.append(
                 Row(

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -54,19 +51,6 @@ def launched() -> Iterator[Browser]:
             yield browser
         finally:
             browser.close()
-
-
-@contextmanager
-def serving(*arguments: str, here: Path) -> Iterator[str]:
-    """`toposcope serve` with these arguments, run in `here`; its address."""
-    command = [sys.executable, "-m", "toposcope", "serve", *arguments, "--port", "0"]
-    env = {**os.environ, "PYTHONUNBUFFERED": "1", "COLUMNS": "200"}
-    with subprocess.Popen(command, cwd=here, env=env, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        found = re.search(r"http://\S+", process.stdout.readline())
-        assert found
-        yield found[0].rstrip("/")
-        process.terminate()
 
 
 @dataclass

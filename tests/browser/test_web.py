@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
-from urllib.request import urlopen
 
 import pytest
 
-from tests.browser.browser import NARROW, WIDE, Visit, serving
+from tests.browser.browser import NARROW, WIDE, Visit
 from tests.unit.tiny import write_llama
 from tests.unit.web.making import HOSTILE, write_spectrum, write_store
+from tests.unit.web.running import Visitor, running
 
 expect = pytest.importorskip("playwright.sync_api", reason="playwright is not installed").expect
 pytestmark = pytest.mark.xdist_group("browser-web")
@@ -22,17 +22,18 @@ pytestmark = pytest.mark.xdist_group("browser-web")
 
 # ---------------------------------------------------------------- what the tests share
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a running server with a tiny model of a hostile name, a store and a result."""
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Visitor]:
+    """A visitor of a running server with a tiny model of a hostile name, a store and a result."""
     here = tmp_path_factory.mktemp("server")
     model = write_llama(here / f"tiny {HOSTILE}", num_hidden_layers=4)
     result = write_spectrum(here / "spectrum.json")
-    with serving(str(model), str(result), "--store", str(write_store(here / "runs")), here=here) as found:
-        yield found
+    store = write_store(here / "runs")
+    with running(here, str(model), str(result), "--store", str(store), "--port", "0") as (_, url):
+        yield Visitor(url)
 
 
 @pytest.fixture
-def opened(browser: Any, place: str) -> Iterator[Callable[..., Any]]:
+def opened(browser: Any, place: Visitor) -> Iterator[Callable[..., Any]]:
     """Opens pages, and complains at the end about console errors and requests to anywhere else."""
     wrong: list[str] = []
     contexts: list[Any] = []
@@ -54,10 +55,11 @@ def opened(browser: Any, place: str) -> Iterator[Callable[..., Any]]:
         page.on("pageerror", lambda error: wrong.append(f"error: {error}"))
         page.on(
             "request",
-            lambda asked: None if asked.url.startswith((place, "blob:", "data:")) else wrong.append(asked.url),
+            lambda asked: None if asked.url.startswith((place.place, "blob:", "data:")) else wrong.append(asked.url),
         )
         page.on("dialog", lambda dialog: wrong.append(f"dialog: {dialog.message}"))
-        page.goto(place + path)
+        page.goto(f"{place.place}{path}{'&' if '?' in path else '?'}token={place.token}")
+        assert "token" not in page.url
         return page
 
     yield open_page
@@ -66,9 +68,10 @@ def opened(browser: Any, place: str) -> Iterator[Callable[..., Any]]:
     assert wrong == []
 
 
-def data(place: str, path: str) -> Any:
-    with urlopen(place + path) as answer:
-        return json.load(answer)
+def data(place: Visitor, path: str) -> Any:
+    status, _, body = place.ask(path)
+    assert status == 200
+    return json.loads(body)
 
 
 def settled(page: Any, act: Callable[[], Any], address: str) -> dict[str, str]:
@@ -98,7 +101,7 @@ def drag(page: Any, selector: str, share: float) -> None:
     page.mouse.up()
 
 
-def model_id(place: str) -> str:
+def model_id(place: Visitor) -> str:
     return str(data(place, "/api/models")[0]["id"])
 
 
@@ -119,7 +122,7 @@ EXPLORERS = ("encoding", "flow", "model")  # with sliders and maps: every look i
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_pages_look_right_and_are_accessible(opened: Any, place: str, name: str) -> None:
+def test_pages_look_right_and_are_accessible(opened: Any, place: Visitor, name: str) -> None:
     path, ready = PAGES[name]
     page = opened(path.format(model=model_id(place)))
     page.wait_for_selector(ready)
@@ -151,7 +154,7 @@ def test_the_theme_is_switched_and_remembered(opened: Any) -> None:
 
 
 # ---------------------------------------------------------------- encodings
-def test_dragging_the_context_changes_what_is_shown(opened: Any, place: str) -> None:
+def test_dragging_the_context_changes_what_is_shown(opened: Any, place: Visitor) -> None:
     page = opened("/encoding")
     page.wait_for_selector("body[data-settled=true]")
     before = page.inner_text("#rho")
@@ -171,7 +174,7 @@ def shown(value: float) -> str:
     return f"{value:.4f}" if value >= 0.0995 else f"{float(f'{value:.3g}'):g}"
 
 
-def test_every_control_by_keyboard(opened: Any, place: str) -> None:
+def test_every_control_by_keyboard(opened: Any, place: Visitor) -> None:
     page = opened("/encoding?encoding=rope:base=10000&context=1024")
     page.wait_for_selector("body[data-settled=true]")
     for selector, key in (("#base", "End"), ("#head_dim", "ArrowRight"), ("#context", "ArrowLeft")):
@@ -189,7 +192,7 @@ def test_every_control_by_keyboard(opened: Any, place: str) -> None:
 
 
 @pytest.mark.parametrize("encoding", ["alibi", "t5", "xpos", "learned", "rope-partial"])
-def test_every_encoding_can_be_chosen(opened: Any, place: str, encoding: str) -> None:
+def test_every_encoding_can_be_chosen(opened: Any, place: Visitor, encoding: str) -> None:
     page = opened("/encoding?context=128")
     page.wait_for_selector("body[data-settled=true]")
     parameters = settled(page, lambda: page.select_option("#encoding", encoding), "/api/encoding")
@@ -212,7 +215,7 @@ def test_scaling_and_comparison(opened: Any) -> None:
     expect(page.locator("#norm .keys")).not_to_contain_text("kept")
 
 
-def test_the_data_can_be_saved(opened: Any, place: str) -> None:
+def test_the_data_can_be_saved(opened: Any, place: Visitor) -> None:
     page = opened("/encoding?context=512")
     page.wait_for_selector("body[data-settled=true]")
     with page.expect_download() as caught:
@@ -223,7 +226,7 @@ def test_the_data_can_be_saved(opened: Any, place: str) -> None:
 
 
 # ---------------------------------------------------------------- token flow
-def test_dragging_an_eigenvalue_changes_the_verdict(opened: Any, place: str) -> None:
+def test_dragging_an_eigenvalue_changes_the_verdict(opened: Any, place: Visitor) -> None:
     page = opened("/flow")
     page.wait_for_selector("body[data-settled=true]")
     expect(page.locator("#verdict-word")).to_have_text("converges, by T6")
@@ -263,7 +266,7 @@ def test_tokens_move(opened: Any) -> None:
     expect(page.locator("#play")).to_have_text("Play")
 
 
-def test_encoding_mask_and_diagonal(opened: Any, place: str) -> None:
+def test_encoding_mask_and_diagonal(opened: Any, place: Visitor) -> None:
     page = opened("/flow")
     page.wait_for_selector("body[data-settled=true]")
     settled(page, lambda: page.select_option("#encoding", "rope"), "/api/flow")
@@ -286,7 +289,7 @@ def test_a_refusal_is_told_on_the_page_and_taken_back(opened: Any) -> None:
 
 
 # ---------------------------------------------------------------- heads
-def test_choosing_heads(opened: Any, place: str) -> None:
+def test_choosing_heads(opened: Any, place: Visitor) -> None:
     name = model_id(place)
     page = opened(f"/models/{name}")
     page.wait_for_selector("body[data-head='0.0']")
@@ -314,7 +317,7 @@ def test_choosing_heads(opened: Any, place: str) -> None:
     expect(page.locator("#verdict-word")).to_contain_text(flow["verdict"]["verdict"].replace("_", " "))
 
 
-def test_the_map_s_measures_and_data(opened: Any, place: str) -> None:
+def test_the_map_s_measures_and_data(opened: Any, place: Visitor) -> None:
     page = opened(f"/models/{model_id(place)}")
     page.wait_for_selector("body[data-head]")
     picture = "document.querySelector('#map canvas').toDataURL()"
@@ -337,3 +340,56 @@ def test_a_report_opens_under_its_policy(opened: Any) -> None:
     page.wait_for_timeout(800)
     Visit(page).picture("web-report-light-1280")
     assert page.evaluate("window.origin") == "null"  # it cannot read anything else of this server
+
+
+# ---------------------------------------------------------------- the token
+def test_a_stranger_is_told_where_the_address_is(browser: Any, place: Visitor) -> None:
+    context = browser.new_context()
+    page = context.new_page()
+    answer = page.goto(place.place)
+    assert answer.status == 403
+    assert "toposcope serve" in page.inner_text("body")
+    context.close()
+
+
+@pytest.mark.parametrize("path", ["/", "/encoding?context=128"])
+def test_a_link_from_elsewhere_opens_the_page(browser: Any, place: Visitor, tmp_path: Path, path: str) -> None:
+    """A file, or a page of another site, links to the address that was printed, and later to one without a token."""
+    context = browser.new_context()
+    page = context.new_page()
+    elsewhere = tmp_path / "links.html"
+    with_token = f"{place.place}{path}{'&' if '?' in path else '?'}token={place.token}"
+    elsewhere.write_text(f"<a id=first href='{with_token}'>1</a><a id=later href='{place.place}{path}'>2</a>")
+    for link in ("#first", "#later"):
+        page.goto(elsewhere.as_uri())
+        page.click(link)
+        page.wait_for_selector("main h1")
+        page.wait_for_url(f"{place.place}{path}**")
+        assert "token" not in page.url
+    context.close()
+
+
+# ---------------------------------------------------------------- the policy
+def test_no_injected_script_runs(browser: Any, place: Visitor) -> None:
+    """Scripts put into our pages do not run, whether they stand there or come from an address of this server."""
+    context = browser.new_context()
+    page = context.new_page()
+    page.goto(f"{place.place}/encoding?token={place.token}")
+    page.wait_for_selector("body[data-settled=true]")
+    ran = page.evaluate(
+        """async () => {
+            window.hit = 0;
+            const add = (what) => new Promise((done) => {
+                const script = document.createElement("script");
+                what(script); script.onload = () => done("loaded"); script.onerror = () => done("refused");
+                document.body.append(script); setTimeout(() => done(window.hit ? "ran" : "refused"), 500);
+            });
+            return [await add((s) => { s.textContent = "window.hit = 1"; }),
+                    await add((s) => { s.src = "data:text/javascript,window.hit=1"; }),
+                    await add((s) => { s.src = "/api/results/r0"; }),
+                    await add((s) => { s.src = "/static/lines.js"; })];
+        }"""
+    )
+    assert ran == ["refused", "refused", "refused", "loaded"]
+    assert page.evaluate("window.hit") == 0
+    context.close()

@@ -732,11 +732,11 @@ def _lock(place: Path) -> None:
 
 def _web(place: Path) -> None:
     from toposcope.web.library import Library
-    from toposcope.web.reports import policy_for, report_of
+    from toposcope.web.reports import report_of
 
     library = Library(place / "none", [place / "r.json"])
     library.files()
-    policy_for(report_of(library.file("r0")[1]))
+    report_of(library.file("r0")[1])
 
 
 def _words_seeds(_: Path) -> list[Tree]:

@@ -1,7 +1,7 @@
 """One self-contained HTML file from a page of blocks: styles, scripts, data, and a policy that allows no more.
 
 Nothing is fetched, `eval` is not allowed, and only the scripts and styles written here run: the page's own
-Content-Security-Policy names each by its SHA-256. Text from a checkpoint is escaped by the template, and the data is
+Content-Security-Policy names each by its SHA-256, taken from the files we ship. Text from a checkpoint is escaped by the template, and the data is
 JSON in which no character can end its script element.
 """
 
@@ -17,9 +17,12 @@ from importlib import resources
 from typing import Any
 
 from toposcope._version import __version__
+from toposcope.errors import BadFile
 from toposcope.report.blocks import Beside, Chart, HeadMap, Matrix, Page, Particles, rounded, shown, without_series
 
 CHARTS = ("vendor/vega.min.js", "vendor/vega-lite.min.js", "vendor/vega-embed.min.js", "chart.js")
+SCRIPTS = ("core.js", "heatmap.js", "particles.js", *CHARTS, "report.js")
+STYLE = "toposcope.css"
 _UNSAFE: dict[str, str | int | None] = {each: f"\\u{ord(each):04x}" for each in "<>&\u2028\u2029"}
 
 
@@ -32,15 +35,14 @@ def page_html(page: Page, results: Sequence[Mapping[str, Any]]) -> str:
     kept = [rounded(without_series(each)) for each in results]
     data = embeddable({"blocks": blocks, "tables": page.tables, "results": kept})
     charts = any(each["kind"] == "chart" or each.get("charts") for each in blocks.values())
-    names = ("core.js", "heatmap.js", "particles.js", *(CHARTS if charts else ()), "report.js")
-    scripts = [asset(name) for name in names]
-    style = asset("toposcope.css")
+    scripts = [asset(name) for name in SCRIPTS if charts or name not in CHARTS]
+    style = asset(STYLE)
     environment = Environment(
         loader=PackageLoader("toposcope.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True,
     )  # fmt: skip
     environment.filters["shown"] = shown
-    return environment.get_template("page.html.j2").render(
+    text = environment.get_template("page.html.j2").render(
         title=page.title,
         line=page.line,
         facts=page.facts,
@@ -53,6 +55,13 @@ def page_html(page: Page, results: Sequence[Mapping[str, Any]]) -> str:
         scripts=scripts,
         data=data,
     )
+    if _script_tags(text) != 1 + len(scripts) + sum(map(_script_tags, (*scripts, style))):
+        raise BadFile("a word of this result became code in its page, so there is no page. Please report it.")
+    return text
+
+
+def _script_tags(text: str) -> int:
+    return text.lower().count("<script")
 
 
 def policy(scripts: Sequence[str], styles: Sequence[str]) -> str:

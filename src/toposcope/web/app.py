@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -26,10 +27,12 @@ from toposcope.web import explore_encoding, explore_flow
 from toposcope.web.asked import Asked
 from toposcope.web.library import Library
 from toposcope.web.models import Shelf
-from toposcope.web.reports import policy_for, report_of
+from toposcope.web.reports import POLICY, report_of
 
 KINDS = {"js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
 WORKERS = 3
+PAGES = 2  # pages and reports made at a time
+PATIENCE = 60.0  # seconds that anybody waits for an answer
 
 
 @dataclass(frozen=True)
@@ -46,35 +49,45 @@ def application(served: Served) -> Starlette:
     at_rest = ThreadPoolExecutor(
         1, thread_name_prefix="settled"
     )  # long answers wait for each other, never for short ones
+    pages = ThreadPoolExecutor(PAGES, thread_name_prefix="pages")
 
-    async def worked(request: Request, function: Callable[[Asked], Any]) -> Response:
-        """Run the maths of a request beside the server's own thread, unless the browser has gone meanwhile."""
-        settled = request.query_params.get("settled") in ("1", "true")
-
-        def work() -> bytes:
-            return encoded(function(Asked(request.query_params.multi_items())))
-
-        pool = at_rest if settled else at_once
+    async def worked(request: Request, pool: ThreadPoolExecutor, work: Callable[[], Response]) -> Response:
+        """Do the work of a request beside the server's own thread, unless the browser has gone meanwhile."""
         waiting = asyncio.get_running_loop().run_in_executor(pool, work)
+        until = time.monotonic() + PATIENCE
         while True:
             done, _ = await asyncio.wait({waiting}, timeout=0.25)
             if done:
-                return Response(waiting.result(), media_type="application/json")
-            if await request.is_disconnected():
+                return waiting.result()
+            if time.monotonic() > until:
                 waiting.cancel()  # takes it out of the queue if it has not begun
+                words = f"there was no answer within {PATIENCE:g} s. Ask for less, or use the command line."
+                return _failure(request, 503, words, "Busy")
+            if await request.is_disconnected():
+                waiting.cancel()
                 return Response(status_code=499)
 
     def data(function: Callable[[Request, Asked], Any]) -> Callable[[Request], Any]:
         async def endpoint(request: Request) -> Response:
-            return await worked(request, lambda asked: function(request, asked))
+            def work() -> Response:
+                answer = function(request, Asked(request.query_params.multi_items()))
+                return Response(encoded(answer), media_type="application/json")
+
+            settled = request.query_params.get("settled") in ("1", "true")
+            return await worked(request, at_rest if settled else at_once, work)
+
+        return endpoint
+
+    def document(make: Callable[[Request], Response]) -> Callable[[Request], Any]:
+        async def endpoint(request: Request) -> Response:
+            return await worked(request, pages, lambda: make(request))
 
         return endpoint
 
     def page(name: str, make: Callable[[Request], dict[str, Any]] = lambda request: {}) -> Callable[[Request], Any]:
-        def endpoint(request: Request) -> Response:
-            return HTMLResponse(_templates().get_template(name).render(version=__version__, **make(request)))
-
-        return endpoint
+        return document(
+            lambda request: HTMLResponse(_templates().get_template(name).render(version=__version__, **make(request)))
+        )
 
     library, shelf = served.library, served.shelf
 
@@ -107,8 +120,7 @@ def application(served: Served) -> Starlette:
         result = library.run(key)["result"] if request.url.path.startswith("/runs/") else library.file(key)[1]
         if result is None:
             raise NotFound(f"run '{key[:80]}' has no result yet, so there is nothing to report.")
-        text = report_of(result)
-        return HTMLResponse(text, headers={"content-security-policy": policy_for(text)})
+        return HTMLResponse(report_of(result), headers={"content-security-policy": POLICY})
 
     def trained(request: Request) -> Response:
         key = request.path_params["key"]
@@ -130,9 +142,9 @@ def application(served: Served) -> Starlette:
         ),
         Route("/runs/{key}", page("run.html.j2", run_page)),
         Route("/results/{key}", page("result.html.j2", file_page)),
-        Route("/runs/{key}/model", trained),
-        Route("/runs/{key}/report", report),
-        Route("/results/{key}/report", report),
+        Route("/runs/{key}/model", document(trained)),
+        Route("/runs/{key}/report", document(report)),
+        Route("/results/{key}/report", document(report)),
         Route("/api/encodings", data(lambda request, asked: _closed(asked, _known_kinds()))),
         Route("/api/encoding", data(lambda request, asked: explore_encoding.explore(asked))),
         Route("/api/presets", data(lambda request, asked: _closed(asked, explore_flow.presets()))),
@@ -212,7 +224,7 @@ def assets() -> dict[str, bytes]:
     return found
 
 
-def static(request: Request) -> Response:
+async def static(request: Request) -> Response:
     """One of the files of `assets`."""
     name = request.path_params["name"]
     if name not in assets():
@@ -245,8 +257,13 @@ def _number(value: Any) -> str:
 
 def _readable(value: Any, most: int = 60_000) -> str:
     """A result as indented JSON, cut where a page would become too long."""
-    text = json.dumps(value, indent=1, ensure_ascii=False)
-    return text if len(text) <= most else text[:most] + "\n... (the file holds all of it)"
+    text, left = [], most
+    for part in json.JSONEncoder(indent=1, ensure_ascii=False).iterencode(value):
+        text.append(part[:left])
+        left -= len(part)
+        if left < 0:
+            return "".join(text) + "\n... (the file holds all of it)"
+    return "".join(text)
 
 
 @lru_cache(maxsize=1)

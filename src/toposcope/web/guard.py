@@ -4,19 +4,23 @@
   same origin as this server; its requests carry that name in `Host`, so only our own names are answered.
 * Other sites: a browser says where a request comes from (`Sec-Fetch-Site`, `Origin`); only our own pages may use the
   data behind them, and other sites may at most link to a page.
-* Size: GET and HEAD only, no body, short addresses.
-* Token: when the server can be reached from other machines, the first address holds a token, which moves to a cookie.
-* Headers: a Content-Security-Policy without inline code or other sites, no framing, no referrer, no sniffing.
+* Token: the first address holds a token, which moves to a cookie; all users of a machine can reach its 127.0.0.1.
+* Size: GET and HEAD only, no body, short addresses, so many requests at a time.
+* Headers: a Content-Security-Policy without inline code or other sites, no framing, no referrer, no sniffing. Scripts
+  and styles come from /static/ only, where all files are ours.
+
+Whoever is refused gets one sentence, and the connection ends.
 """
 
 from __future__ import annotations
 
 import hmac
+import html
 import ipaddress
 import json
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import parse_qsl, quote, urlencode
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -26,6 +30,8 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 LONGEST_QUERY = 4096
 LONGEST_PATH = 300
+MOST_REQUESTS = 64  # answered at a time
+RUN = ("script", "style", "worker", "sharedworker", "serviceworker", "xslt", "embed", "object")
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
@@ -55,6 +61,7 @@ class Guard:
             self._hosts |= {name.lower() for name in (*LOOPBACK, *names)}
         self._port, self._any_address, self._token = port, any_address, token
         self._cookie = f"toposcope_{port}"
+        self._requests = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -63,16 +70,12 @@ class Guard:
         if scope["type"] != "http":
             await send({"type": "websocket.close", "code": 1008})
             return
-        guarded = _with_headers(send)
+        send = _with_headers(send)
         refusal = self._refusal(scope)
         if refusal is not None:
-            status, words = refusal
-            await _answer(guarded, scope, status, words)
-            return
-        if self._token is not None:
-            await self._with_token(scope, receive, guarded, self._token)
-            return
-        await self._app(scope, receive, guarded)
+            await _answer(send, scope, *refusal)
+        elif self._token is None or await self._has_token(scope, send, self._token):
+            await self._admit(scope, receive, send)
 
     # ---------------------------------------------------------------- inside
     def _refusal(self, scope: Scope) -> tuple[int, str] | None:
@@ -92,7 +95,19 @@ class Guard:
             return 414, f"the path is too long; at most {LONGEST_PATH} characters are read."
         if not self._from_here(headers, scope):
             return 403, "a page of another site asked for this; open it here instead."
+        if headers.get("sec-fetch-dest", ["document"])[0] in RUN and not scope["path"].startswith("/static/"):
+            return 403, "this is no script or style."
         return None
+
+    async def _admit(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._requests >= MOST_REQUESTS:
+            await _answer(send, scope, 503, f"{MOST_REQUESTS} requests are being answered; try again in a moment.")
+            return
+        self._requests += 1
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            self._requests -= 1
 
     def _known(self, host: str) -> bool:
         if host in self._hosts:
@@ -116,32 +131,46 @@ class Guard:
         link = headers.get("sec-fetch-mode") == ["navigate"] and headers.get("sec-fetch-dest") == ["document"]
         return link and not scope["path"].startswith("/api/")
 
-    async def _with_token(self, scope: Scope, receive: Receive, send: Send, token: str) -> None:
+    async def _has_token(self, scope: Scope, send: Send, token: str) -> bool:
+        """Whether the asker holds the token; where not, the answer is sent from here."""
+        headers = _headers(scope)
         query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        if headers.get("sec-fetch-site", ["none"])[0] not in ("same-origin", "none"):
+            # A link on a page of another site: the browser keeps the cookie back until one of our own pages asks.
+            await _ask_again(send, scope, _place(scope, query))
+            return False
         shown = [value for name, value in query if name == "token"]
-        if shown:
-            if len(shown) != 1 or not _same(shown[0], token):
-                await _answer(
-                    send, scope, 403, "the token in this address is wrong; open the one the server printed."
-                )
-                return
-            rest = urlencode([pair for pair in query if pair[0] != "token"])
-            cookie = f"{self._cookie}={token}; HttpOnly; SameSite=Strict; Path=/"
-            # A path that begins with two slashes would be another site's address.
-            place = "/" + scope["path"].lstrip("/\\") + (f"?{rest}" if rest else "")
-            headers = [
-                (b"location", place.encode("ascii", "replace")),
-                (b"set-cookie", cookie.encode()),
-                (b"content-length", b"0"),
-            ]
-            await send({"type": "http.response.start", "status": 303, "headers": headers})
-            await send({"type": "http.response.body", "body": b""})
-            return
-        held = _cookies(_headers(scope)).get(self._cookie, "")
-        if not _same(held, token):
-            await _answer(send, scope, 403, "this server needs a token; open the whole address it printed.")
-            return
-        await self._app(scope, receive, send)
+        if not shown:
+            if _same(_cookies(headers).get(self._cookie, ""), token):
+                return True
+            words = (
+                "this server asks for a token: open the whole address that 'toposcope serve' printed in its terminal."
+            )
+            await _answer(send, scope, 403, words)
+            return False
+        if len(shown) != 1 or not _same(shown[0], token):
+            words = "the token in this address is wrong: open the one that 'toposcope serve' printed in its terminal."
+            await _answer(send, scope, 403, words)
+            return False
+        place = _place(scope, [pair for pair in query if pair[0] != "token"])
+        cookie = f"{self._cookie}={token}; HttpOnly; SameSite=Strict; Path=/"
+        moved = [(b"location", place.encode()), (b"set-cookie", cookie.encode()), (b"content-length", b"0")]
+        await send({"type": "http.response.start", "status": 303, "headers": moved})
+        await send({"type": "http.response.body", "body": b""})
+        return False
+
+
+def _place(scope: Scope, query: list[tuple[str, str]]) -> str:
+    """The address of a request on this server; a path that begins with two slashes would be another site's."""
+    path = "/" + quote(scope["path"].lstrip("/\\"))
+    return f"{path}?{urlencode(query)}" if query else path
+
+
+async def _ask_again(send: Send, scope: Scope, place: str) -> None:
+    """A page of our own that asks for a place here."""
+    shown = html.escape(place)
+    page = f'<!doctype html><meta http-equiv="refresh" content="0;url={shown}"><title>Toposcope</title>'
+    await _send(send, scope, 200, b"text/html; charset=utf-8", f'{page}<a href="{shown}">Toposcope</a>'.encode())
 
 
 def _with_headers(send: Send) -> Send:
@@ -156,15 +185,22 @@ def _with_headers(send: Send) -> Send:
 
 
 async def _answer(send: Send, scope: Scope, status: int, words: str) -> None:
-    if scope["path"].startswith("/api/"):
-        kind, body = b"application/json", json.dumps({"error": words}).encode()
-    else:
-        kind, body = b"text/plain; charset=utf-8", f"toposcope: {words}\n".encode()
-    headers = [(b"content-type", kind), (b"content-length", str(len(body)).encode())]
+    """A sentence, and the end of the connection."""
+    more = [(b"connection", b"close")]
     if status == 405:
-        headers.append((b"allow", b"GET, HEAD"))
-    if status in (413, 405):
-        headers.append((b"connection", b"close"))
+        more.append((b"allow", b"GET, HEAD"))
+    if status == 503:
+        more.append((b"retry-after", b"1"))
+    if scope["path"].startswith("/api/"):
+        await _send(send, scope, status, b"application/json", json.dumps({"error": words}).encode(), more)
+    else:
+        await _send(send, scope, status, b"text/plain; charset=utf-8", f"toposcope: {words}\n".encode(), more)
+
+
+async def _send(
+    send: Send, scope: Scope, status: int, kind: bytes, body: bytes, more: list[tuple[bytes, bytes]] | None = None
+) -> None:
+    headers = [(b"content-type", kind), (b"content-length", str(len(body)).encode()), *(more or [])]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
 

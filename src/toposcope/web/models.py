@@ -1,12 +1,14 @@
 """The models a page may speak of: those named on the command line and those found in installed packages.
 
 A model is opened when it is first looked at, and scanned once, in the background, by a reading of its own, so that
-looking at a head never waits for the scan. Pages name models by an id from this list, never by a path.
+looking at a head never waits for the scan. Pages name models by an id from this list, never by a path. Where the
+files are written to or replaced, the model is opened and scanned anew.
 """
 
 from __future__ import annotations
 
 import math
+import os
 import re
 import threading
 import traceback
@@ -36,6 +38,7 @@ from toposcope.spectra.of_heads import HeadSpectra, first_layer_shares, head_spe
 from toposcope.web.explore_flow import MOST_TOKENS, verdict_words
 
 Array = NDArray[np.float64]
+Stamp = tuple[tuple[int, ...], ...]
 State = Literal["new", "running", "done", "failed"]
 KERNEL_REACH = 256
 MOST_MODELS = 100
@@ -124,6 +127,8 @@ class Shown:
         self._lock = threading.RLock()  # files and the one layer in memory belong to one thread at a time
         self._starting = threading.Lock()
         self._model: Model | None = None
+        self._stamp: Stamp = ()  # of the files as opened,
+        self._scanned_as: Stamp = ()  # and as scanned
         self._moment: Array | TokenRows | None = None
         self._thread: threading.Thread | None = None
         self.state: State = "new"
@@ -143,10 +148,16 @@ class Shown:
         return {"state": self.state, "done": self.done, "total": self.total, "error": self.error}
 
     def open(self) -> Model:
-        """The model, its headers read."""
+        """The model, its headers read; anew where its files are not what they were."""
         with self._lock:
+            if self._model is not None and _stamp(self._model) != self._stamp:
+                self._model.close()
+                self._model = None
+                self.clouds.cache_clear()
+                self.verdicts.cache_clear()
             if self._model is None:
                 self._model = load(self.target)
+                self._stamp = _stamp(self._model)
             return self._model
 
     def facts(self) -> dict[str, Any]:
@@ -169,9 +180,10 @@ class Shown:
     def start_scan(self) -> dict[str, Any]:
         """Begin the scan unless it has begun; its progress, and its rows when it is done."""
         with self._starting:
-            if self.state == "new":
-                self.open()
-                self.state = "running"
+            self.open()
+            if self.state == "new" or (self.state != "running" and self._scanned_as != self._stamp):
+                self.state, self.error, self.done = "running", None, 0
+                self._scanned_as = self._stamp
                 self._thread = threading.Thread(target=self._scan, name=f"scan {self.id}", daemon=True)
                 self._thread.start()
         return {**self.progress(), **(self._rows or {})} if self.state == "done" else self.progress()
@@ -185,7 +197,8 @@ class Shown:
         try:
             with self._one_scan, load(self.target) as model:
                 self._rows = self._scanned(model)
-            self.state = "done"
+                changed = _stamp(model) != self._scanned_as
+            self.state = "new" if changed else "done"
         except _Stopped:
             self.state = "new"
         except ToposcopeError as error:
@@ -209,8 +222,7 @@ class Shown:
                     spectra[head.layer, head.head] = row
             self._tick()
         shares = first_layer_shares(model)
-        for each in found.heads:
-            self._found[each.layer, each.head] = each, spectra.get((each.layer, each.head))
+        self._found = {(each.layer, each.head): (each, spectra.get((each.layer, each.head))) for each in found.heads}
         rows = []
         for (layer_number, number), (dynamics, seen) in self._found.items():
             given = dynamics.as_dict()
@@ -242,13 +254,16 @@ class Shown:
             chosen = self._self_attention(model, layer, head)
             context = model.spec.context or 4096
             folded = fold(chosen, chosen.head(head))
-            known = self._found.get((layer, head))
+            scanned = self.state == "done" and self._scanned_as == self._stamp
+            known = self._found.get((layer, head)) if scanned else None
             if known is None:
                 error = layer_storage_error(model, chosen)
                 dynamics, row = head_dynamics(chosen, head, storage_error=error, context=model.spec.context), None
             else:
                 dynamics, row = known
-            moment = self._moment if self._moment is not None and len(self._moment) == chosen.spec.width else None
+            moment = self._moment if scanned else None
+            if moment is not None and len(moment) != chosen.spec.width:
+                moment = None
             kernel = None
             encoding = chosen.encoding
             over_offsets = encoding.exact_tables and encoding.mechanisms != ("input",)
@@ -280,9 +295,9 @@ class Shown:
 
     def head_problem(self, layer: int, head: int, count: int, seed: int, options: dict[str, Any]) -> Problem:
         """A flow of one head on tokens of the vocabulary; the verdict is computed once for each choice of options."""
-        key = (layer, head, count, tuple(sorted(options.items())))
         with self._lock:
             model = self.open()
+            key = (self._stamp, layer, head, count, tuple(sorted(options.items())))
             chosen = self._self_attention(model, layer, head)
             width, own = chosen.spec.width, chosen.encoding
             tokens = self.clouds(width, seed)[:count]
@@ -321,6 +336,19 @@ class Shown:
             if self._model is not None:
                 self._model.close()
                 self._model = None
+
+
+def _stamp(model: Model) -> Stamp:
+    """What changes when somebody writes to one of the model's files, or puts another in its place."""
+    found = []
+    for path in model.source.files:
+        try:
+            status = os.stat(path)
+        except OSError:  # it is gone; who opens it next will say so
+            found.append((0,))
+        else:
+            found.append((status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns))
+    return tuple(found)
 
 
 class _Stopped(Exception):

@@ -1,13 +1,16 @@
-"""Starting and stopping: a socket that is ours, a token where others can reach it, and a clean end."""
+"""Starting and stopping: a socket that is ours, a token for whoever may use it, and a clean end."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import html
 import ipaddress
 import secrets
 import socket
-from collections.abc import Callable
+import tempfile
+import webbrowser
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,11 +19,12 @@ from toposcope.web.library import Library, is_result
 
 DEFAULT_PORT = 8123
 PORTS_TRIED = 50
+QUEUE = 1024  # connections the system keeps until they are accepted
 
 
 @dataclass(frozen=True)
 class Address:
-    """Where the server listens, and the token it asks for (None on loopback)."""
+    """Where the server listens, and the token it asks for (None: it asks for none)."""
 
     host: str
     port: int
@@ -42,6 +46,20 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+@contextlib.contextmanager
+def opened(address: Address) -> Iterator[None]:
+    """The page in the user's browser, by a file that only this user can read and that goes afterwards.
+
+    The arguments of a program can be read by all users of a machine, so the token must not stand among those of the
+    browser.
+    """
+    with tempfile.TemporaryDirectory(prefix="toposcope-") as place:  # mode 700
+        file = Path(place, "open.html")
+        file.write_text(f'<!doctype html><meta http-equiv="refresh" content="0;url={html.escape(address.url)}">')
+        webbrowser.open(file.as_uri())
+        yield
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -69,7 +87,7 @@ def _bound(host: str, port: int) -> socket.socket:
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind((host, port))
-        made.listen(128)
+        made.listen(QUEUE)
     except BaseException:
         made.close()
         raise
@@ -82,14 +100,21 @@ def serve(
     host: str = "127.0.0.1",
     port: int = DEFAULT_PORT,
     store: Path | None = None,
+    token: bool = True,
     started: Callable[[Address], None] = lambda address: None,
 ) -> None:
-    """Serve until interrupted. `started` is told the address once the server listens."""
+    """Serve until interrupted. `started` is told the address once the server listens.
+
+    `token=False` serves whoever can reach the port: all users of this machine. Elsewhere it is refused.
+    """
+    if not token and not is_loopback(host):
+        raise BadValue(f"{host} can be reached from other machines, so the token stays. Drop --no-token or --host.")
     try:
         import uvicorn
     except ImportError as error:
         raise MissingExtra("the web page needs two more packages: pip install 'toposcope[web]'") from error
     from toposcope.web.app import Served, application
+    from toposcope.web.connections import AT_ONCE, IDLE, LARGEST_HEADERS, Connection
     from toposcope.web.guard import Guard
     from toposcope.web.models import Shelf
 
@@ -98,28 +123,40 @@ def serve(
     with contextlib.closing(shelf), contextlib.closing(listen(host, port)) as listening:
         shelf.open_named()
         bound = int(listening.getsockname()[1])
-        local = is_loopback(host)
-        address = Address(host, bound, None if local else secrets.token_urlsafe(32))
-        names = () if local else (host if ":" not in host else f"[{host}]", socket.gethostname(), socket.getfqdn())
+        address = Address(host, bound, secrets.token_urlsafe(32) if token else None)
+        names = [host if ":" not in host else f"[{host}]"]
+        if not is_loopback(host):
+            names += [socket.gethostname(), socket.getfqdn()]
         anywhere = host in ("0.0.0.0", "::")
         guarded = Guard(
-            application(Served(library, shelf)), port=bound, names=names, any_address=anywhere, token=address.token
+            application(Served(library, shelf)),
+            port=bound,
+            names=tuple(names),
+            any_address=anywhere,
+            token=address.token,
         )
         config = uvicorn.Config(
             guarded,
-            log_level="warning",
+            http=Connection,
+            log_level="error",  # warnings are of requests that are none, and anybody can send those
             access_log=False,
             server_header=False,
             date_header=False,
             proxy_headers=False,
             lifespan="off",
             ws="none",
-            limit_concurrency=64,
-            timeout_keep_alive=10,
+            timeout_keep_alive=int(IDLE),
             timeout_graceful_shutdown=2,
-            h11_max_incomplete_event_size=32_768,
+            h11_max_incomplete_event_size=LARGEST_HEADERS,
+            backlog=AT_ONCE,
         )
-        server = uvicorn.Server(config)
+
+        class Server(uvicorn.Server):
+            async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+                await super().startup(sockets)
+                listening.listen(QUEUE)  # asyncio takes one number for how many wait and how many it accepts at once
+
+        server = Server(config)
         started(address)
         with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises it again after it has closed everything
             server.run(sockets=[listening])

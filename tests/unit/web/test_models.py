@@ -134,6 +134,44 @@ def test_a_scan_that_fails_says_why(tmp_path: Path) -> None:
     assert "config.json" in (shown.error or "")
 
 
+def test_files_that_change_are_read_anew(tmp_path: Path) -> None:
+    """Written over in place, or another file put there: nothing that is shown comes from what was."""
+    place = write_llama(tmp_path / "model")
+    shelf = Shelf([str(place)], with_installed=False)
+    shown = shelf.get("model")
+
+    def seen() -> tuple[Any, ...]:
+        shown.start_scan()
+        shown.wait(60)
+        head = shown.head(1, 2)
+        verdict = shown.head_problem(1, 2, 4, 0, {}).decide()
+        assert head["scanned"]
+        return (
+            shown.start_scan()["rows"][6],
+            head["alpha"],
+            verdict.alpha,
+            shown.head_problem(1, 2, 4, 0, {}).start[0, 0],
+        )
+
+    first = seen()
+    weights = place / "model.safetensors"
+    write_llama(tmp_path / "other", seed=1)
+    weights.write_bytes((tmp_path / "other" / "model.safetensors").read_bytes())
+    assert shown.head(1, 2)["scanned"] is False
+    second = seen()
+    write_llama(tmp_path / "third", seed=2)
+    (tmp_path / "third" / "model.safetensors").replace(weights)
+    third = seen()
+    for before, after in ((first, second), (second, third)):
+        assert all(one != two for one, two in zip(before, after, strict=True))
+    fresh = Shelf([str(place)], with_installed=False).get("model")
+    assert fresh.head(1, 2)["alpha"] == third[1]
+    weights.unlink()
+    with pytest.raises(NotFound):
+        shown.head(1, 2)
+    shelf.close()
+
+
 def test_stopping_ends_a_scan(tmp_path: Path) -> None:
     shelf = make_shelf(tmp_path)
     shelf.stopping.set()

@@ -4,37 +4,18 @@ from __future__ import annotations
 
 import http.client
 import os
-import re
 import signal
 import socket
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+import stat
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from tests.unit.tiny import write_llama
+from tests.unit.web.running import Visitor, running
 from toposcope.errors import BadValue, NotFound
 from toposcope.web.server import DEFAULT_PORT, Address, is_loopback, listen, serve
-
-
-@contextmanager
-def running(place: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    command = [sys.executable, "-m", "toposcope", "serve", *arguments]
-    env = {**os.environ, "PYTHONUNBUFFERED": "1", "COLUMNS": "200"}
-    with subprocess.Popen(
-        command, cwd=place, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        try:
-            assert process.stdout is not None
-            first = process.stdout.readline()
-            found = re.search(r"http://\S+", first)
-            yield process, found[0] if found else first
-        finally:
-            if process.poll() is None:
-                process.kill()
 
 
 def free_port() -> int:
@@ -47,13 +28,14 @@ def test_a_whole_life(tmp_path: Path) -> None:
     port = free_port()
     write_llama(tmp_path / "model")
     with running(tmp_path, str(tmp_path / "model"), "--port", str(port)) as (process, url):
-        assert url == f"http://127.0.0.1:{port}/"
+        visitor = Visitor(url)
+        assert visitor.place == f"http://127.0.0.1:{port}"
         with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=20)) as connection:
-            connection.request("GET", "/api/encoding?context=64")
+            connection.request("GET", "/api/encoding?context=64", headers=visitor.headers)
             answer = connection.getresponse()
             assert answer.status == 200
             assert b'"context":64' in answer.read()
-            connection.request("GET", "/api/models/model/scan")
+            connection.request("GET", "/api/models/model/scan", headers=visitor.headers)
             assert connection.getresponse().read()
         with socket.create_connection(("127.0.0.1", port)) as raw:  # no Host at all, as HTTP/1.0 allows
             raw.sendall(b"GET / HTTP/1.0\r\n\r\n")
