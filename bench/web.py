@@ -43,7 +43,7 @@ DRAGS = {
 
 @contextmanager
 def _serving() -> Iterator[tuple[http.client.HTTPConnection, str]]:
-    """A server of its own with an empty store; a connection to it that is kept open, as a browser keeps it; a cookie."""
+    """A server of its own with an empty store; a connection that is kept open, as a browser keeps it; its cookie."""
     with tempfile.TemporaryDirectory() as place:
         command = [sys.executable, "-u", "-m", "toposcope", "serve", "--port", "0", "--store", f"{place}/runs"]
         with subprocess.Popen(command, cwd=place, stdout=subprocess.PIPE, text=True) as process:

@@ -22,7 +22,7 @@ def run(
     store: Annotated[str, typer.Option("--store", metavar="DIR", help="The runs to show.")] = "runs",
     host: Annotated[
         str,
-        typer.Option("--host", metavar="ADDRESS", help="Where to listen; by default only this machine reaches it."),
+        typer.Option("--host", metavar="ADDRESS", help="Where to listen; this machine only, unless given."),
     ] = "127.0.0.1",
     open_it: Annotated[bool, typer.Option("--open", help="Open the page in your browser.")] = False,
     no_token: Annotated[

@@ -1,8 +1,8 @@
 """One self-contained HTML file from a page of blocks: styles, scripts, data, and a policy that allows no more.
 
 Nothing is fetched, `eval` is not allowed, and only the scripts and styles written here run: the page's own
-Content-Security-Policy names each by its SHA-256, taken from the files we ship. Text from a checkpoint is escaped by the template, and the data is
-JSON in which no character can end its script element.
+Content-Security-Policy names each by its SHA-256, taken from the files we ship. Text from a checkpoint is escaped by
+the template, and the data is JSON in which no character can end its script element.
 """
 
 from __future__ import annotations

@@ -8,7 +8,6 @@ files are written to or replaced, the model is opened and scanned anew.
 from __future__ import annotations
 
 import math
-import os
 import re
 import threading
 import traceback
@@ -343,7 +342,7 @@ def _stamp(model: Model) -> Stamp:
     found = []
     for path in model.source.files:
         try:
-            status = os.stat(path)
+            status = path.stat()
         except OSError:  # it is gone; who opens it next will say so
             found.append((0,))
         else:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import http.client
-import os
 import signal
 import socket
-import stat
 from contextlib import closing
 from pathlib import Path
 
