@@ -92,13 +92,16 @@ def application(served: Served) -> Starlette:
     library, shelf = served.library, served.shelf
 
     def home(request: Request) -> dict[str, Any]:
-        return {
+        found = {
             "here": "home",
             "models": shelf.list(),
             "files": library.files(),
-            "runs": library.runs()[:8],
             "store": None if library.store is None else str(library.store),
         }
+        try:
+            return {**found, "runs": library.runs()[:8], "trouble": None}
+        except ToposcopeError as error:
+            return {**found, "runs": [], "trouble": str(error)}
 
     def run_page(request: Request) -> dict[str, Any]:
         found = library.run(request.path_params["key"])

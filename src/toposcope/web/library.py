@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from toposcope.errors import BadFile, NotFound
+from toposcope.errors import BadFile, NotFound, ToposcopeError
 from toposcope.results import plain
 
 KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
@@ -68,11 +68,16 @@ class Library:
 
     # ------------------------------------------------------------ files
     def files(self) -> list[dict[str, Any]]:
-        """The result files of the command line."""
-        return [
-            {"id": key, "name": path.name, "schema": (found := read_result(path))["schema"], "about": _about(found)}
-            for key, path in self._files.items()
-        ]
+        """The result files of the command line; one that has changed for the worse says so in its place."""
+        listed = []
+        for key, path in self._files.items():
+            try:
+                found = read_result(path)
+                words = {"schema": found["schema"], "about": _about(found)}
+            except ToposcopeError as error:
+                words = {"schema": "not readable", "about": str(error)}
+            listed.append({"id": key, "name": path.name, **words})
+        return listed
 
     def file(self, key: str) -> tuple[str, dict[str, Any]]:
         """The name and content of one result file."""

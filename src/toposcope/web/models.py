@@ -339,7 +339,7 @@ class Shown:
 
 def _stamp(model: Model) -> Stamp:
     """What changes when somebody writes to one of the model's files, or puts another in its place."""
-    found = []
+    found: list[tuple[int, ...]] = []
     for path in model.source.files:
         try:
             status = path.stat()

@@ -13,10 +13,12 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from tests.unit.web.making import HOSTILE, write_spectrum
-from toposcope.web import explore_flow
+from tests.unit.web.making import HOSTILE, write_file, write_spectrum, write_store
+from toposcope.errors import BadFile
+from toposcope.web import app, explore_flow
 from toposcope.web.app import assets, encoded
 from toposcope.web.asked import Asked
+from toposcope.web.library import Library
 from toposcope.web.models import Shelf
 
 PAGES = (
@@ -242,6 +244,69 @@ def test_an_empty_place(tmp_path: Path) -> None:
     assert client.get("/api/runs").json() == []
     assert client.get("/api/runs/aaaa1111").status_code == 404
     assert not (tmp_path / "no runs").exists()
+
+
+def test_what_has_gone_bad_since_the_start_does_not_take_the_rest_along(tmp_path: Path) -> None:
+    from toposcope.web.app import Served, application
+    from toposcope.web.library import Library
+
+    good, bad = write_file(tmp_path / "good.json"), write_file(tmp_path / "bad.json")
+    store = write_store(tmp_path / "runs")
+    library = Library(store, [good, bad])
+    client = TestClient(application(Served(library, Shelf([], with_installed=False))))
+    bad.write_text("{")
+    (store / "index.sqlite").write_bytes(b"no database" * 1000)
+    page = client.get("/")
+    assert page.status_code == 200
+    assert "good.json" in page.text
+    assert [each["schema"] for each in client.get("/api/results").json()] == ["toposcope/spectrum/1", "not readable"]
+    assert client.get("/results/r0").status_code == 200
+    for path in ("/results/r1", "/results/r1/report", "/api/results/r1", "/runs", "/api/runs"):
+        answer = client.get(path)
+        assert answer.status_code == 400
+        assert "bad.json" in answer.text or "index" in answer.text
+
+
+def test_an_answer_that_does_not_come_is_given_up(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    let_go = threading.Event()
+    monkeypatch.setattr(explore_flow, "explore", lambda *given: let_go.wait(30))
+    monkeypatch.setattr(app, "PATIENCE", 0.3)
+    answer = client.get("/api/flow")
+    let_go.set()
+    assert answer.status_code == 503
+    assert answer.json()["kind"] == "Busy"
+
+
+def test_a_file_that_cannot_be_read_gets_an_error_page(
+    client: TestClient, shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = shelf.list()[0]["id"]
+
+    def cut(*_: object) -> None:
+        raise BadFile("model.safetensors ends at byte 12.")
+
+    monkeypatch.setattr(shelf.get(name), "open", cut)
+    page = client.get(f"/models/{name}")
+    assert page.status_code == 400
+    assert page.headers["content-type"] == "text/html; charset=utf-8"
+    assert "model.safetensors ends at byte 12." in page.text
+    for path in (f"/api/models/{name}/heads/0.0", f"/api/models/{name}/scan", f"/api/flow?source=head&model={name}"):
+        answer = client.get(path)
+        assert answer.status_code == 400
+        assert answer.json() == {"error": "model.safetensors ends at byte 12.", "kind": "BadFile"}
+    assert client.get("/").status_code == 200
+
+
+@pytest.mark.parametrize("error", [MemoryError, RecursionError, OSError, KeyError, AssertionError])
+def test_any_exception_is_a_page(client: TestClient, monkeypatch: pytest.MonkeyPatch, error: type[Exception]) -> None:
+    def broken(*_: object) -> None:
+        raise error("secret words")
+
+    monkeypatch.setattr(Library, "files", broken)
+    page = client.get("/")
+    assert page.status_code == 500
+    assert page.headers["content-type"] == "text/html; charset=utf-8"
+    assert "secret" not in page.text
 
 
 def test_a_report_that_cannot_be_made_is_told(client: TestClient) -> None:

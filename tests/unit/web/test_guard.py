@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
 from tests.unit.web.making import PORT, make_client
+from toposcope.web import guard
+from toposcope.web.guard import Guard
 
 PAGES = ("/", "/encoding", "/api/encoding", "/static/web.css", "/nowhere", "/api/encoding?context=nan")
 
@@ -144,3 +148,94 @@ def test_the_redirect_stays_here(guarded: TestClient) -> None:
     place = answer.headers.get("location", "/")
     assert place.startswith("/")
     assert not place.startswith(("//", "/\\"))
+
+
+@pytest.mark.parametrize("path", ["/%0d%0aSet-Cookie:%20a=b", "/%E2%82%AC/x", "/a%22%3E"])
+def test_the_redirect_is_a_plain_address(guarded: TestClient, path: str) -> None:
+    answer = guarded.get(f"{path}?a=%0d%0ab&token={SECRET}", follow_redirects=False)
+    assert answer.status_code == 303
+    place = answer.headers["location"]
+    assert place.isascii()
+    assert place.isprintable()
+    assert not set(place) & set('"<> ')
+    assert set(answer.headers.get_list("set-cookie")) == {answer.headers["set-cookie"]}
+
+
+LINK = {"sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+@pytest.mark.parametrize(
+    ("path", "place"),
+    [
+        ("/", "/"),
+        ("/encoding?context=64&encoding=%22%3E%3Cscript%3E", "/encoding?context=64&amp;encoding=%22%3E%3Cscript%3E"),
+        (f"/flow?token={SECRET}", f"/flow?token={SECRET}"),
+        ("//evil.example/x", "/evil.example/x"),
+        ("/%5C%5Cevil.example", "/evil.example"),
+    ],
+)
+def test_a_link_from_elsewhere_asks_again_from_here(guarded: TestClient, site: str, path: str, place: str) -> None:
+    """The browser holds back a strict cookie until a page of ours asks."""
+    answer = guarded.get(path, headers={**LINK, "sec-fetch-site": site}, follow_redirects=False)
+    assert answer.status_code == 200
+    assert "set-cookie" not in answer.headers
+    assert f'http-equiv="refresh" content="0;url={place}"' in answer.text
+    assert answer.text.count("<") == 6  # nothing but what we wrote
+
+
+@pytest.mark.parametrize("path", ["/", "/encoding", "/api/results/r0", "/results/r0/report"])
+@pytest.mark.parametrize("kind", ["script", "style", "worker"])
+def test_only_our_files_are_scripts(client: TestClient, path: str, kind: str) -> None:
+    """What a policy calls 'self' is /static/ alone."""
+    headers = {"sec-fetch-site": "same-origin", "sec-fetch-mode": "no-cors", "sec-fetch-dest": kind}
+    assert client.get(path, headers=headers).status_code == 403
+    assert client.get("/static/page.js", headers=headers).status_code == 200
+
+
+def test_so_many_requests_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One too many gets a sentence; who holds no token never takes a place; places become free again."""
+    monkeypatch.setattr(guard, "MOST_REQUESTS", 2)
+
+    async def ask(served: Guard, path: str, cookie: str = "") -> int:
+        said: list[Any] = []
+        headers = [(b"host", b"127.0.0.1:8123"), (b"cookie", cookie.encode())]
+        scope = {"type": "http", "method": "GET", "path": path, "query_string": b"", "headers": headers}
+
+        async def send(message: Any) -> None:
+            said.append(message)
+
+        await served(scope, None, send)  # type: ignore[arg-type]
+        return int(said[0]["status"])
+
+    async def play() -> None:
+        gate = asyncio.Event()
+
+        async def app(scope: Any, receive: Any, send: Any) -> None:
+            if scope["path"] == "/broken":
+                raise ZeroDivisionError
+            await gate.wait()
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+
+        served = Guard(app, port=8123, token=SECRET)
+        cookie = f"toposcope_8123={SECRET}"
+        assert [await ask(served, "/") for _ in range(5)] == [403] * 5
+        for _ in range(3):
+            with pytest.raises(ZeroDivisionError):
+                await ask(served, "/broken", cookie)
+        two = [asyncio.create_task(ask(served, "/", cookie)) for _ in range(2)]
+        await asyncio.sleep(0)
+        assert await ask(served, "/", cookie) == 503
+        assert await ask(served, "/") == 403
+        gate.set()
+        assert [await each for each in two] == [200, 200]
+        assert await ask(served, "/", cookie) == 200
+
+    asyncio.run(play())
+
+
+def test_who_is_refused_is_not_kept(client: TestClient, guarded: TestClient) -> None:
+    assert client.get("/", headers={"host": "evil.example"}).headers["connection"] == "close"
+    assert guarded.get("/").headers["connection"] == "close"
+    assert client.post("/").headers["connection"] == "close"
+    assert "connection" not in client.get("/").headers

@@ -7,13 +7,15 @@ import signal
 import socket
 from contextlib import closing
 from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 import pytest
 
 from tests.unit.tiny import write_llama
 from tests.unit.web.running import Visitor, running
 from toposcope.errors import BadValue, NotFound
-from toposcope.web.server import DEFAULT_PORT, Address, is_loopback, listen, serve
+from toposcope.web.server import DEFAULT_PORT, Address, is_loopback, listen, opened, serve
 
 
 def free_port() -> int:
@@ -115,3 +117,32 @@ def test_addresses_as_printed() -> None:
     assert Address("127.0.0.1", 81, None).url == "http://127.0.0.1:81/"
     assert Address("::1", 81, None).url == "http://[::1]:81/"
     assert Address("0.0.0.0", 81, "t").url == f"http://{socket.gethostname()}:81/?token=t"
+
+
+def test_a_token_on_every_address_and_none_where_it_is_not_wanted(tmp_path: Path) -> None:
+    with running(tmp_path, "--port", "0", "--host", "127.1.2.3") as (_, url):
+        visitor = Visitor(url)
+        assert (visitor.host, len(visitor.token)) == ("127.1.2.3", 43)
+        assert visitor.ask("/runs")[0] == 200
+    with running(tmp_path, "--port", "0", "--no-token") as (_, url):
+        visitor = Visitor(url)
+        assert visitor.token == ""
+        assert visitor.ask("/runs")[0] == 200
+
+
+def test_other_machines_always_need_the_token() -> None:
+    with pytest.raises(BadValue, match="the token stays"):
+        serve([], host="0.0.0.0", port=0, token=False, started=lambda address: pytest.fail("it started"))
+
+
+def test_the_browser_is_sent_to_a_private_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All users of a machine can read the arguments of the browser: the token is not among them."""
+    asked: list[str] = []
+    monkeypatch.setattr("webbrowser.open", asked.append)
+    with opened(Address("127.0.0.1", 81, "secret")):
+        (only,) = asked
+        assert "secret" not in only
+        place = Path(url2pathname(urlsplit(only).path))
+        assert "url=http://127.0.0.1:81/?token=secret" in place.read_text()
+        assert place.parent.stat().st_mode & 0o077 == 0
+    assert not place.exists()
