@@ -55,17 +55,19 @@ def application(served: Served) -> Starlette:
         """Do the work of a request beside the server's own thread, unless the browser has gone meanwhile."""
         waiting = asyncio.get_running_loop().run_in_executor(pool, work)
         until = time.monotonic() + PATIENCE
-        while True:
-            done, _ = await asyncio.wait({waiting}, timeout=0.25)
-            if done:
+        try:
+            while not waiting.done() and time.monotonic() < until:
+                await asyncio.wait({waiting}, timeout=0.25)
+                if not waiting.done() and await request.is_disconnected():
+                    return Response(status_code=499)
+            if waiting.done():
                 return waiting.result()
-            if time.monotonic() > until:
-                waiting.cancel()  # takes it out of the queue if it has not begun
-                words = f"there was no answer within {PATIENCE:g} s. Ask for less, or use the command line."
-                return _failure(request, 503, words, "Busy")
-            if await request.is_disconnected():
-                waiting.cancel()
-                return Response(status_code=499)
+        except asyncio.CancelledError:
+            return _failure(request, 503, "the server is ending.", "Ended")
+        finally:
+            waiting.cancel()  # takes it out of the queue if it has not begun
+        words = f"there was no answer within {PATIENCE:g} s. Ask for less, or use the command line."
+        return _failure(request, 503, words, "Busy")
 
     def data(function: Callable[[Request, Asked], Any]) -> Callable[[Request], Any]:
         async def endpoint(request: Request) -> Response:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import http.client
 import signal
 import socket
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
@@ -45,6 +45,19 @@ def test_a_whole_life(tmp_path: Path) -> None:
         assert process.returncode == 0
         assert out.strip().endswith("Stopped.")
         assert "Traceback" not in err
+
+
+def test_the_end_does_not_wait_for_what_is_queued(tmp_path: Path) -> None:
+    with running(tmp_path, "--port", "0") as (process, url), ExitStack() as stack:
+        visitor = Visitor(url)
+        long = "/api/encoding?encoding=xpos&head_dim=256&settled=1&context="
+        for i in range(60):  # about a second each, one after the other
+            asked = stack.enter_context(closing(http.client.HTTPConnection(visitor.host, visitor.port, timeout=20)))
+            asked.request("GET", f"{long}{131072 - i}", headers=visitor.headers)
+        assert visitor.ask("/runs")[0] == 200
+        process.send_signal(signal.SIGINT)
+        process.wait(timeout=30)
+        assert process.returncode == 0
 
 
 def test_a_port_in_use_is_told(tmp_path: Path) -> None:
