@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from tests.browser.browser import NARROW, WIDE, Visit, serving, visit
+from tests.browser.browser import NARROW, WIDE, Visit, visit
 from tests.unit.report import making
 from tests.unit.tiny import write_llama
+from tests.unit.web.running import Visitor, running
 from toposcope.report import write_report
 
 if TYPE_CHECKING:
@@ -136,9 +137,10 @@ def test_every_report_opens_from_the_server(browser: Browser, results: dict[str,
         if name != "big":
             files.append(tmp_path / f"{name}.json")
             files[-1].write_text(json.dumps(results[name][-1]))
-    with serving(*map(str, files), here=tmp_path) as place:
+    with running(tmp_path, *map(str, files), "--port", "0") as (_, url):
+        server = Visitor(url)
         for number, file in enumerate(files):
-            with visit(browser, f"{place}/results/r{number}/report") as seen:
+            with visit(browser, f"{server.place}/results/r{number}/report?token={server.token}") as seen:
                 drawn(seen)
                 assert seen.page.locator("h1").inner_text(), file.name
                 assert seen.page.evaluate("window.origin") == "null"
