@@ -2,7 +2,8 @@
 
 Models of the attention interface show queries and keys that are already turned; they are turned back, in float64, by
 the model's own frequencies. How the channels of a pair lie in memory is found by running the model with all positions
-at 0 and comparing; if no layout fits, the record of the encoding is not what the model does, and that is an error.
+at 0 and comparing; if no layout fits, up to the rounding of the model's precision, the record of the encoding is not
+what the model does, and that is an error.
 Models that compute attention by themselves show their input; queries and keys follow from it and the weights.
 """
 
@@ -17,13 +18,15 @@ from numpy.typing import NDArray
 from toposcope.checkpoints.view import Layer
 from toposcope.checkpoints.view import Model as View
 from toposcope.encodings.record import Encoding, Rotary
-from toposcope.errors import BadConfig, UnknownFamily
+from toposcope.errors import BadConfig, BadValue, UnknownFamily
 from toposcope.models.instrument import Call, Instrument, dummy_inputs
+from toposcope.models.positions import by_length, one_length
 from toposcope.models.sites import Site
 from toposcope.models.view import view
 
 Array = NDArray[np.float64]
 FITS = 1e-4  # relative: float32 rotations differ by 1e-6
+ROUNDINGS = 4  # of a rotation in half precision: sine and cosine, their factor, two products, and their sum
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,25 +70,50 @@ class ContentReader:
         site, encoding = call.site, self.encoding(call.site)
         q_HNR, k_GMR, v_GMV = (_double(x[sequence]) for x in (call.query_BHNR, call.key_BGMR, call.value_BGMV))
         if encoding.rotary is not None:
-            positions = self._positions(sequence, q_HNR.shape[1])
-            q_HNR = turned_back(encoding.rotary, q_HNR, positions, "query")
-            k_GMR = turned_back(encoding.rotary, k_GMR, positions, "key")
+            queries, keys = self.instrument.places(call)
+            frequencies_F = self.own_frequencies(encoding.rotary, keys.own_lengths)
+            turning = replace(encoding.rotary, frequencies_at=lambda context: frequencies_F)
+            at_N, at_M = (rows[sequence % len(rows)] for rows in (queries.own_BM, keys.own_BM))
+            q_HNR = turned_back(turning, q_HNR, at_N, "query")
+            k_GMR = turned_back(turning, k_GMR, at_M, "key")
         repeat = len(q_HNR) // len(k_GMR)
         k_HMR, v_HMV = np.repeat(k_GMR, repeat, axis=0), np.repeat(v_GMV, repeat, axis=0)
         return Content(site, self.layers[site.number], encoding, q_HNR, k_HMR, v_HMV, call.scaling)
 
     def of_input(self, site: Site, x_BND: Any, sequence: int) -> Content:
         """The content of one sequence, from the (normalised) input of an attention that hides its queries."""
+        if self.instrument.known_past():
+            raise BadValue("keys in a cache are hidden by this model. Run the whole text without one.")
         layer = self.layers[site.number]
         q_HNR, k_HMR, v_HMV = projected(layer, _double(x_BND[sequence]))
         return Content(site, layer, self.encoding(site), q_HNR, k_HMR, v_HMV, layer.spec.scale)
 
-    def _positions(self, sequence: int, length: int) -> Array:
-        given = self.instrument.position_ids
-        if given is None:
-            return np.arange(length, dtype=np.float64)
-        rows = given if given.ndim == 2 else given[None]
-        return np.asarray(rows[sequence % len(rows)].cpu().numpy(), dtype=np.float64)
+    def own_frequencies(self, rotary: Rotary, lengths: tuple[int, int]) -> Array:
+        """What the model turns by in the pass that is running, for texts of these lengths (see `one_length`).
+
+        Some models keep the frequencies of the longest text they have met, and use them for shorter ones.
+        """
+        found = one_length(rotary, lengths)
+        if by_length(rotary):
+            held = _held_frequencies(self.instrument.model, len(found))
+            if held and not any(np.allclose(each, found, rtol=1e-4) for each, _ in held):
+                raise BadConfig(
+                    f"{type(self.instrument.model).__name__} turns queries by frequencies that are not those of a "
+                    f"text of {lengths[1]} tokens: it keeps those of a longer one, or has rounded them. Load it again, "
+                    "in its precision (dtype=), and run texts of one length."
+                )
+        return found
+
+
+def rounding(dtype: Any) -> float:
+    """How far a model of this precision turns a vector from where it should, relative to the largest entry.
+
+    In half precision sine, cosine, their factor, the products and the sum are rounded: 5 halves of eps on the length
+    of a pair, which is at most sqrt 2 times its larger entry, 3.6 eps. In float32 the angles' own rounding is larger.
+    """
+    import torch
+
+    return max(FITS, ROUNDINGS * torch.finfo(dtype).eps)
 
 
 def turned_back(rotary: Rotary, x_HNR: Array, positions_N: Array, side: Any) -> Array:
@@ -130,36 +158,79 @@ def matched_view(instrument: Instrument) -> View:
 # -------------------------------------------------------------------- inside
 def _as_they_lie(instrument: Instrument, model: View) -> list[Encoding]:
     """The layers' encodings with the channel pairs of the running model."""
-    encodings = [layer.encoding for layer in model.layers]
+    encodings = [_as_held(instrument.model, layer.encoding) for layer in model.layers]
     turning = [site for site in instrument.sites if encodings[site.number].rotary is not None]
     if not turning or turning[0].route != "interface":
         return encodings
     first = turning[0]
     rotary = encodings[first.number].rotary
     assert rotary is not None
-    still, moved = _probe(instrument, first)
+    still, moved, dtype = _probe(instrument, first)
+    allowed = rounding(dtype)
     best, error = min(
         ((layout, _misfit(layout, still, moved)) for layout in (rotary, _halves(rotary))), key=lambda pair: pair[1]
     )
-    if not error < FITS:
+    if not error < allowed:
         raise BadConfig(
             f"layer {first.number} of {type(instrument.model).__name__} turns its queries otherwise than its "
-            f"configuration says ({encodings[first.number].title}; off by {error:.1e}). Try 'toposcope check'."
+            f"configuration says ({encodings[first.number].title}; off by {error:.1e}, of which its "
+            f"{precision(dtype)} explains {allowed:.1e}). Try 'toposcope check'."
         )
     if best is rotary:
         return encodings
     return [each if each.rotary is None else replace(each, rotary=_halves(each.rotary)) for each in encodings]
 
 
-def _probe(instrument: Instrument, site: Site) -> tuple[Array, Array]:
-    """The queries (H, N, R) of the first layer that turns them: with all positions 0, and as usual."""
+def precision(dtype: Any) -> str:
+    """A torch dtype by its name."""
+    return str(dtype).removeprefix("torch.")
+
+
+def _as_held(model: Any, encoding: Encoding) -> Encoding:
+    """The encoding with the frequencies that the model holds, where it has been cast and they are rounded with it.
+
+    `model.to(torch.bfloat16)` does that; loading with dtype= does not.
+    """
+    rotary = encoding.rotary
+    if rotary is None or by_length(rotary):
+        return encoding
+    exact = rotary.frequencies()
+    held = [
+        (float(np.abs(each - exact).max()), each)
+        for each, (eps, tiny) in _held_frequencies(model, len(exact))
+        if (np.abs(each - exact) <= eps * exact + tiny).all()
+    ]
+    if not held:
+        return encoding
+    off, nearest = min(held, key=lambda pair: pair[0])
+    if off <= 1e-6:
+        return encoding
+    return replace(encoding, rotary=replace(rotary, frequencies_at=lambda context: nearest.copy()))
+
+
+def _held_frequencies(model: Any, count: int) -> list[tuple[Array, tuple[float, float]]]:
+    """The frequencies that the modules of a model hold, and the relative and absolute rounding of their precision."""
+    import torch
+
+    found = []
+    for name, tensor in model.named_buffers():
+        if name.endswith("inv_freq") and tensor.shape == (count,):
+            kind = torch.finfo(tensor.dtype)
+            found.append((_double(tensor), (kind.eps, kind.smallest_normal * kind.eps)))
+    return found
+
+
+def _probe(instrument: Instrument, site: Site) -> tuple[Array, Array, Any]:
+    """The queries (H, N, R) of the first layer that turns them: all at position 0, and as usual; and their dtype."""
     import torch
 
     seen: list[Array] = []
+    dtypes: list[Any] = []
 
     def note(call: Call, output: Any) -> None:
         if call.site is site:
             seen.append(_double(call.query_BHNR[0]))
+            dtypes.append(call.query_BHNR.dtype)
 
     inputs = dummy_inputs(instrument.model)
     length = inputs["input_ids"].shape[1]
@@ -174,7 +245,7 @@ def _probe(instrument: Instrument, site: Site) -> tuple[Array, Array]:
         instrument.observers.remove(note)
         instrument.edits[:] = kept
         instrument.rewrites[:] = others
-    return seen[0], seen[1]
+    return seen[0], seen[1], dtypes[0]
 
 
 def _misfit(rotary: Rotary, still_HNR: Array, moved_HNR: Array) -> float:

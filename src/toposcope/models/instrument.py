@@ -3,21 +3,26 @@
 The model is given an attention function of ours, registered with transformers, that calls the one it had before and
 returns what that returned: with nothing asked for, every number stays as it was. Observers are shown queries, keys,
 values, mask and output of each attention; edits may replace the heads' outputs before the output projection.
-When the last user leaves, the model is as it was found.
+When the last user leaves, the model is as it was found, and so are the tables of transformers.
+
+A model belongs to one thread at a time: what one thread sees or changes in it, another would see or change as well.
 """
 
 from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from toposcope.errors import BadConfig
+from toposcope.errors import BadConfig, BadValue
 from toposcope.models.load import Reference, require
+from toposcope.models.positions import Pass, Places
 from toposcope.models.sites import BYPASSING, Route, Site, bypassing, no_sites
 
 PREFIX = "toposcope_"
@@ -58,18 +63,29 @@ class Instrument:
         self.observers: list[Observer] = []
         self.input_observers: list[Callable[[Site, Any], None]] = []
         self.edits: list[Edit] = []
-        self.rewrites: list[Rewrite] = []
+        self.rewrites: list[Rewrite] = []  # see `rewriting`
         self.reader: Any | None = None  # kept by content.py
-        self.position_ids: Any | None = None
+        self.running: Pass | None = None
         self.sites: tuple[Site, ...] = ()
         self._of_module: WeakKeyDictionary[Any, list[Site]] = WeakKeyDictionary()
         self._turns: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+        self._taken: dict[int, int] = {}  # layer -> a number that no other change of attention ever has
+
+    @property
+    def stacks(self) -> list[Any]:
+        """The modules that are handed tokens, mask, positions and cache: one, or an encoder and a decoder."""
+        model = self.model
+        if getattr(getattr(model, "config", None), "is_encoder_decoder", False) and _has_decoder(model):
+            return list(dict.fromkeys([model.get_encoder(), model.get_decoder()]))
+        return [getattr(model, "base_model", model)]
 
     # ------------------------------------------------------------- attaching
     @contextmanager
     def _installed(self) -> Iterator[None]:
         with ExitStack() as stack:
-            stack.enter_context(_hook(self.model.register_forward_pre_hook(self._begin, with_kwargs=True)))
+            for part in self.stacks:
+                stack.enter_context(_hook(part.register_forward_pre_hook(self._begin, with_kwargs=True)))
+                stack.enter_context(_hook(part.register_forward_hook(self._end, always_call=True)))
             own = bypassing(self.model)
             for module in own:
                 stack.enter_context(_hook(module.register_forward_pre_hook(self._enters, with_kwargs=True)))
@@ -125,8 +141,57 @@ class Instrument:
 
     # ------------------------------------------------------------ attentions
     def _begin(self, module: Any, args: Any, kwargs: Any) -> None:
+        if self.running is not None and self.running.thread != threading.get_ident():
+            raise BadValue(
+                f"two threads run {type(self.model).__name__} at the same time while it is looked into: what one "
+                "sees or changes would be mixed up with the other. Let one wait, or give each a model of its own."
+            )
         self._turns.clear()
-        self.position_ids = kwargs.get("position_ids")
+        self.running = Pass(module, args, kwargs, tuple(sorted(set(self._taken.values()))))
+
+    def _end(self, module: Any, args: Any, output: Any) -> None:
+        if self.running is None or self.running.thread != threading.get_ident():
+            return  # another thread's, which has been refused
+        ended, self.running = self.running, None
+        if output is not None:  # None where the pass has failed
+            ended.note(ended.cache if ended.cache is not None else _cache_in(output))
+
+    def places(self, call: Call) -> tuple[Places, Places]:
+        """Where the queries and the keys of an attention stand."""
+        running, queries, keys = self._pass(), call.query_BHNR.shape[2], call.key_BGMR.shape[2]
+        at = running.queries(queries)
+        return at, running.other_keys(keys) if call.site.cross else running.keys(keys, queries)
+
+    def known_past(self) -> int:
+        """How many tokens the cache holds, if it was filled under the rewrites that are in force."""
+        running = self._pass()
+        return running.whole.count - (running.tokens or 0) if running.past != 0 else 0
+
+    def _pass(self) -> Pass:
+        if self.running is None:
+            raise BadValue(
+                f"a part of {type(self.model).__name__} was run by itself: where its tokens stand is not known. "
+                "Run the whole model."
+            )
+        return self.running
+
+    @contextmanager
+    def rewriting(self, rewrite: Rewrite | None, layers: Iterable[int]) -> Iterator[None]:
+        """Let a rewrite (or hooks: None) change the attention of these layers; each layer has one at a time."""
+        taken = sorted(set(layers) & self._taken.keys())
+        if taken:
+            raise BadValue(
+                f"the attention of layer {taken[0]} is computed otherwise already: by another encoding that is in "
+                "force, or by a diagonal that is installed. End that first."
+            )
+        number, added = next(_NUMBERS), [] if rewrite is None else [rewrite]
+        self._taken.update(dict.fromkeys(layers, number))
+        self.rewrites += added
+        try:
+            yield
+        finally:
+            self._taken = {layer: other for layer, other in self._taken.items() if other != number}
+            self.rewrites[:] = [each for each in self.rewrites if each not in added]
 
     def site_of(self, module: Any) -> Site:
         """The site of the attention that this module is about to compute."""
@@ -194,33 +259,68 @@ class Instrument:
 
 
 _ATTACHED: WeakKeyDictionary[Any, Instrument] = WeakKeyDictionary()
-_OPEN: WeakKeyDictionary[Any, tuple[Instrument, ExitStack, list[int]]] = WeakKeyDictionary()
+_NUMBERS = count()
+
+
+@dataclass(eq=False)
+class _Open:
+    """An attached model: the thread it belongs to, and how many use it there, or wherever it is run."""
+
+    instrument: Instrument
+    thread: threading.Thread
+    stack: ExitStack = field(default_factory=ExitStack)
+    users: int = 0
+    lasting: int = 0
+
+
+_OPEN: WeakKeyDictionary[Any, _Open] = WeakKeyDictionary()
+_LOCK = threading.RLock()  # for what is global: the open models, and the tables of transformers
 
 
 @contextmanager
-def attached(model: Any) -> Iterator[Instrument]:
-    """The instrument of a model (or `Reference`); the same one for all who use the model at the same time."""
+def attached(model: Any, *, lasting: bool = False) -> Iterator[Instrument]:
+    """The instrument of a model (or `Reference`); the same one for all who use the model at the same time.
+
+    They must be of one thread. A change that is `lasting` belongs to the model, and to no thread.
+    """
     require("torch")
     module = model.model if isinstance(model, Reference) else model
-    if module not in _OPEN:
-        if not hasattr(module, "register_forward_pre_hook"):
-            raise BadConfig(f"a torch model was expected, got {type(module).__name__}.")
-        if module.training:
-            raise BadConfig(
-                "the model is in training mode, where dropout changes every run. Call model.eval() first."
-            )
-        instrument, stack = Instrument(module), ExitStack()
-        stack.enter_context(instrument._installed())
-        _OPEN[module] = (instrument, stack, [0])
-    instrument, stack, users = _OPEN[module]
-    users[0] += 1
+    if not hasattr(module, "register_forward_pre_hook"):
+        raise BadConfig(f"a torch model was expected, got {type(module).__name__}.")
+    found = _opened(module, lasting=lasting)
     try:
-        yield instrument
+        yield found.instrument
     finally:
-        users[0] -= 1
-        if not users[0]:
-            _OPEN.pop(module, None)
-            stack.close()
+        with _LOCK:
+            found.users -= not lasting
+            found.lasting -= lasting
+            if not found.users and not found.lasting:
+                _OPEN.pop(module, None)
+                found.stack.close()
+
+
+def _opened(module: Any, *, lasting: bool) -> _Open:
+    """The model's entry, with one user more; made by the first."""
+    with _LOCK:  # held while the model is prepared: another thread must meet it ready, or not at all
+        found = _OPEN.get(module)
+        if found is None:
+            if module.training:
+                raise BadConfig(
+                    "the model is in training mode, where dropout changes every run. Call model.eval() first."
+                )
+            found = _Open(Instrument(module), threading.current_thread())
+            found.stack.enter_context(found.instrument._installed())
+            _OPEN[module] = found
+        elif found.users and found.thread is not threading.current_thread() and not lasting:
+            raise BadValue(
+                f"{type(module).__name__} is being looked into by thread '{found.thread.name}', and a model belongs "
+                "to one thread at a time. Wait until that thread has left its block, or give each a model of its own."
+            )
+        if not found.users:
+            found.thread = threading.current_thread()
+        found.users += not lasting
+        found.lasting += lasting
+        return found
 
 
 def dummy_inputs(model: Any) -> dict[str, Any]:
@@ -243,22 +343,34 @@ def _through_interface(model: Any) -> Any:
         configs = _configs(model)
         before = [config._attn_implementation for config in configs]
         strange = [name for name in before if name not in WRAPPED]
+        if any(str(name).startswith(PREFIX) for name in strange):
+            raise BadConfig(
+                f"{type(model).__name__} is part of a model that is being looked into already, or a copy that was "
+                "made meanwhile. Use the model that was given first, or copy it outside of the block."
+            )
         if strange or not configs:
             said = f"runs its attention as '{strange[0]}'" if strange else "has no configuration of transformers"
             raise BadConfig(
                 f"{type(model).__name__} {said}; 'sdpa' or 'eager' can be looked into. "
                 "Load it with attn_implementation='sdpa'."
             )
-        _register()
-        try:
-            for config, name in zip(configs, before, strict=True):
-                config._attn_implementation = PREFIX + name
-            yield
-        finally:
-            for config, name in zip(configs, before, strict=True):
-                config._attn_implementation = name
+        with _registered():
+            try:
+                for config, name in zip(configs, before, strict=True):
+                    config._attn_implementation = PREFIX + name
+                yield
+            finally:
+                for config, name in zip(configs, before, strict=True):
+                    config._attn_implementation = name
 
     return switched()
+
+
+def _cache_in(output: Any) -> Any:
+    """The cache that a pass has made for itself and hands out."""
+    found = getattr(output, "past_key_values", None)
+    parts = output if isinstance(output, tuple) else ()
+    return found if found is not None else next((part for part in parts if hasattr(part, "get_seq_length")), None)
 
 
 def _configs(model: Any) -> list[Any]:
@@ -270,15 +382,30 @@ def _configs(model: Any) -> list[Any]:
     return list(found.values())
 
 
-def _register() -> None:
-    """Our attention and mask functions, one pair for each implementation they call in turn."""
+_users = 0  # how many models have our functions in the tables of transformers
+
+
+@contextmanager
+def _registered() -> Iterator[None]:
+    """Our attention and mask functions in the tables of transformers, for as long as a model needs them."""
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 
-    for name in WRAPPED:
-        AttentionInterface.register(PREFIX + name, _entry(name))
-        # Without a mask function of its own a causal model would silently see the future.
-        AttentionMaskInterface.register(PREFIX + name, ALL_MASK_ATTENTION_FUNCTIONS[name])
+    global _users
+    with _LOCK:
+        _users += 1
+        for name in WRAPPED:
+            AttentionInterface.register(PREFIX + name, _entry(name))
+            # Without a mask function of its own a causal model would silently see the future.
+            AttentionMaskInterface.register(PREFIX + name, ALL_MASK_ATTENTION_FUNCTIONS[name])
+    try:
+        yield
+    finally:
+        with _LOCK:
+            _users -= 1
+            for table in (AttentionInterface, AttentionMaskInterface) if not _users else ():
+                for name in WRAPPED:
+                    table._global_mapping.pop(PREFIX + name, None)  # `register` has no opposite
 
 
 def _entry(name: str) -> Callable[..., Any]:

@@ -6,6 +6,11 @@
 Inside the block queries and keys are turned back by the model's own rotation, turned by the new one, and attended
 with the new bias; nothing is trained anew, and nothing in the model is changed. Positions added to the input are
 replaced at the input, so they cannot be changed for some layers only.
+
+A text gives the same numbers whole, token by token with a cache, in chunks, beside padding, and in `generate`. The
+cache holds what the model itself puts there; where its keys stand is kept beside it (`positions`). What has no one
+answer is refused: caches filled outside of the block, caches that drop tokens or round them, and scalings that choose
+frequencies by the length of the text, as soon as that choice changes on the way.
 """
 
 from __future__ import annotations
@@ -18,10 +23,12 @@ from typing import Any
 import numpy as np
 
 from toposcope.checkpoints.view import Layer
-from toposcope.encodings import NONE, Encoding, EncodingSpec, InputTable, LogitBias, Rotary, Sizes, parse
+from toposcope.encodings import NONE, Encoding, EncodingSpec, InputTable, Sizes, parse
 from toposcope.errors import BadEncoding, BadValue
-from toposcope.models.content import ContentReader
+from toposcope.models.attend import attend, middle, turn
+from toposcope.models.content import ContentReader, precision, rounding
 from toposcope.models.instrument import Call, Instrument, attached
+from toposcope.models.positions import Places, one_length
 from toposcope.models.sites import Site, checked_heads, checked_site
 
 Chosen = Mapping[int, tuple[int, ...]]  # layer -> the heads that are changed
@@ -40,7 +47,8 @@ def encoding(
     """Run the model with another encoding for as long as the block lasts; gives the encoding that is put in.
 
     `other` is a name with parameters ("rope:base=500000"; what is not given is taken from the model's own rotation)
-    or a record. `layers`, or single `heads` as (layer, head), limit where it acts.
+    or a record. `layers`, or single `heads` as (layer, head), limit where it acts. For a model in half precision the
+    encoding that is given back says in its notes what is rounded.
     """
     with attached(model) as instrument:
         reader = ContentReader.of(instrument)
@@ -57,15 +65,25 @@ def encoding(
                 "heads only. Leave out layers and heads."
             )
         with ExitStack() as stack:
+            if instrument.sites[0].route == "hooks":
+                stack.enter_context(_without_interface(instrument, chosen, first))
+            else:
+                stack.enter_context(instrument.rewriting(_Change(reader, chosen, made), chosen))
             if own_input or first.input is not None:
                 stack.enter_context(_other_input(instrument, first.input, own=own_input))
-            if instrument.sites[0].route == "hooks":
-                stack.enter_context(_without_interface(instrument, reader, chosen, first))
-            else:
-                change = _Change(reader, chosen, made)
-                instrument.rewrites.append(change)
-                stack.callback(instrument.rewrites.remove, change)
-            yield first
+            yield _with_precision(first, instrument.model)
+
+
+def _with_precision(put_in: Encoding, model: Any) -> Encoding:
+    """The encoding, which says what a model in half precision rounds."""
+    dtype = next(model.parameters()).dtype
+    if dtype.itemsize >= 4:
+        return put_in
+    note = (
+        f"the model runs in {precision(dtype)}: its queries and keys carry the rounding of its own rotation, up to "
+        f"{rounding(dtype):.1e} of their largest entry. Attention is computed in float32 and rounded once."
+    )
+    return replace(put_in, notes=(*put_in.notes, note))
 
 
 def chosen_heads(
@@ -97,120 +115,38 @@ class _Change:
         heads = self.chosen.get(call.site.number)
         if heads is None:
             return None
-        own, new = self.reader.encoding(call.site), self.made[call.site.number]
         if call.sinks is not None:
             raise BadEncoding("heads with attention sinks cannot be given another encoding yet.")
+        at = self.reader.instrument.places(call)
         repeat = call.site.heads // call.key_BGMR.shape[1]
-        k, v = (side.repeat_interleave(repeat, dim=1) for side in (call.key_BGMR, call.value_BGMV))
-        at = _positions(self.reader.instrument, call.query_BHNR.shape[2])
-        q = _turned(call.query_BHNR, own.rotary, new.rotary, at, heads, "query")
-        k = _turned(k, own.rotary, new.rotary, at, heads, "key")
-        return _attend(call, q, k, v, new.bias, heads, at)
+        q, k, v = (_single(side) for side in (call.query_BHNR, call.key_BGMR, call.value_BGMV))
+        k, v = (side.repeat_interleave(repeat, dim=1) for side in (k, v))
+        q, k = self._turned(q, "query", at[0], at, call.site), self._turned(k, "key", at[1], at, call.site)
+        return attend(call, q, k, v, self.made[call.site.number].bias, heads, at).to(call.query_BHNR.dtype)
+
+    def _turned(self, x_BHNR: Any, side: Any, here: Places, at: tuple[Places, Places], site: Site) -> Any:
+        """Queries or keys with the chosen heads turned back, and turned anew."""
+        heads, own, new = self.chosen[site.number], self.reader.encoding(site).rotary, self.made[site.number].rotary
+        chosen = x_BHNR[:, list(heads)]
+        if own is not None:
+            frequencies_F = self.reader.own_frequencies(own, at[1].own_lengths)
+            chosen = turn(chosen, own, here.own_BM, side, frequencies_F, back=True)
+        if new is not None:
+            turning = [
+                index for index, head in enumerate(heads) if new.turning_heads is None or head < new.turning_heads
+            ]
+            frequencies_F = one_length(new, at[1].text_lengths)
+            turned = chosen.clone()
+            turned[:, turning] = turn(chosen[:, turning], new, here.text_BM, side, frequencies_F, origin=middle(*at))
+            chosen = turned
+        changed = x_BHNR.clone()
+        changed[:, list(heads)] = chosen
+        return changed
 
 
-def _turned(x_BHNR: Any, own: Rotary | None, new: Rotary | None, at_N: Any, heads: Sequence[int], side: Any) -> Any:
-    """Queries or keys with the chosen heads turned back, and turned anew."""
-    chosen = x_BHNR[:, list(heads)]
-    if own is not None:
-        chosen = turn(chosen, own, at_N, side, back=True)
-    if new is not None:
-        turning = [index for index, head in enumerate(heads) if new.turning_heads is None or head < new.turning_heads]
-        turned = chosen.clone()
-        turned[:, turning] = turn(chosen[:, turning], new, at_N, side)
-        chosen = turned
-    changed = x_BHNR.clone()
-    changed[:, list(heads)] = chosen
-    return changed
-
-
-def turn(x_BHNR: Any, rotary: Rotary, at_N: Any, side: Any, *, back: bool = False) -> Any:
-    """Turn torch vectors to their positions by the tables of an encoding (or back), in the precision they have."""
-    import torch
-
-    context = int(at_N.max()) + 1
-    angle_NF = at_N[:, None] * rotary.frequencies(context) * (-1.0 if back else 1.0)
-    size_NF = np.full_like(angle_NF, 1 / rotary.attention_factor if back else rotary.attention_factor)
-    if rotary.decay_F is not None:
-        sign = (-1.0 if side == "query" else 1.0) * (-1.0 if back else 1.0)
-        size_NF = size_NF * np.exp(sign * at_N[:, None] * rotary.decay_F)
-    cos, sin = (torch.from_numpy(part * size_NF).to(x_BHNR) for part in (np.cos(angle_NF), np.sin(angle_NF)))
-    first, second = (torch.from_numpy(np.ascontiguousarray(rotary.pairs_F2[:, side_])) for side_ in (0, 1))
-    a, b = x_BHNR[..., first], x_BHNR[..., second]
-    turned = x_BHNR.clone()
-    turned[..., first] = a * cos - b * sin
-    turned[..., second] = a * sin + b * cos
-    return turned
-
-
-def _attend(call: Call, q: Any, k: Any, v: Any, bias: LogitBias | None, heads: Sequence[int], at_N: Any) -> Any:
-    """The heads' outputs (B, N, H, V); where there is a bias, one head at a time, so that one table is in memory."""
-    import torch
-    from torch.nn.functional import scaled_dot_product_attention
-
-    plain = bias is None and call.bias is None and call.softcap is None
-    if plain:
-        mask = call.mask
-        out = scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=call.causal, scale=call.scaling)
-        return out.transpose(1, 2).contiguous()
-    hidden = _hidden(call, q)
-    new = None if bias is None else bias_tables(bias, at_N)
-    outputs = []
-    for head in range(q.shape[1]):
-        logits = q[:, head] @ k[:, head].transpose(1, 2) * call.scaling
-        if head in heads and new is not None:
-            logits = logits + new(head).to(logits)
-        elif head not in heads and call.bias is not None:
-            logits = logits + call.bias[:, min(head, call.bias.shape[1] - 1)]
-        if call.softcap is not None:
-            logits = torch.tanh(logits / call.softcap) * call.softcap
-        if hidden is not None:
-            logits = logits + hidden[:, min(head, hidden.shape[1] - 1)]
-        outputs.append(torch.softmax(logits, dim=-1) @ v[:, head])
-    return torch.stack(outputs, dim=2)
-
-
-def _hidden(call: Call, q: Any) -> Any | None:
-    """What is added to the logits to hide keys: (B or 1, H or 1, N, M)."""
-    import torch
-
-    least = torch.finfo(q.dtype).min
-    if call.mask is not None:
-        if call.mask.dtype == torch.bool:
-            return torch.zeros_like(call.mask, dtype=q.dtype).masked_fill(~call.mask, least)
-        return call.mask
-    if not call.causal:
-        return None
-    rows, columns = q.shape[2], call.key_BGMR.shape[2]
-    return torch.full((1, 1, rows, columns), least, dtype=q.dtype).triu(1 + columns - rows)
-
-
-def bias_tables(bias: LogitBias, at_N: Any) -> Any:
-    """A function head -> table (N, N) as a torch tensor; an even Toeplitz bias is kept as one row of offsets."""
-    import torch
-
-    count = len(at_N)
-    if bias.toeplitz and np.array_equal(at_N, np.arange(count)):
-        row_HT = torch.from_numpy(bias.by_offset(np.arange(1 - count, count)))
-
-        return lambda head: _toeplitz(row_HT[head], count)
-    table_HNN = torch.from_numpy(bias.table(at_N, at_N))
-    return lambda head: table_HNN[head]
-
-
-def _toeplitz(row_T: Any, count: int) -> Any:
-    """T[i, j] = row[i - j + n - 1]: a strided view of the reversed row, one step back for each row."""
-    reversed_T = row_T.flip(0)  # entry s holds offset n - 1 - s, so T[i, j] = reversed[n - 1 - i + j]
-    return reversed_T.unfold(0, count, 1).flip(0)
-
-
-def _positions(instrument: Instrument, length: int) -> Any:
-    given = instrument.position_ids
-    if given is None:
-        return np.arange(length, dtype=np.float64)
-    rows = given if given.ndim == 2 else given[None]
-    if len(rows) > 1 and bool((rows != rows[:1]).any()):
-        raise BadValue("sequences of one batch have different positions; run them one at a time.")
-    return np.asarray(rows[0].cpu().numpy(), dtype=np.float64)
+def _single(tensor: Any) -> Any:
+    """A tensor in float32 or better."""
+    return tensor.float() if tensor.dtype.itemsize < 4 else tensor
 
 
 # -------------------------------------------------------------- what is put in
@@ -269,19 +205,30 @@ def _other_input(instrument: Instrument, table: InputTable | None, *, own: bool)
         )
 
     def vectors(like: Any) -> Any:
-        if table is None:
+        """p, one row for each token, in as many rows of the batch as stand differently."""
+        if table is None or instrument.running is None:
             return torch.zeros_like(like)
-        at_N = _positions(instrument, like.shape[-2])
-        return torch.from_numpy(table.vectors(at_N)).to(like).expand_as(like)
+        at_BN = instrument.running.queries(like.shape[-2]).text_BM
+        found_BND = torch.from_numpy(np.stack([table.vectors(at_N) for at_N in at_BN])).to(like)
+        return found_BND.expand_as(like) if len(at_BN) == 1 else found_BND
+
+    def tokens_only(module: Any, args: Any, kwargs: Any) -> None:
+        if instrument.running is not None and instrument.running.given.get("inputs_embeds") is not None:
+            raise BadValue(
+                "positions are added where tokens are looked up: give the model input_ids, no inputs_embeds."
+            )
 
     with ExitStack() as stack:
         if own:
-            handle = modules[0].register_forward_hook(lambda module, args, output: vectors(output))
-            stack.callback(handle.remove)
+            handles = [modules[0].register_forward_hook(lambda module, args, output: vectors(output))]
         else:
-            for tokens in _token_embeddings(model):
-                handle = tokens.register_forward_hook(lambda module, args, output: output + vectors(output))
-                stack.callback(handle.remove)
+            handles = [
+                tokens.register_forward_hook(lambda module, args, output: output + vectors(output))
+                for tokens in _token_embeddings(model)
+            ]
+            handles += [part.register_forward_pre_hook(tokens_only, with_kwargs=True) for part in instrument.stacks]
+        for handle in handles:
+            stack.callback(handle.remove)
         yield
 
 
@@ -295,9 +242,7 @@ def _token_embeddings(model: Any) -> list[Any]:
 
 # ------------------------------------------------- models with no interface
 @contextmanager
-def _without_interface(
-    instrument: Instrument, reader: ContentReader, chosen: Chosen, new: Encoding
-) -> Iterator[None]:
+def _without_interface(instrument: Instrument, chosen: Chosen, new: Encoding) -> Iterator[None]:
     """Switch position off where a model computes attention by itself: its bias becomes 0, its rotation none."""
     name = type(instrument.model).__name__
     whole = all(len(heads) == instrument.sites[number].heads for number, heads in chosen.items())
@@ -310,6 +255,7 @@ def _without_interface(
     def without(module: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         import torch
 
+        instrument.known_past()
         changed = dict(kwargs)
         for key in ("alibi", "position_bias"):
             if changed.get(key) is not None:
@@ -324,6 +270,7 @@ def _without_interface(
         return args, changed
 
     with ExitStack() as stack:
+        stack.enter_context(instrument.rewriting(None, chosen))  # a cache knows what it was filled under
         for number in chosen:
             site: Site = instrument.sites[number]
             handle = site.module.register_forward_pre_hook(without, with_kwargs=True)

@@ -233,7 +233,7 @@ class _Making:
 
 def _in_transformers(model: Any, making: _Making, layers: Sequence[int] | None) -> Installed:
     stack = making.stack
-    instrument = stack.enter_context(attached(model))
+    instrument = stack.enter_context(attached(model, lasting=True))
     numbers = range(len(instrument.sites)) if layers is None else layers
     sites = [checked_site(instrument.sites, number) for number in dict.fromkeys(numbers)]
     sites = [site for site in sites if layers is not None or not site.cross]
@@ -264,8 +264,7 @@ def _in_transformers(model: Any, making: _Making, layers: Sequence[int] | None) 
         )
         return out[..., : v.shape[-1]].transpose(1, 2)
 
-    instrument.rewrites.append(rewrite)
-    stack.callback(instrument.rewrites.remove, rewrite)
+    stack.enter_context(instrument.rewriting(rewrite, parts))
     return Installed(parts, making.form, stack)
 
 
