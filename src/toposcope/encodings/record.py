@@ -73,6 +73,11 @@ class Rotary:
         """w_F, in radians per token, as used for a text of `context` tokens (None: the trained length)."""
         return self.frequencies_at(context)
 
+    @property
+    def by_length(self) -> bool:
+        """Whether the frequencies depend on the length of the text."""
+        return not np.array_equal(self.frequencies(1), self.frequencies(2**40))
+
     def rotate(
         self, vectors_NR: Array, positions: ArrayLike, *, side: Literal["query", "key"], context: int | None = None
     ) -> Array:

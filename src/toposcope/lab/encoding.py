@@ -130,7 +130,7 @@ class RotaryPart(nn.Module):
 
     def __init__(self, rotary: Rotary, context: int, heads: int, kv_heads: int) -> None:
         super().__init__()
-        self.rotary, self.context = rotary, context
+        self.rotary, self.by_length = rotary, rotary.by_length
         first_F, second_F = rotary.pairs_F2.T
         self.neighbours = rotary.pairing == "interleaved"
         pairs = len(first_F) if self.neighbours else int(second_F[0] - first_F[0])  # some of them may stand still
@@ -142,9 +142,11 @@ class RotaryPart(nn.Module):
                 f"{turning} heads are to turn, but {heads // kv_heads} share a key: turn a multiple of that."
             )
         self.turning = {"query": turning, "key": turning * kv_heads // heads}
-        self._grow(context)
+        self._fill(context, context)
 
-    def _grow(self, length: int) -> None:
+    def _fill(self, length: int, context: int) -> None:
+        """The factors of so many positions, as a text of `context` tokens has them."""
+        self.context = context
         for side in ("query", "key"):
             old = getattr(self, side, None)
             new = _tensor(self._factors(length, side))
@@ -155,8 +157,7 @@ class RotaryPart(nn.Module):
         first_F, second_F = self.rotary.pairs_F2.T
         unit_NR = np.zeros((length, self.rotary.head_dim))
         unit_NR[:, first_F] = 1.0
-        context = max(length, self.context)
-        turned_NR = self.rotary.rotate(unit_NR, np.arange(length), side=side, context=context)
+        turned_NR = self.rotary.rotate(unit_NR, np.arange(length), side=side, context=self.context)
         factors_NF2 = np.zeros((length, (self.stop - self.start) // 2, 2))
         factors_NF2[..., 0] = 1.0
         factors_NF2[:, : len(first_F), 0] = turned_NR[:, first_F]
@@ -171,8 +172,11 @@ class RotaryPart(nn.Module):
 
     def factors(self, side: Literal["query", "key"], length: int, at_BN: Tensor | None = None) -> Tensor:
         """The complex factor of each pair at the first positions, (N, F), or at those given, (B, N, F)."""
-        if length > len(self.query):
-            self._grow(length)
+        rows, context = max(length, len(self.query)), length
+        if at_BN is not None and self.by_length:  # the columns of packed sentences are no length of a text
+            context = int(at_BN.max()) + 1
+        if rows > len(self.query) or (self.by_length and context != self.context):
+            self._fill(rows, context)
         table_NF2 = getattr(self, side)
         return torch.view_as_complex(table_NF2[:length] if at_BN is None else table_NF2[at_BN])
 

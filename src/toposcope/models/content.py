@@ -20,7 +20,7 @@ from toposcope.checkpoints.view import Model as View
 from toposcope.encodings.record import Encoding, Rotary
 from toposcope.errors import BadConfig, BadValue, UnknownFamily
 from toposcope.models.instrument import Call, Instrument, dummy_inputs
-from toposcope.models.positions import by_length, one_length
+from toposcope.models.positions import one_length
 from toposcope.models.sites import Site
 from toposcope.models.view import view
 
@@ -94,13 +94,13 @@ class ContentReader:
         Some models keep the frequencies of the longest text they have met, and use them for shorter ones.
         """
         found = one_length(rotary, lengths)
-        if by_length(rotary):
+        if rotary.by_length:
             held = _held_frequencies(self.instrument.model, len(found))
-            if held and not any(np.allclose(each, found, rtol=1e-4) for each, _ in held):
+            if held and not any(np.allclose(each, found, rtol=1e-4) for each in held):
                 raise BadConfig(
                     f"{type(self.instrument.model).__name__} turns queries by frequencies that are not those of a "
-                    f"text of {lengths[1]} tokens: it keeps those of a longer one, or has rounded them. Load it again, "
-                    "in its precision (dtype=), and run texts of one length."
+                    f"text of {lengths[1]} tokens: it keeps those of a longer one, or has rounded them. Load it "
+                    "again, in its precision (dtype=), and run texts of one length."
                 )
         return found
 
@@ -187,37 +187,26 @@ def precision(dtype: Any) -> str:
 
 
 def _as_held(model: Any, encoding: Encoding) -> Encoding:
-    """The encoding with the frequencies that the model holds, where it has been cast and they are rounded with it.
+    """The encoding with the frequencies that the model holds, where they were rounded to half precision.
 
-    `model.to(torch.bfloat16)` does that; loading with dtype= does not.
+    `model.to(torch.bfloat16)` does that to them; loading with dtype= does not.
     """
     rotary = encoding.rotary
-    if rotary is None or by_length(rotary):
+    if rotary is None or rotary.by_length:
         return encoding
     exact = rotary.frequencies()
-    held = [
-        (float(np.abs(each - exact).max()), each)
-        for each, (eps, tiny) in _held_frequencies(model, len(exact))
-        if (np.abs(each - exact) <= eps * exact + tiny).all()
-    ]
-    if not held:
-        return encoding
-    off, nearest = min(held, key=lambda pair: pair[0])
-    if off <= 1e-6:
+    held = _held_frequencies(model, len(exact))
+    nearest = min(held, key=lambda each: float(np.abs(each - exact).max()), default=exact)
+    off = np.abs(nearest - exact)
+    if (off <= 1e-6 * exact).all() or (off > 2**-8 * exact + 2**-25).any():  # bfloat16's, and float16's smallest
         return encoding
     return replace(encoding, rotary=replace(rotary, frequencies_at=lambda context: nearest.copy()))
 
 
-def _held_frequencies(model: Any, count: int) -> list[tuple[Array, tuple[float, float]]]:
-    """The frequencies that the modules of a model hold, and the relative and absolute rounding of their precision."""
-    import torch
-
-    found = []
-    for name, tensor in model.named_buffers():
-        if name.endswith("inv_freq") and tensor.shape == (count,):
-            kind = torch.finfo(tensor.dtype)
-            found.append((_double(tensor), (kind.eps, kind.smallest_normal * kind.eps)))
-    return found
+def _held_frequencies(model: Any, count: int) -> list[Array]:
+    """The frequencies that the modules of a model hold."""
+    buffers = model.named_buffers()
+    return [_double(each) for name, each in buffers if name.endswith("inv_freq") and each.shape == (count,)]
 
 
 def _probe(instrument: Instrument, site: Site) -> tuple[Array, Array, Any]:

@@ -65,7 +65,7 @@ class Instrument:
         self.edits: list[Edit] = []
         self.rewrites: list[Rewrite] = []  # see `rewriting`
         self.reader: Any | None = None  # kept by content.py
-        self.running: Pass | None = None
+        self._passes: list[Pass] = []  # that are running: the innermost last
         self.sites: tuple[Site, ...] = ()
         self._of_module: WeakKeyDictionary[Any, list[Site]] = WeakKeyDictionary()
         self._turns: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
@@ -73,11 +73,16 @@ class Instrument:
 
     @property
     def stacks(self) -> list[Any]:
-        """The modules that are handed tokens, mask, positions and cache: one, or an encoder and a decoder."""
+        """The modules that are handed tokens, mask and cache: the model and what it wraps, or encoder and decoder."""
         model = self.model
         if getattr(getattr(model, "config", None), "is_encoder_decoder", False) and _has_decoder(model):
             return list(dict.fromkeys([model.get_encoder(), model.get_decoder()]))
-        return [getattr(model, "base_model", model)]
+        return list(dict.fromkeys([model, getattr(model, "base_model", model)]))
+
+    @property
+    def running(self) -> Pass | None:
+        """The pass that is running."""
+        return self._passes[-1] if self._passes else None
 
     # ------------------------------------------------------------- attaching
     @contextmanager
@@ -141,19 +146,25 @@ class Instrument:
 
     # ------------------------------------------------------------ attentions
     def _begin(self, module: Any, args: Any, kwargs: Any) -> None:
-        if self.running is not None and self.running.thread != threading.get_ident():
+        outer = self.running
+        if outer is not None and outer.thread != threading.get_ident():
             raise BadValue(
                 f"two threads run {type(self.model).__name__} at the same time while it is looked into: what one "
                 "sees or changes would be mixed up with the other. Let one wait, or give each a model of its own."
             )
         self._turns.clear()
-        self.running = Pass(module, args, kwargs, tuple(sorted(set(self._taken.values()))))
+        if module is self.model:
+            self._passes.clear()  # an interrupted pass has not said that it ended
+        elif outer is not None:
+            outer.inner = True  # which knows better what the layers are given
+        under = tuple(sorted(set(self._taken.values())))
+        self._passes.append(Pass(module, args, kwargs, under, outermost=not self._passes))
 
     def _end(self, module: Any, args: Any, output: Any) -> None:
-        if self.running is None or self.running.thread != threading.get_ident():
-            return  # another thread's, which has been refused
-        ended, self.running = self.running, None
-        if output is not None:  # None where the pass has failed
+        if not self._passes or self._passes[-1].thread != threading.get_ident():
+            return  # this one has been refused, beside another thread's
+        ended = self._passes.pop()
+        if output is not None and not ended.inner:  # None where the pass has failed
             ended.note(ended.cache if ended.cache is not None else _cache_in(output))
 
     def places(self, call: Call) -> tuple[Places, Places]:

@@ -55,7 +55,7 @@ def gated(model: Any, gates: Sequence[Any]) -> Iterator[None]:
             raise BadValue(f"gates for layers of {[len(gate) for gate in gates]} heads given; the model has {sizes}.")
 
         def edit(site: Site, output_BNHV: Any) -> Any:
-            return output_BNHV * gates[site.number][:, None]
+            return output_BNHV * gates[site.number][:, None].to(output_BNHV)
 
         instrument.edits.append(edit)
         try:

@@ -83,10 +83,19 @@ class Pass:
     Positions are computed when they are asked for: a pass that nobody asks may be given any cache.
     """
 
-    def __init__(self, module: Any, args: Any, kwargs: Mapping[str, Any], under: tuple[int, ...]) -> None:
+    def __init__(
+        self,
+        module: Any,
+        args: Any,
+        kwargs: Mapping[str, Any],
+        under: tuple[int, ...] = (),
+        *,
+        outermost: bool = True,
+    ) -> None:
         self.thread = threading.get_ident()
         self.given = _by_name(module, args, kwargs)
-        self.under = under
+        self.under, self.outermost = under, outermost
+        self.inner = False  # whether another pass runs inside, with the arguments that this one hands on
         cache = self.given.get("past_key_values")
         self.cache = getattr(cache, "self_attention_cache", cache)
         self.past = _length(self.cache)  # now: the layers are about to add to it
@@ -217,11 +226,6 @@ def one_length(rotary: Rotary, lengths: tuple[int, int]) -> Array:
             "sequences of one length, whole and without a cache."
         )
     return found
-
-
-def by_length(rotary: Rotary) -> bool:
-    """Whether the frequencies depend on the length of the text at all."""
-    return not np.array_equal(rotary.frequencies(1), rotary.frequencies(2**40))
 
 
 def _by_name(module: Any, args: Any, kwargs: Mapping[str, Any]) -> dict[str, Any]:

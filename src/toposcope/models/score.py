@@ -102,7 +102,7 @@ def token_losses(trial: Trial, output: Any) -> Any:
     if len(logits_PW) != len(targets_P):
         logits_PW = logits_PW[trial.positions_P]
     parts = [
-        cross_entropy(logits_PW[at : at + _ROWS], targets_P[at : at + _ROWS], reduction="none").double()
+        cross_entropy(logits_PW[at : at + _ROWS].float(), targets_P[at : at + _ROWS], reduction="none").double()
         for at in range(0, len(targets_P), _ROWS)
     ]
     return torch.cat(parts)

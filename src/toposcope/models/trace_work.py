@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.models.content import Content
+from toposcope.models.content import Content, precision
 from toposcope.models.corpus import Ids
 from toposcope.models.instrument import Call, Instrument
 from toposcope.models.patterns import THRESHOLDS, Patterns, Score, names, patterns
@@ -28,7 +28,8 @@ from toposcope.models.trace_rows import HeadLogits, head_logits
 
 Array = NDArray[np.float64]
 KEPT = 32  # offsets of the mean kernel in the result
-REBUILT = 1e-3  # relative: attention rebuilt from content differs by 1e-6 where the record is right
+REBUILT = 1e-3  # relative: attention rebuilt from content differs by 1e-6 where the record is right, by 1 where not
+ROUNDINGS = 16  # in units of the model's eps, where that is half precision's and attention itself is so rounded
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,8 +118,11 @@ class Work:
             logits = head_logits(content, head, _sink(call, head))
             seen = patterns(logits, values_NV=content.v_HMV[head])
             error = _difference(seen, output_BNHV[0, seen.seen_from :, head])
-            if not error < REBUILT and not (self.instrument.edits or self.instrument.rewrites):
-                self.lost[number] = f"its attention could not be rebuilt from queries and keys (off by {error:.1e})"
+            if not error < _allowed(output_BNHV.dtype) and not (self.instrument.edits or self.instrument.rewrites):
+                self.lost[number] = (
+                    f"its attention could not be rebuilt from queries and keys (off by {error:.1e} "
+                    f"in {precision(output_BNHV.dtype)})"
+                )
                 return
             self.rebuilt = max(self.rebuilt, error)
             self._tokens[key] = max(self._tokens[key], logits.length)
@@ -268,6 +272,12 @@ class Work:
 
 
 # -------------------------------------------------------------------- inside
+def _allowed(dtype: Any) -> float:
+    import torch
+
+    return max(REBUILT, ROUNDINGS * torch.finfo(dtype).eps)
+
+
 def _sink(call: Call, head: int) -> float | None:
     return None if call.sinks is None else float(call.sinks[head])
 

@@ -213,7 +213,8 @@ def _other_input(instrument: Instrument, table: InputTable | None, *, own: bool)
         return found_BND.expand_as(like) if len(at_BN) == 1 else found_BND
 
     def tokens_only(module: Any, args: Any, kwargs: Any) -> None:
-        if instrument.running is not None and instrument.running.given.get("inputs_embeds") is not None:
+        running = instrument.running
+        if running is not None and running.outermost and running.given.get("inputs_embeds") is not None:
             raise BadValue(
                 "positions are added where tokens are looked up: give the model input_ids, no inputs_embeds."
             )
