@@ -238,16 +238,21 @@ def test_D_what_cannot_be_done_is_refused() -> None:
         logits(model, None, inputs_embeds=model.get_input_embeddings()(IDS))
 
 
-def test_D_a_batch_that_changes_is_refused() -> None:
+@pytest.mark.parametrize("rows", [[0, 1], [1, 0], [0, 0, 1, 1]], ids=["same", "exchanged", "repeated"])
+def test_D_a_batch_that_changes_is_refused(rows: list[int]) -> None:
     """Rows that stand differently must be the rows that the cache was filled with."""
     model = build("llama")
     ids, mask = padded()
+    more = torch.cat([mask, mask.new_ones(2, 1)], dim=1)
     with encoding(model, "alibi"), torch.no_grad():
         cache = model(input_ids=ids, attention_mask=mask, use_cache=True).past_key_values
-        cache.batch_repeat_interleave(2)
-        more = torch.cat([mask, mask.new_ones(2, 1)], dim=1).repeat_interleave(2, dim=0)
-        with pytest.raises(BadValue, match="2 sequences that stand differently"):
-            model(input_ids=ids[:, :1].repeat_interleave(2, dim=0), attention_mask=more, past_key_values=cache)
+        cache.batch_select_indices(torch.tensor(rows))
+        given = {"input_ids": ids[rows, :1], "attention_mask": more[rows], "past_key_values": cache}
+        if rows == [0, 1]:
+            model(**given)
+        else:
+            with pytest.raises(BadValue, match="2 sequences that stand differently"):
+                model(**given)
 
 
 @pytest.mark.parametrize("which", ["new", "own"])

@@ -77,6 +77,14 @@ class Places:
         return Places(own_BM, text_BM, self.own_lengths, self.text_lengths, self.under)
 
 
+@dataclass(frozen=True, eq=False)
+class _Note:
+    """What is written onto a cache: where its tokens stand, and by which key a row was known at each length."""
+
+    places: Places
+    marks: Mapping[int, Array]
+
+
 class Pass:
     """One forward pass of a stack of layers: what it was given that tells where its tokens stand.
 
@@ -99,7 +107,8 @@ class Pass:
         cache = self.given.get("past_key_values")
         self.cache = getattr(cache, "self_attention_cache", cache)
         self.past = _length(self.cache)  # now: the layers are about to add to it
-        self._before: Places | None = getattr(self.cache, _NOTE, None)
+        self._note: _Note | None = getattr(self.cache, _NOTE, None)
+        self._mark = _last_keys(self.cache, self.past) if self._note is not None and self.past else None
 
     @property
     def tokens(self) -> int | None:
@@ -114,21 +123,20 @@ class Pass:
         """All tokens that queries of this pass may see: those in the cache, then its own."""
         if self.past == 0:
             return self._new
-        before = self._before
-        if before is None or self.past is None or before.count < self.past:
+        if self._note is None or self.past is None or self._note.places.count < self.past:
             raise BadValue(
                 "the cache holds keys that were put there outside of this block: where they stand, and what computed "
                 "them, is not known. Fill a new cache inside the block, or run the whole text without one."
             )
+        before, new = self._note.places.cut(slice(self.past)), self._new  # what was cropped since lay at the end
         if before.under != self.under:
             raise BadValue(
                 "the cache was filled under another encoding than the one now in force. Fill a new one in this block."
             )
-        before, new = before.cut(slice(self.past)), self._new  # what was cropped since lay at the end
-        if min(len(before.text_BM), len(new.text_BM)) > 1 and len(before.text_BM) != len(new.text_BM):
+        if len(before.text_BM) > 1 and not _same_rows(before, self._note.marks.get(self.past), self._mark):
             raise BadValue(
-                f"the cache was filled for {len(before.text_BM)} sequences that stand differently, and is now used "
-                f"for {len(new.text_BM)}. Fill a new one for these."
+                f"the cache was filled for {len(before.text_BM)} sequences that stand differently, and since then "
+                "they were exchanged, selected or repeated: which row is which is not known. Fill a new one."
             )
         return before.then(new)
 
@@ -162,11 +170,16 @@ class Pass:
         cache = getattr(cache, "self_attention_cache", cache)
         if cache is None or not hasattr(cache, "get_seq_length"):
             return
+        note = None
         try:
             places = self.whole
+            marks = {} if self._note is None or not self.past else dict(self._note.marks)
+            if len(places.text_BM) > 1:
+                marks[places.count] = _last_keys(cache, places.count)
+            note = _Note(places, marks)
         except BadValue:
-            places = None
-        setattr(cache, _NOTE, places)
+            pass  # whoever asks will be told
+        setattr(cache, _NOTE, note)
 
     # ------------------------------------------------------------- inside
     @cached_property
@@ -187,7 +200,7 @@ class Pass:
         text_BM = _shown(self.given.get("attention_mask"), past + count)
         if text_BM is not None:
             return Places.of(own_BN, text_BM[:, past:], self.under)
-        before = self._before
+        before = None if self._note is None else self._note.places
         if past and before is not None and not np.array_equal(before.text_BM[:, :past], before.own_BM[:, :past]):
             raise BadValue(
                 "the cache was filled with an attention mask, and this step has none. Give the mask of all tokens, "
@@ -237,6 +250,26 @@ def _length(cache: Any) -> int | None:
     if cache is None:
         return 0
     return int(cache.get_seq_length()) if hasattr(cache, "get_seq_length") else None
+
+
+def _last_keys(cache: Any, count: int | None) -> Array:
+    """The sum of the last of so many keys, for each row of the first layer that has keys: tells rows apart."""
+    layers = [each for each in getattr(cache, "layers", ()) if getattr(each, "keys", None) is not None]
+    if not layers or not count:
+        return np.zeros(0)
+    at = count - 1 if type(layers[0]).__name__ == "StaticLayer" else -1
+    found: Array = layers[0].keys[:, :, at].detach().double().sum((1, 2)).cpu().numpy()
+    return found
+
+
+def _same_rows(before: Places, then_B: Array | None, now_B: Array | None) -> bool:
+    """Whether each row is one that stood where it stands now (beams of one text may have traded places)."""
+    if then_B is None or now_B is None or len(then_B) != len(now_B):
+        return False
+    return all(
+        any(np.array_equal(before.text_BM[was], row) for was in np.flatnonzero(np.isclose(then_B, mark, rtol=1e-9)))
+        for row, mark in zip(before.text_BM, now_B, strict=True)
+    )
 
 
 def _shown(mask: Any, count: int) -> Array | None:
