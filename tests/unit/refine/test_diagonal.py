@@ -202,13 +202,15 @@ def test_saved_and_loaded(tmp_path: Path) -> None:
 
 
 def test_other_uses_of_the_model_at_the_same_time() -> None:
-    """Looking through the instrument, or another encoding, comes before the diagonal and does not disturb it."""
+    """Another encoding acts where no diagonal is, and is refused where it would have no effect; neither disturbs."""
     model, given = build("llama"), inputs("llama")
-    with torch.no_grad(), refine.with_diagonal(model, start=0.05) as installed:
+    with torch.no_grad(), refine.with_diagonal(model, start=0.05, layers=[0, 1]) as installed:
         _spread(installed)
         ours = model(**given).logits
-        with encoding(model, "none", layers=[1]):
-            model(**given)
+        with encoding(model, "none", layers=[2]):
+            assert not torch.allclose(model(**given).logits, ours, rtol=0, atol=1e-4)
+        with pytest.raises(BadValue, match="layer 0 is computed otherwise already"), encoding(model, "none"):
+            pass
         assert torch.equal(model(**given).logits, ours)
 
 
