@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import textwrap
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -12,20 +13,22 @@ if TYPE_CHECKING:
     from toposcope.spectra.of_heads import HeadSpectra
     from toposcope.spectra.of_model import ModelSpectra
 
+RANKED = 12
+
 
 def print_spectra(out: Console, found: Sequence[ModelSpectra]) -> None:
-    """Where heads look by their weights, layer 0's split, and what another encoding would change."""
+    """The order of heads by fast pairs, their kernels, layer 0's split, and what another encoding would change."""
     own, others = found[0], found[1:]
+    _print_ranking(out, own.heads)
     with_kernel = [row for row in own.heads if row.peak_offset is not None]
-    out.print("\n[bold]Where heads look[/bold] (an index: kernel of the weights over offsets)")
+    out.print("\n[bold]Kernels over offsets[/bold] (heuristic: not what heads attend to)")
     if not with_kernel:
         out.print("  no rotation or bias by offset: position enters the input only, or not at all")
     else:
-        previous = [row for row in with_kernel if row.peak_offset == 1]
-        _print_names(out, "1 back (previous token)", previous)
-        _print_names(out, "at themselves", [row for row in with_kernel if row.peak_offset == 0])
-        near = Counter(row.peak_offset for row in with_kernel if 1 < abs(row.peak_offset or 0) <= 8)
-        out.print(f"  2 to 8 away: {sum(near.values())} heads; farther: {_far(with_kernel)} heads")
+        far = [abs(row.peak_offset or 0) for row in with_kernel]
+        counts = (sum(each == 0 for each in far), sum(each == 1 for each in far), sum(each > 8 for each in far))
+        near = len(far) - sum(counts)
+        out.print(f"  peaks at offset 0: {counts[0]}; 1: {counts[1]}; 2 to 8: {near}; farther: {counts[2]} heads")
         out.print(f"  mean lambda_max/n of the kernel at {own.context:,}: {_mean(own)}")
     if own.first_layer:
         out.print("  layer 0, share of logits' variance (exact for tokens of the vocabulary):")
@@ -52,7 +55,7 @@ def print_spectra(out: Console, found: Sequence[ModelSpectra]) -> None:
 def _print_difference(out: Console, own: ModelSpectra, other: ModelSpectra) -> None:
     pairs = list(zip(own.heads, other.heads, strict=True))
     moved = [(mine, theirs) for mine, theirs in pairs if mine.peak_offset != theirs.peak_offset]
-    out.print(f"\n[bold]What if[/bold] {other.encoding}: {len(moved)} of {len(pairs)} heads look elsewhere")
+    out.print(f"\n[bold]What if[/bold] {other.encoding}: {len(moved)} of {len(pairs)} kernels peak elsewhere")
     out.print(f"  mean lambda_max/n {_mean(own)} -> {_mean(other)} at {own.context:,}")
     for mine, theirs in moved[:6]:
         out.print(f"  {f'{mine.layer}.{mine.head}':6s} {mine.looks} -> {theirs.looks}")
@@ -64,15 +67,19 @@ def _print_difference(out: Console, own: ModelSpectra, other: ModelSpectra) -> N
             out.print(f"  layer 0, mean {name} {before:.2f} -> {after:.2f}")
 
 
-def _print_names(out: Console, what: str, rows: Sequence[HeadSpectra]) -> None:
-    ranked = sorted(rows, key=lambda row: -(row.peak_share or 0.0))
-    names = " ".join(f"{row.layer}.{row.head}" for row in ranked[:12])
-    more = f" and {len(ranked) - 12} more" if len(ranked) > 12 else ""
-    out.print(f"  {what}: {len(ranked)} head{'s' if len(ranked) != 1 else ''}{': ' if names else ''}{names}{more}")
+def _print_ranking(out: Console, rows: Sequence[HeadSpectra]) -> None:
+    """The heads with most of Q and K in fast pairs, and what that order is worth."""
+    from toposcope.report.scan_words import about_fast_share, by_fast_share
 
-
-def _far(rows: Sequence[HeadSpectra]) -> int:
-    return sum(abs(row.peak_offset or 0) > 8 for row in rows)
+    ranked = by_fast_share([asdict(row) for row in rows])
+    if not ranked:
+        return
+    out.print("\n[bold]Heads that can tell neighbours apart[/bold] (share of Q and K in fast rotary pairs)")
+    listed = ", ".join(f"{row['layer']}.{row['head']} {row['fast_share']:.0%}" for row in ranked[:RANKED])
+    more = f" and {len(ranked) - RANKED} more" if len(ranked) > RANKED else ""
+    for words in (f"{listed}{more}", about_fast_share()):
+        lines = textwrap.wrap(words, 79, initial_indent="  ", subsequent_indent="  ")
+        out.print("\n".join(lines), soft_wrap=True, markup=False, highlight=False)
 
 
 def _mean(found: ModelSpectra) -> str:

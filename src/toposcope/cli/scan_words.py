@@ -106,7 +106,7 @@ def print_meaning(out: Console, body: Mapping[str, Any]) -> None:
         out.print(f"  {own['metastable']} can freeze on the way (metastable): W sets the speed, V the regime.")
     if own["log_growth"] is not None:
         size = own["log_growth"] / 2.302585
-        out.print(f"  Looped, norm-free, attention only: token 1 grows by 10^{size:.0f} a pass (an index).")
+        out.print(f"  Looped, norm-free, attention only: the first token grows by 10^{size:.0f} a pass (heuristic).")
     inexact = sum(not head["exact"] for head in heads)
     if inexact:
         reasons = sorted({warning for head in heads for warning in head["warnings"]})

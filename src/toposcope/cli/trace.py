@@ -31,8 +31,14 @@ PICTURED = 4  # heads whose logits are kept when nobody says which: the most pos
 def run(
     model: ModelArgument,
     text: Annotated[
-        str, typer.Option("--text", metavar="FILE|NAME", help="A text, or a name from 'toposcope ls texts'.")
-    ] = "wiki",
+        str | None,
+        typer.Option(
+            "--text",
+            metavar="FILE|NAME|random",
+            help="A text, its name ('ls texts'), or 'random': tokens drawn by Zipf's law.",
+            show_default="wiki",
+        ),
+    ] = None,
     tokens: Annotated[int, typer.Option("--tokens", metavar="N", min=2, help="Tokens of each sequence.")] = 256,
     sequences: Annotated[int, typer.Option("--sequences", metavar="M", min=1, help="How many sequences.")] = 4,
     begin: Annotated[int, typer.Option("--begin", metavar="C", min=0, help="The character at which to begin.")] = 0,
@@ -63,7 +69,7 @@ def run(
     html: HtmlOption = None,
     figure: FigureOption = None,
 ) -> None:
-    """On a real text: what position does to each head's logits, and what the head attends to (needs the [hf] extra).
+    """On a text: what position does to each head's logits, and what the head attends to (needs the [hf] extra).
 
     Medians and quartiles over sequences: logits against the same content without position, Toeplitz share, content /
     position / coupling, mean kernel; shares of attention on previous, first, own and repeated tokens; and how well
@@ -75,7 +81,8 @@ def run(
     from toposcope.cli.pictures import checked_figure, title_of, write_pictures
     from toposcope.cli.trace_words import print_heads, print_trace
     from toposcope.encodings import parse
-    from toposcope.models.corpus import cut
+    from toposcope.errors import BadValue
+    from toposcope.models.corpus import RANDOM, cut, drawn
     from toposcope.models.instrument import attached
     from toposcope.models.load import load_reference, read_text
     from toposcope.models.trace import trace
@@ -93,12 +100,24 @@ def run(
     if small is not None:
         from toposcope.lab import running
 
+        if text not in (None, RANDOM):
+            raise BadValue(
+                f"'{text}' cannot be read by a model of the laboratory, which has no tokenizer. Leave --text out for "
+                "sentences of its own task, or give --text random."
+            )
         reference = running.load_running(small)
-        corpus = running.corpus(running.own_task(small, reference.inner), sequences, seed)
-    else:
-        content = read_text(text)
+        task = running.own_task(small, reference.inner)
+        corpus = (running.random_corpus if text == RANDOM else running.corpus)(task, sequences, seed)
+    elif text == RANDOM:
+        if begin or lines:
+            raise BadValue("--begin and --lines choose from a text, and 'random' is none. Leave them out.")
         reference = load_reference(model, attention="sdpa")
-        corpus = cut(reference, content, tokens=tokens, count=sequences, name=text, begin=begin, lines=lines)
+        corpus = drawn(reference, tokens=tokens, count=sequences, seed=seed)
+    else:
+        name = text or "wiki"
+        content = read_text(name)
+        reference = load_reference(model, attention="sdpa")
+        corpus = cut(reference, content, tokens=tokens, count=sequences, name=name, begin=begin, lines=lines)
     with attached(reference) as instrument:
         wanted = parse_range(layers, len(instrument.sites))
         chosen = parse_heads(heads, instrument.sites, wanted)
@@ -114,7 +133,7 @@ def run(
             progress=progress,
         )
     options = {
-        "text": text,
+        "text": corpus.name,
         "tokens": tokens,
         "sequences": sequences,
         "begin": begin,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -71,7 +72,7 @@ def print_heads(screen: Console, found: TraceResult, heads: Sequence[HeadTrace],
 
 
 def _print_patterns(screen: Console, found: TraceResult) -> None:
-    from toposcope.models.patterns import THRESHOLDS, WORDS
+    from toposcope.models.patterns import THRESHOLDS, WORDS, together
 
     screen.print("\n[bold]What heads attend to[/bold] (share of attention, median over sequences)")
     for pattern, threshold in THRESHOLDS.items():
@@ -82,6 +83,10 @@ def _print_patterns(screen: Console, found: TraceResult) -> None:
         more = f" and {len(named) - NAMED} more" if len(named) > NAMED else ""
         what = f"{WORDS[pattern]} ({_number(threshold)} or more): {len(named)}"
         _say(screen, f"{what}{': ' if named else ''}{listed}{more}")
+    several = Counter(together(each.names) for each in found.heads if len(each.names) > 1)
+    if several:
+        counts = (f"{' and '.join(WORDS[name] for name in some)} {count}" for some, count in several.most_common())
+        _say(screen, f"of these, two patterns or more: {', '.join(counts)}")
     none = sum(not each.names for each in found.heads)
     screen.print(f"  no name: {none} of {len(found.heads)} heads")
 
@@ -119,14 +124,15 @@ def _print_agreement(screen: Console, found: Agreement) -> None:
     _print_correlation(screen, "share of fast pairs against the same", found.fast)
     _say(
         screen,
-        f"previous-token heads: {len(found.listed)} listed from weights, {len(found.traced)} traced, "
-        f"{len(found.hits)} in both: precision {_number(found.precision)}, recall {_number(found.recall)}",
+        f"{len(found.traced)} previous-token heads traced; {len(found.hits)} of the {len(found.listed)} heads whose "
+        f"kernel peaks at 1: precision {_number(found.precision)}, recall {_number(found.recall)}",
     )
     if found.fast_listed:
+        area = "" if found.fast_auc is None else f"; AUC of the whole order {_number(found.fast_auc)}"
         _say(
             screen,
-            f"the {len(found.fast_listed)} heads with most fast pairs: {len(found.fast_hits)} in both: precision "
-            f"{_number(found.fast_precision)}, recall {_number(found.fast_recall)}",
+            f"{len(found.fast_hits)} of the {len(found.fast_listed)} with most fast pairs: precision "
+            f"{_number(found.fast_precision)}, recall {_number(found.fast_recall)}{area}",
         )
 
 

@@ -11,6 +11,7 @@ from toposcope.arrays import read_npy
 from toposcope.checkpoints.installed import find_text
 from toposcope.checkpoints.view import Model
 from toposcope.errors import BadFile, BadValue, MissingExtra, NotFound
+from toposcope.unknown import unknown
 
 Array = NDArray[np.float64]
 
@@ -86,7 +87,9 @@ def text_ids(model: Model, text: str, count: int) -> NDArray[np.int64]:
         ) from error
     if not ids:
         raise BadValue(f"{text} holds no text.")
-    return np.array(ids[:count], dtype=np.int64)
+    chosen = np.array(ids[:count], dtype=np.int64)
+    unknown(tokenizer, [chosen], content[: 40 * count + 200], text, framed=False)
+    return chosen
 
 
 def read_array(path: str, what: str) -> Array:

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -16,7 +17,7 @@ from toposcope.lab.export import CONFIG, description
 from toposcope.lab.load import load_model
 from toposcope.lab.model import Transformer
 from toposcope.lab.tasks import PROFILES, Batch, Task, find
-from toposcope.models.corpus import Corpus
+from toposcope.models.corpus import NO_TEXT, RANDOM, Corpus, zipf
 
 _STREAM = 5  # of the sentences drawn here: none that a run trains or tests on
 
@@ -68,3 +69,9 @@ def corpus(task: Task, count: int, seed: int = 0) -> Corpus:
     batch = sentences(task, count, seed)
     found = tuple(ids[:length].numpy() for ids, length in zip(batch.ids_BN, batch.lengths_B.tolist(), strict=True))
     return Corpus(task.name, found, f"{count} sentences of the task '{task.name}'")
+
+
+def random_corpus(task: Task, count: int, seed: int = 0) -> Corpus:
+    """As many sequences of the task's length, of any of its tokens but the padding, drawn by Zipf's law."""
+    found = zipf(np.arange(1, task.vocabulary), [task.length] * count, seed)
+    return Corpus(RANDOM, tuple(found), f"{count} sequences of {task.length} tokens of {NO_TEXT}")

@@ -1,7 +1,8 @@
-"""Token sequences for measurements: cut from a text, or made from one to take position apart from content."""
+"""Token sequences for measurements: cut from a text, made from one, or drawn without any text."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,17 +11,24 @@ from numpy.typing import NDArray
 
 from toposcope.errors import BadValue
 from toposcope.models.load import Reference
+from toposcope.unknown import frame, unknown
 
 Ids = NDArray[np.int64]
+RANDOM = "random"  # the name, in place of a text's, that asks for tokens by Zipf's law
+NO_TEXT = "no text, drawn by Zipf's law"
 
 
 @dataclass(frozen=True, eq=False)
 class Corpus:
-    """Sequences of token numbers, special tokens included; `cut` says in words how they came to be."""
+    """Sequences of token numbers, special tokens included; `cut` says in words how they came to be.
+
+    `unknown` is the share of tokens that the tokenizer did not know.
+    """
 
     name: str
     sequences: tuple[Ids, ...]
     cut: str
+    unknown: float = 0.0
 
     @property
     def tokens(self) -> int:
@@ -43,12 +51,7 @@ def cut(
     A length over the model's context is cut to it, and `Corpus.cut` says so; `beyond` keeps it. A last stretch that
     is shorter than half is left out, unless it is the only one.
     """
-    if tokens < 2:
-        raise BadValue(f"a sequence needs at least 2 tokens, got {tokens}: there is nothing to predict from one.")
-    if count < 1:
-        raise BadValue(f"at least one sequence is needed, got {count}.")
-    limit = reference.context
-    length = tokens if limit is None or beyond else min(tokens, limit)
+    length, limit = _length(reference, tokens, count, beyond)
     pieces = _lines(content[begin:], count) if lines else [content[begin:][: count * (40 * length + 200)]]
     found: list[Ids] = []
     for piece in pieces:
@@ -57,7 +60,37 @@ def cut(
     if not whole or len(whole[0]) < 2:
         seen = len(whole[0]) if whole else 0
         raise BadValue(f"{name} holds {seen} tokens, and a sequence needs at least 2. Give a longer text.")
-    return Corpus(name, tuple(whole), _words(whole, count, tokens, length, limit, name, begin, lines))
+    missed = unknown(reference.tokenizer, whole, "".join(pieces), name)
+    words = _words(whole, count, tokens, length, limit, name, begin, lines)
+    return Corpus(name, tuple(whole), f"{words}{missed}", missed.tokens)
+
+
+def drawn(reference: Reference, *, tokens: int, count: int = 1, seed: int = 0) -> Corpus:
+    """No text at all: ordinary tokens by Zipf's law, with the special tokens that the model expects around a text."""
+    length, limit = _length(reference, tokens, count, beyond=False)
+    before, after = frame(reference.tokenizer)
+    room = length - len(before) - len(after)
+    if room < 2:
+        raise BadValue(f"{length} tokens leave no room for two beside {len(before) + len(after)} special ones.")
+    rows = reference.model.get_input_embeddings().weight.shape[0]
+    ordinary = np.setdiff1d(np.arange(min(len(reference.tokenizer), rows)), reference.tokenizer.all_special_ids)
+    plain = zipf(ordinary, [room] * count, seed)
+    whole = [np.array([*before, *ids, *after], dtype=np.int64) for ids in plain]
+    return Corpus(RANDOM, tuple(whole), _words(whole, count, tokens, length, limit, NO_TEXT, 0, False))
+
+
+def zipf(ordinary: Ids, lengths: Sequence[int], seed: int = 0) -> list[Ids]:
+    """Sequences of these tokens, the token of rank r drawn with probability proportional to 1 / r.
+
+    Ranks are dealt by the seed. The order of a vocabulary is no order of frequency in general: byte-level ones begin
+    with single bytes, BERT's with a thousand unused slots.
+    """
+    if len(ordinary) < 2:
+        raise BadValue(f"drawing tokens needs two ordinary ones at least; the vocabulary has {len(ordinary)}.")
+    rng = np.random.default_rng(seed)
+    ranked = rng.permutation(ordinary)
+    chance = 1 / np.arange(1, len(ranked) + 1)
+    return [rng.choice(ranked, length, p=chance / chance.sum()).astype(np.int64) for length in lengths]
 
 
 def shuffled(corpus: Corpus, *, keep: tuple[int, ...] = (), seed: int = 0) -> Corpus:
@@ -90,6 +123,16 @@ def repeated(corpus: Corpus, *, keep: tuple[int, ...] = (), seed: int = 0) -> Co
 
 
 # -------------------------------------------------------------------- inside
+def _length(reference: Reference, tokens: int, count: int, beyond: bool) -> tuple[int, int | None]:
+    """How long sequences will be, and the model's context."""
+    if tokens < 2:
+        raise BadValue(f"a sequence needs at least 2 tokens, got {tokens}: there is nothing to predict from one.")
+    if count < 1:
+        raise BadValue(f"at least one sequence is needed, got {count}.")
+    limit = reference.context
+    return (tokens if limit is None or beyond else min(tokens, limit)), limit
+
+
 def _lines(content: str, count: int) -> list[str]:
     return [line for line in content.splitlines() if line.strip()][:count]
 

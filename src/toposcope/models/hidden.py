@@ -19,6 +19,7 @@ from toposcope.checkpoints.attention import attention, output, project
 from toposcope.checkpoints.view import Layer, Model
 from toposcope.errors import BadValue
 from toposcope.models.load import Reference
+from toposcope.unknown import unknown
 
 Array = NDArray[np.float64]
 
@@ -69,6 +70,7 @@ def hidden_states(
         cut += f" (of {tokens} asked for: the model's context is {limit})"
     elif len(ids) < wanted:
         cut += " (which has no more)"
+    cut += str(unknown(reference.tokenizer, [ids], content[begin : begin + 40 * wanted + 200], name))
     states = run_states(reference.model, ids)
     words = tuple(reference.tokenizer.convert_ids_to_tokens(ids.tolist()))
     return HiddenStates(name, ids, words, states[:-1], states[-1], cut)

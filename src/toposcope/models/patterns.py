@@ -8,14 +8,15 @@ A score is the mean over queries of the attention that falls on
 * `induction`: tokens that follow an earlier occurrence of the query's token (asked of repeated random tokens).
 
 Token 0 is no query: it may see nothing but itself. Each score comes with what uniform attention over the same visible
-keys would have scored. A head is named when score s and uniform score u satisfy s >= T and (s - u) / (1 - u) >= T / 2
+keys would have scored. A head may follow several patterns, and is named for each: most induction heads rest on token
+0 where nothing is repeated. It is named when score s and uniform score u satisfy s >= T and (s - u) / (1 - u) >= T / 2
 with the pattern's threshold T of `THRESHOLDS`; uniform attention is never named, however short the text. `local` is
 given only to heads that are not named for one of the tokens within.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -103,11 +104,17 @@ def patterns(head: HeadLogits, ids: NDArray[np.int64] | None = None, values_NV: 
 
 
 def names(scores: Mapping[str, Score]) -> tuple[str, ...]:
-    """The patterns a head is named for; see the head of this file for the rule."""
+    """The patterns a head is named for, in the order of `THRESHOLDS`; see the head of this file for the rule."""
     found = [name for name, score in scores.items() if name in THRESHOLDS and stands_out(name, score)]
     if {"previous", "next", "self"} & set(found):
         found = [name for name in found if name != "local"]
     return tuple(sorted(found, key=list(THRESHOLDS).index))
+
+
+def together(names: Iterable[str]) -> tuple[str, ...]:
+    """The patterns of one head in the order in which they are read: what tells most of it first, resting last."""
+    order = ("induction", "previous", "next", "self", "local", "first")
+    return tuple(sorted(names, key=lambda name: order.index(name) if name in order else len(order)))
 
 
 def stands_out(name: str, score: Score) -> bool:

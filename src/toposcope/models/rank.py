@@ -1,4 +1,4 @@
-"""Spearman's rank correlation between what weights or a flow predict and what was measured."""
+"""How well a prediction orders what was measured: Spearman's rank correlation, and the area under the ROC curve."""
 
 from __future__ import annotations
 
@@ -35,6 +35,20 @@ def rank_correlation(
         return RankCorrelation(predicted, measured, None, None, count)
     found = scipy.stats.spearmanr(pairs[:, 0], pairs[:, 1])
     return RankCorrelation(predicted, measured, float(found.statistic), float(found.pvalue), count)
+
+
+def area_under_curve(values: Sequence[float | None], positive: Sequence[bool]) -> float | None:
+    """The chance that a positive item has a larger value than another one, ties counting half; rows with a gap left out.
+
+    0.5 is what a random order gives; None where one of the two kinds is missing.
+    """
+    pairs = [(value, right) for value, right in zip(values, positive, strict=True) if _there(value)]
+    right = np.array([each for _, each in pairs], dtype=bool)
+    if right.all() or not right.any():
+        return None
+    ranks = scipy.stats.rankdata([value for value, _ in pairs])
+    count = int(right.sum())
+    return float((ranks[right].sum() - count * (count + 1) / 2) / (count * (len(pairs) - count)))
 
 
 def _there(value: float | None) -> bool:

@@ -1,4 +1,4 @@
-"""Do the weights alone tell what a head does on a text? The kernels and the list of `scan` against a trace."""
+"""Do the weights alone tell what a head does on a text? The kernels and the ranking of `scan` against a trace."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ import numpy as np
 
 from toposcope.checkpoints.fold import fold
 from toposcope.checkpoints.view import Model as View
-from toposcope.models.patterns import NEAR
-from toposcope.models.rank import RankCorrelation, rank_correlation
+from toposcope.models.rank import RankCorrelation, area_under_curve, rank_correlation
 from toposcope.models.trace_head import OFFSETS, in_input_only
 from toposcope.spectra.head_kernel import HeadKernel, from_covariance
-from toposcope.spectra.of_heads import HeadSpectra, head_spectra, second_moment
+from toposcope.spectra.of_heads import FAST_ON_SMOLLM2, HeadSpectra, head_spectra, second_moment
 
 if TYPE_CHECKING:
     from toposcope.models.trace_result import HeadTrace
@@ -27,11 +26,11 @@ class Agreement:
     `peak`, `contraction`: rank correlation across heads of the kernel's peak offset and of its rho_n. `kernel`:
     median over heads of the rank correlation between both kernels across offsets. `contrast`: that of the weights'
     g(1) above the mean of its kernel, in its standard deviations, with the traced attention on the previous token.
-    `listed` are the heads whose kernel peaks at 1 (the list of `scan`), `traced` those named for it on the text.
+    `listed` are the heads whose kernel peaks at 1, `traced` those named for the previous token on the text.
 
-    `fast` does the same for the fast share: sqrt of the product of the shares that pairs of channels turning by a
-    radian or more in 8 tokens have in the squared norms of Q and K. It needs no idea of what tokens look like.
-    `fast_listed` are the heads with most of it, as many as `listed`; () where nothing turns.
+    `fast` does the same for the fast share by which `scan` ranks heads (`spectra.of_heads.fast_share`). `fast_auc` is
+    the chance that a traced head has more of it than another head, `fast_listed` are the 10 heads with most of it;
+    None and () where nothing turns.
     """
 
     heads: int
@@ -42,6 +41,7 @@ class Agreement:
     listed: tuple[str, ...]
     traced: tuple[str, ...]
     fast: RankCorrelation
+    fast_auc: float | None
     fast_listed: tuple[str, ...]
 
     @property
@@ -99,7 +99,7 @@ def agreement(view: View, traced: Sequence[HeadTrace], kernels: Mapping[str, Seq
             head=head.head,
         )
         rows.append((each, found, shape))
-        fast[each.name] = fast_share(from_covariance(head.q, head.k, None, layer.encoding, head=head.head))
+        fast[each.name] = found.fast_share
     if not any(found.peak_offset is not None for _, found, _ in rows):
         return None
     by_head = [rank_correlation("", "", list(shape.total_T), list(kernels[each.name])).rho for each, _, shape in rows]
@@ -135,17 +135,9 @@ def agreement(view: View, traced: Sequence[HeadTrace], kernels: Mapping[str, Seq
             list(fast.values()),
             [each.score("previous") for each, _, _ in rows],
         ),
-        fast_listed=_largest(fast, len(listed)),
+        fast_auc=area_under_curve(list(fast.values()), [each.name in named for each, _, _ in rows]),
+        fast_listed=_largest(fast, FAST_ON_SMOLLM2.top),
     )
-
-
-def fast_share(shape: HeadKernel) -> float | None:
-    """How much of Q and K lies in pairs that turn by a radian or more in 8 tokens; None where nothing turns."""
-    quick = shape.frequencies_F * NEAR >= 1
-    energies = [(energy[quick].sum(), energy.sum()) for energy in (shape.query_energy_F, shape.key_energy_F)]
-    if any(total == 0 for _, total in energies):
-        return None
-    return float(np.sqrt(np.prod([part / total for part, total in energies])))
 
 
 def _largest(values: Mapping[str, float | None], count: int) -> tuple[str, ...]:

@@ -94,9 +94,15 @@ class Work:
     """Numbers collected head by head, sequence by sequence."""
 
     def __init__(
-        self, instrument: Instrument, chosen: Mapping[int, tuple[int, ...]], dense_limit: int, seed: int
+        self,
+        instrument: Instrument,
+        chosen: Mapping[int, tuple[int, ...]],
+        dense_limit: int,
+        seed: int,
+        only_patterns: bool = False,
     ) -> None:
         self.instrument, self.chosen, self.dense_limit, self.seed = instrument, chosen, dense_limit, seed
+        self.only_patterns = only_patterns
         self.means = PositionMeans()
         self.lost: dict[int, str] = {}
         self.rebuilt = 0.0
@@ -128,6 +134,8 @@ class Work:
             self._tokens[key] = max(self._tokens[key], logits.length)
             self._note(key, {"distance": seen.distance, "entropy": seen.entropy})
             self._scores(key, seen.scores)
+            if self.only_patterns:
+                continue
             raw, centred = toeplitz_shares(logits, seen.square)
             self._note(key, {"toeplitz": raw, "toeplitz_centred": centred})
             if in_input_only(content.encoding):
@@ -268,6 +276,10 @@ class Work:
         )
 
     def gaps(self) -> tuple[Gap, ...]:
+        if self.only_patterns:
+            for metric in METRICS:
+                if metric not in ("distance", "entropy"):
+                    self.lacks(metric, "only patterns were asked for")
         return tuple(Gap(metric, why, len(keys)) for (metric, why), keys in self._gaps.items())
 
 

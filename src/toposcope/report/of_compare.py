@@ -17,7 +17,7 @@ _MEASURES = (
         "change_kernel",
         "Change of kernel",
         "sequential",
-        "Relative distance of the mean positional kernels (an index).",
+        "Relative distance of the mean positional kernels (heuristic).",
         "percent",
         0.0,
     ),
@@ -53,7 +53,7 @@ def build(result: Mapping[str, Any], page: Page) -> None:
     page.facts += [
         (str(len(heads)), "heads"),
         (str(result["moved"]), "verdicts moved"),
-        (str(result["looks_elsewhere"]), "look elsewhere"),
+        (str(result["looks_elsewhere"]), "kernels peak elsewhere"),
     ]
     page.add("What to make of it", Says(tuple(meaning(result))))
     if not heads:

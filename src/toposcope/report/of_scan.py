@@ -45,14 +45,22 @@ _MEASURES = (
         "peak_offset",
         "Peak offset",
         "logarithmic",
-        "Offset at which the head's mean kernel is largest (an index): 0 itself, 1 the previous token.",
+        "Offset at which the head's mean kernel is largest (heuristic); it is not what the head attends to.",
         "integer",
     ),
     Measure(
-        "contrast",
-        "Positional",
+        "fast_share",
+        "Fast pairs",
         "sequential",
-        "How far its kernel rises at its peak above its mean over near offsets, of 1 in all (an index).",
+        "Share of Q and K in rotary pairs that turn by a radian or more in 8 tokens (heuristic).",
+        "percent",
+        low=0.0,
+    ),
+    Measure(
+        "contrast",
+        "Kernel contrast",
+        "sequential",
+        "How far its kernel rises at its peak above its mean over near offsets, of 1 in all (heuristic).",
         low=0.0,
     ),
     Measure(
@@ -97,7 +105,8 @@ _FACTS = (
     Column("growth_index", "growth index"),
     Column("spread_index", "spread index"),
     Column("pair_index", "pair index"),
-    Column("looks", "by its kernel", "text"),
+    Column("fast_share", "Q and K in fast pairs (heuristic)", "percent"),
+    Column("looks", "its kernel", "text"),
     Column("contrast", "peak above the mean", "percent"),
     Column("peak_share", "peak share", "percent"),
     Column("lambda_max_over_n", "kernel norm over context"),
@@ -117,7 +126,8 @@ _COLUMNS = (
     Column("growth_index", "growth"),
     Column("spread_index", "spread"),
     Column("pair_index", "pair"),
-    Column("looks", "looks", "text"),
+    Column("fast_share", "fast pairs", "percent"),
+    Column("looks", "kernel", "text"),
     Column("peak_share", "peak share", "percent"),
 )
 
@@ -152,6 +162,7 @@ def build(result: Mapping[str, Any], page: Page) -> None:
     )
     page.add("Regimes by depth", Beside((_regimes(page, heads), _growth(page, heads))), _layer_listing(page, result))
     page.add("Eigenvalues of V O", _clouds(page, heads))
+    page.add("Heads that can tell neighbours apart", scan_spectra.ranking(page, rows))
     page.add("Positional kernels", *scan_spectra.kernels(page, rows), scan_spectra.first_layer(page, spectra))
     page.add("Frequency use", scan_spectra.frequencies(rows))
     page.add("Biases and position tables", *scan_spectra.biases(page, spectra))
@@ -181,6 +192,7 @@ def _rows(heads: Sequence[Mapping[str, Any]], spectra: Sequence[Mapping[str, Any
                 "looks": seen.get("looks"),
                 "peak_offset": seen.get("peak_offset"),
                 "peak_share": seen.get("peak_share"),
+                "fast_share": seen.get("fast_share"),
                 "contrast": _contrast(seen),
                 "lambda_max_over_n": seen.get("lambda_max_over_n"),
                 "warnings": ", ".join(head["warnings"]) or None,

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from toposcope.models.patterns import WORDS as _TITLES
+from toposcope.models.patterns import together
 from toposcope.report import charts
 from toposcope.report.blocks import Beside, Chart, Column, HeadMap, Listing, Matrix, Measure, Page, PanelChart, Says
 
-LETTERS = {"previous": "p", "next": "n", "self": "s", "first": "1", "induction": "i", "local": "l", "none": "·"}
-_TITLES = {
-    "previous": "previous token", "next": "next token", "self": "own token", "first": "first token",
-    "induction": "induction", "local": "local window",
-}  # fmt: skip
+LETTERS = {"previous": "p", "next": "n", "self": "s", "first": "1", "induction": "i", "local": "l"}
+NONE = "none"
 _METRICS = {
     "rho": (
         "Contraction",
@@ -42,8 +41,8 @@ def build(result: Mapping[str, Any], page: Page) -> None:
     max(rows, key=_positional)["shown_first"] = True
     table = page.rows("traced heads", rows)
     page.add("What to make of it", Says(tuple(_meaning(result, rows))))
-    words = "The strongest of the patterns a head passes the threshold of; a dot where it passes none."
-    measures = [Measure("pattern", "Pattern", "category", words, words=LETTERS)]
+    words = "All patterns whose threshold a head passes, a letter each; a dot where it passes none."
+    measures = [Measure("pattern", "Pattern", "category", words, words=_letters(heads))]
     measures += [
         Measure(key, label, "sequential", sentence, low=0.0)
         for key, (label, sentence) in _METRICS.items()
@@ -115,12 +114,11 @@ def _row(head: Mapping[str, Any]) -> dict[str, Any]:
 
     scores = {name: median(part) for name, part in head["scores"].items()}
     known = [name for name in _TITLES if scores.get(name) is not None]
-    best = max(head["names"], key=lambda name: scores.get(name) or 0.0) if head["names"] else "none"
     metrics = {key: median(head["metrics"].get(key)) for key in _METRICS}
     return {
         "layer": head["layer"],
         "head": head["head"],
-        "pattern": best,
+        "pattern": _pattern(head["names"]),
         "says": _says(head, scores),
         "shown_first": False,
         "peak_offset": head["peak_offset"],
@@ -133,11 +131,26 @@ def _row(head: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def _pattern(names: Sequence[str]) -> str:
+    """All patterns of a head in words."""
+    return " + ".join(_TITLES.get(name, name) for name in together(names)) or NONE
+
+
+def _letters(heads: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """What stands in a cell for each set of patterns that some head follows: single ones first, in a fixed order."""
+    alone = {_TITLES[name]: letter for name, letter in LETTERS.items()}
+    several = {together(head["names"]) for head in heads if len(head["names"]) > 1}
+    joint = {_pattern(names): "".join(LETTERS.get(name, "?") for name in names) for names in sorted(several)}
+    return {**alone, **joint, NONE: "·"}
+
+
 def _says(head: Mapping[str, Any], scores: Mapping[str, float | None]) -> str:
-    named = [f"{_TITLES.get(name, name)} ({scores[name] or 0:.0%} of its attention)" for name in head["names"]]
-    words = (
-        f"On this text it attends to: {', '.join(named)}." if named else "On this text it follows no named pattern."
-    )
+    named = [
+        f"{_TITLES.get(name, name)} ({scores[name] or 0:.0%} of its attention"
+        f"{' on repeated random tokens' if name == 'induction' else ''})"
+        for name in together(head["names"])
+    ]
+    words = f"It attends to: {', '.join(named)}." if named else "It follows no named pattern."
     rho = head["metrics"].get("rho")
     if rho is not None:
         side = "contracts" if rho["median"] < 1 else "expands"
@@ -160,10 +173,12 @@ def _meaning(result: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> li
     total, patterns = len(rows), result["patterns"]
     sentences = []
     named = [f"{len(heads)} {_TITLES.get(name, name)}" for name, heads in patterns.items() if heads]
-    none = sum(row["pattern"] == "none" for row in rows)
+    none = sum(row["pattern"] == NONE for row in rows)
+    several = sum(len(head["names"]) > 1 for head in result["heads"])
     if named:
+        also = f" ({several} of them follow more than one)" if several else ""
         sentences.append(
-            f"Heads by what they attend to: {', '.join(named)}; {none} of {total} follow no named pattern."
+            f"Heads by what they attend to: {', '.join(named)}{also}; {none} of {total} follow no named pattern."
         )
     else:
         sentences.append(f"None of the {total} heads follows a named pattern on this text.")
@@ -292,10 +307,15 @@ def _agreement(page: Page, found: Mapping[str, Any]) -> list[Any]:
         if found.get(name)
     ]
     listed, traced = set(found.get("listed") or []), set(found.get("traced") or [])
+    fast = set(found.get("fast_listed") or [])
     said = (
-        f"By their weights {len(listed)} heads look at the previous token, on the text {len(traced)} do; "
-        f"{len(listed & traced)} are on both lists."
+        f"{len(traced)} heads look at the previous token on the text. The kernel of {len(listed)} peaks at offset 1: "
+        f"{len(listed & traced)} of these."
     )
+    if fast:
+        said += f" Of the {len(fast)} with the largest share of Q and K in fast pairs, {len(fast & traced)}."
+    if found.get("fast_auc") is not None:
+        said += f" As an order of all heads that share has an AUC of {found['fast_auc']:.2f}."
     columns = (
         Column("index", "index from the weights", "wrap"), Column("rho", "rank correlation"), Column("p", "p"),
         Column("count", "heads"),

@@ -10,8 +10,23 @@ import numpy as np
 
 from toposcope.report import charts
 from toposcope.report.blocks import Beside, Chart, Column, Listing, Matrix, Measure, Page, Pairs, Words, shown
+from toposcope.report.scan_words import about_fast_share, by_fast_share
 
 POSITIONAL = 6  # kernels that are drawn together
+RANKED = 12  # heads in the list by fast pairs
+
+
+def ranking(page: Page, rows: Sequence[Mapping[str, Any]]) -> Listing | None:
+    """The heads with most of Q and K in fast pairs: candidates, in order; a list of names it is not."""
+    best = by_fast_share(rows)[:RANKED]
+    if not best:
+        return None
+    columns = (
+        Column("layer", "layer"), Column("head", "head"), Column("fast_share", "Q and K in fast pairs", "percent"),
+        Column("looks", "its kernel", "text"),
+    )  # fmt: skip
+    table = page.rows("heads by fast pairs", best, [column.key for column in columns])
+    return Listing("Heads by fast rotary pairs", about_fast_share(), table, columns)
 
 
 def kernels(page: Page, rows: Sequence[Mapping[str, Any]]) -> list[Any]:
@@ -33,12 +48,12 @@ def kernels(page: Page, rows: Sequence[Mapping[str, Any]]) -> list[Any]:
         ],
     )
     counts = Counter(_distance(row["peak_offset"]) for row in rows if row["peak_offset"] is not None)
-    order = ["ahead", "itself", "1 back", "2 to 8 back", "9 to 32 back", "farther back"]
-    peaks = page.rows("peak offsets", [{"looks": word, "heads": counts.get(word, 0)} for word in order])
+    order = ["ahead", "0", "1 back", "2 to 8 back", "9 to 32 back", "farther back"]
+    peaks = page.rows("peak offsets", [{"peak": word, "heads": counts.get(word, 0)} for word in order])
     pictures: list[Any] = [
         Chart(
-            "g(t) of the most positional heads",
-            f"The {len(best)} heads whose kernel rises most above its own mean (an index from the weights alone).",
+            "g(t) of the heads with the sharpest kernels",
+            f"The {len(best)} heads whose kernel rises most above its own mean (heuristic, from the weights alone).",
             curves,
             charts.line("offset", "kernel", colour="head", zero=True),
         )
@@ -47,9 +62,9 @@ def kernels(page: Page, rows: Sequence[Mapping[str, Any]]) -> list[Any]:
         pictures.append(
             Chart(
                 "Where kernels peak",
-                "How many heads have their largest kernel at which distance.",
+                "How many heads have their largest kernel at which distance; not what they attend to.",
                 peaks,
-                charts.bars("looks", "heads", order),
+                charts.bars("peak", "heads", order),
             )
         )
     return [Beside(tuple(pictures))]
@@ -59,7 +74,7 @@ def _distance(offset: int) -> str:
     if offset < 0:
         return "ahead"
     if offset <= 1:
-        return ("itself", "1 back")[offset]
+        return ("0", "1 back")[offset]
     return "2 to 8 back" if offset <= 8 else "9 to 32 back" if offset <= 32 else "farther back"
 
 
@@ -140,7 +155,7 @@ def biases(page: Page, spectra: Mapping[str, Any]) -> list[Any]:
 
 
 def what_if(page: Page, own: Mapping[str, Any], other: Mapping[str, Any]) -> list[Any]:
-    """Heads that would look elsewhere under another encoding."""
+    """Heads whose kernel would peak elsewhere under another encoding."""
     rows = [
         {
             "layer": mine["layer"],
@@ -153,11 +168,11 @@ def what_if(page: Page, own: Mapping[str, Any], other: Mapping[str, Any]) -> lis
         for mine, theirs in zip(own["heads"], other["heads"], strict=True)
         if mine["peak_offset"] != theirs["peak_offset"]
     ]
-    words = f"{len(rows)} of {len(own['heads'])} heads would look elsewhere (an index from the weights alone)."
+    words = f"The kernel of {len(rows)} of {len(own['heads'])} heads would peak elsewhere (heuristic)."
     if not rows:
         return [Words((words,))]
     columns = (
-        Column("layer", "layer"), Column("head", "head"), Column("before", "looks now", "text"),
-        Column("after", "would look", "text"), Column("norm_before", "norm now"), Column("norm_after", "norm then"),
+        Column("layer", "layer"), Column("head", "head"), Column("before", "kernel now", "text"),
+        Column("after", "kernel then", "text"), Column("norm_before", "norm now"), Column("norm_after", "norm then"),
     )  # fmt: skip
-    return [Listing("Heads that would look elsewhere", words, page.rows("what if", rows), columns)]
+    return [Listing("Kernels that would peak elsewhere", words, page.rows("what if", rows), columns)]

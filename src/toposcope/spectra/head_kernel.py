@@ -64,12 +64,12 @@ class HeadKernel:
         return np.asarray(self.g_T + self.constant + (0.0 if self.bias_T is None else self.bias_T))
 
     def __str__(self) -> str:
-        """Where the head looks, in words."""
+        """Where the kernel peaks, in words: a fact of the kernel, not of what the head attends to."""
         if self.peak_offset is None:
             return "no offset preferred"
         if self.peak_offset == 0:
-            return "looks at itself"
-        return f"looks {self.peak_offset} back" if self.peak_offset > 0 else f"looks {-self.peak_offset} ahead"
+            return "peaks at offset 0"
+        return f"peaks {self.peak_offset} back" if self.peak_offset > 0 else f"peaks {-self.peak_offset} ahead"
 
 
 def kernel(

@@ -45,7 +45,7 @@
       { label: "verdict", kind: "category", words: letters, values: table((row) => row.verdict), sentence: "Where each head, alone and for long, drives the tokens. Each verdict is certified by a theorem." },
       { label: "growth", kind: "sequential", low: 0, high: 1, values: table((row) => row.growth_index), sentence: "Growth index: the positive share of the eigenvalues of V O. 0: all shrink; 1: all grow; random gives 0.5." },
       { label: "margin", kind: "logarithmic", values: table((row) => row.margin > 0 ? row.margin : null), sentence: "Margin: the relative change of V and O that the verdict survives." },
-      { label: "looks back", kind: "logarithmic", values: table((row) => row.peak_offset === null ? null : Math.abs(row.peak_offset) + 1), sentence: "How far away the kernel has its peak, plus 1 (an index from the weights alone)." },
+      { label: "kernel peak", kind: "logarithmic", values: table((row) => row.peak_offset === null ? null : Math.abs(row.peak_offset) + 1), sentence: "How far away the kernel has its peak, plus 1 (heuristic, from the weights alone; not what the head attends to)." },
       { label: "kernel peak", kind: "sequential", values: table((row) => row.peak_share), sentence: "Kernel peak: its value over the sum of all frequencies. 1: all frequencies agree on one offset." },
       { label: "contraction", kind: "sequential", low: 0, high: 1, values: table((row) => row.lambda_max_over_n), sentence: `Norm of the head's kernel over n at ${found.kernel_context.toLocaleString("en")} positions.` },
       { label: "coupling", kind: "sequential", values: table((row) => row.coupling), sentence: "Layer 0 only: the share of the logits' variance in which content and position act together." },
@@ -85,7 +85,7 @@
     const row = rows.get(found.layer + "." + found.head) || {};
     const pairs = [["rule", given.rule || "none applies"], ["speaks of", show(given.scope)], ["exact", given.exact], ["margin", given.margin === null ? "–" : show(given.margin, "percent")], ["survives storage", given.robust],
       ["real parts of V O", `${show(given.omega)} to ${show(given.alpha)}`], ["signs of V O", `${given.n_pos} positive, ${given.n_neg} negative, ${given.n_zero} zero`], ["sym(W)", `${show(given.w_min)} to ${show(given.w_max)}`],
-      ["growth, spread, pair", [found.growth_index, found.spread_index, found.pair_index].map((v) => show(v)).join(", ") + " (indices)"], ["metastable", found.metastable], ["looks", found.kernel ? found.kernel.looks : "–"], ["key-value group", found.kv_group], ["encoding", found.encoding]];
+      ["growth, spread, pair", [found.growth_index, found.spread_index, found.pair_index].map((v) => show(v)).join(", ") + " (indices)"], ["metastable", found.metastable], ["its kernel", found.kernel ? found.kernel.looks : "–"], ["key-value group", found.kv_group], ["encoding", found.encoding]];
     if (row.lambda_max_over_n != null) pairs.push(["norm of kernel over n", row.lambda_max_over_n]);
     if (found.rope) pairs.push(["rotation against W: ρ", found.rope.rho], ["diagonal that is enough: τ", found.rope.tau_uniform]);
     if (given.distance) pairs.push([`distance to Re = ${show(given.distance.s)}`, `proven ≥ ${show(given.distance.lower)}, attained ${show(given.distance.upper)}`]);
@@ -96,7 +96,7 @@
       .set([{ name: "eigenvalues", look: "dots", points: given.eigenvalues, colour: "high-2", radius: 3 }], [{ x: 0 }]);
     document.getElementById("kernel-card").hidden = !found.kernel;
     if (found.kernel) {
-      text("kernel-words", `The mean logit of a token with its like, by offset: this head ${found.kernel.looks}. Tokens as in ${found.kernel.tokens === "embedding" ? "the embedding" : "a round cloud"}; an index.`);
+      text("kernel-words", `The mean logit of a token with its like, by offset: its kernel ${found.kernel.looks}. Tokens as in ${found.kernel.tokens === "embedding" ? "the embedding" : "a round cloud"}; a heuristic.`);
       chart("kernel", (at) => toposcope.lines(at, { name: "kernel", label: "positional kernel of the head", x: { title: "offset t = i - j", short: "offset", key: "offset" }, y: { title: "logit", key: "logit" }, height: 220 }))
         .set([{ name: "kernel", look: "line", points: found.kernel.offsets.map((t, i) => [t, found.kernel.values[i]]), colour: "high-2" }], found.kernel.peak_offset === null ? [] : [{ x: found.kernel.peak_offset }]);
     }
