@@ -19,10 +19,12 @@ from numpy.typing import NDArray
 from toposcope.checkpoints.fold import fold
 from toposcope.checkpoints.view import Head, Layer, Model
 from toposcope.dynamics.scan import ScanResult, scan
+from toposcope.encodings import Encoding
 from toposcope.errors import BadValue
 from toposcope.spectra.of_model import model_spectra
 
 Array = NDArray[np.float64]
+BIAS_OFFSETS = 256  # how far biases are compared
 
 
 @dataclass(frozen=True)
@@ -58,9 +60,26 @@ class HeadChange:
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """All heads of two models. `table_change` is that of their position tables, where both have one."""
+class EncodingDifference:
+    """One thing in which two positional encodings differ: what, its value in A and in B (None: not there), where.
 
+    `layers` are the numbers of the compared layers in which it differs so.
+    """
+
+    what: str
+    a: str | None
+    b: str | None
+    layers: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All heads of two models, and what differs in their positional encodings.
+
+    `table_change` is that of their position tables, where both have one.
+    """
+
+    encodings: tuple[EncodingDifference, ...]
     heads: tuple[HeadChange, ...]
     layers: tuple[dict[str, Any], ...]
     table_change: float | None
@@ -101,12 +120,51 @@ def compare_models(
         _head(number, mine, theirs, weights, kernels) for number, mine, theirs in _matched(found[0], found[1])
     )
     return Comparison(
+        encodings=encoding_differences(a, b, chosen),
         heads=heads,
         layers=tuple(_by_layer(heads)),
         table_change=_tables(a, b),
         moved=sum(head.verdict_a != head.verdict_b for head in heads),
         looks_elsewhere=sum(head.peak_a != head.peak_b for head in heads),
     )
+
+
+def encoding_differences(a: Model, b: Model, layers: Sequence[int]) -> tuple[EncodingDifference, ...]:
+    """Every setting in which the encodings of two models differ: kind, base, scaling, factor, original context, ...
+
+    Settings are those of `Encoding.parameters`; of trained biases, which have none that tell, the values themselves.
+    """
+    found: dict[tuple[str, str | None, str | None], list[int]] = {}
+    for number in layers:
+        first, second = (model.layers[number].encoding for model in (a, b))
+        ours, theirs = _settings(first), _settings(second)
+        differing = [name for name in dict.fromkeys([*ours, *theirs]) if ours.get(name) != theirs.get(name)]
+        for name in differing:
+            found.setdefault((name, ours.get(name), theirs.get(name)), []).append(number)
+        change = None if differing else _bias_change(first, second)
+        if change:
+            found.setdefault(("values of the bias", None, f"moved by {change:.1%}"), []).append(number)
+    return tuple(EncodingDifference(*key, tuple(numbers)) for key, numbers in found.items())
+
+
+def _settings(encoding: Encoding) -> dict[str, str]:
+    """The encoding's name and parameters, in words."""
+    given = {name: value for name, value in encoding.parameters.items() if value is not None}
+    return {"encoding": encoding.name, **{name: _worded(value) for name, value in given.items()}}
+
+
+def _worded(value: Any) -> str:
+    return f"{value:.10g}" if isinstance(value, float) else str(value)
+
+
+def _bias_change(a: Encoding, b: Encoding) -> float | None:
+    """The relative change of biases over near offsets; None where one has none, or where they depend on more."""
+    if a.bias is None or b.bias is None or not (a.bias.toeplitz and b.bias.toeplitz):
+        return None
+    at = np.arange(-BIAS_OFFSETS, BIAS_OFFSETS + 1)
+    old, new = a.bias.by_offset(at), b.bias.by_offset(at)
+    size = float(np.linalg.norm(old))
+    return float(np.linalg.norm(new - old)) / size if old.shape == new.shape and size > 0 else None
 
 
 def relative_change(
@@ -255,7 +313,10 @@ def compare_results(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, Any
         name: float(np.mean([abs(row[f"{name}_change"]) for row in heads if f"{name}_change" in row]))
         for name in names
     }
+    titles = [", ".join(map(str, (each.get("subject") or {}).get("encodings") or ())) or None for each in (a, b)]
+    differ = [EncodingDifference("encoding", titles[0], titles[1], ())] if titles[0] != titles[1] else []
     return {
+        "encodings": [asdict(each) for each in differ],
         "heads": heads,
         "of": a["schema"],
         "mean_absolute_change": columns,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ def print_plan(screen: Console, plan: Plan, meter: Meter) -> None:
 def print_ablation(screen: Console, found: Ablation, cut: str) -> None:
     """Base scores, the most damaging heads, the deposit of each layer, pairs, and the screen's quality."""
     from toposcope.models.replacement import METHODS
+    from toposcope.report.ablate_words import meaning
 
     screen.print(f"[bold]{found.model}[/bold]: {cut}; {METHODS[found.method]}", soft_wrap=True)  # type: ignore[index]
     for text in found.texts:
@@ -46,6 +48,10 @@ def print_ablation(screen: Console, found: Ablation, cut: str) -> None:
         _print_screen(screen, found.screen)
     for note in found.notes:
         screen.print(note, soft_wrap=True)
+    screen.print("\n[bold]Summary[/bold]")
+    for sentence in meaning(found.as_dict()):
+        lines = textwrap.wrap(sentence, 79, initial_indent="  ", subsequent_indent="  ")
+        screen.print("\n".join(lines), soft_wrap=True, markup=False, highlight=False)
 
 
 def _print_heads(screen: Console, found: Ablation) -> None:
@@ -64,7 +70,8 @@ def _print_heads(screen: Console, found: Ablation) -> None:
         cells = [cell for name in names for cell in (_signed(each.damage.get(name)), _plain(each.error.get(name)))]
         position = [_signed(position_specific(each))] if "shuffled" in names else []
         table.add_row(each.name, *cells, *position)
-    screen.print(f"[bold]most damaging heads[/bold] ({len(ranked)} measured; how much the score rises without them)")
+    screen.print(f"[bold]most damaging heads[/bold] ({len(ranked)} measured; how much the loss rises without them;")
+    screen.print("+- is the standard error over sequences)")
     screen.print(table)
     if "shuffled" in names:
         screen.print("position: text - shuffled. Where the order of words is lost, a head that")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from toposcope.report.compare_words import meaning, ranked
+from toposcope.report.compare_words import encodings, meaning, ranked
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -17,6 +18,7 @@ def print_comparison(out: Console, result: Mapping[str, Any], *, every: bool = F
     """What changed by layer, the most changed heads, verdicts that moved, and what to make of it."""
     out.print(f"[bold]{result['a']}[/bold] and [bold]{result['b']}[/bold]", soft_wrap=True)
     heads = result["heads"]
+    _say(out, encodings(result), "")
     if any(head.get("change_W") is not None for head in heads):
         _print_layers(out, result["layers"])
         _print_heads(out, heads if every else ranked(heads)[:MOST], every=every, total=len(heads))
@@ -25,9 +27,14 @@ def print_comparison(out: Console, result: Mapping[str, Any], *, every: bool = F
         moved = [head for head in heads if head["verdict_a"] != head["verdict_b"]]
         for head in moved[:MOST]:
             out.print(f"  {head['layer']}.{head['head']}: {head['verdict_a']} -> {head['verdict_b']}")
-    out.print("\n[bold]What to make of it[/bold]")
-    for sentence in meaning(result):
-        out.print(f"  {sentence}")
+    out.print("\n[bold]Summary[/bold]")
+    _say(out, meaning(result)[len(encodings(result)) :], "  ")  # those stand first already
+
+
+def _say(out: Console, sentences: Sequence[str], indent: str) -> None:
+    for sentence in sentences:
+        lines = textwrap.wrap(sentence, 79, initial_indent=indent, subsequent_indent=indent)
+        out.print("\n".join(lines), soft_wrap=True, markup=False, highlight=False)
 
 
 def _print_layers(out: Console, layers: Sequence[Mapping[str, Any]]) -> None:

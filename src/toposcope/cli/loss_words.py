@@ -32,7 +32,7 @@ def print_loss(out: Console, found: LossResult) -> None:
 
 def print_bins(out: Console, found: LossResult, columns: list[Condition]) -> None:
     """The mean loss of tokens by the position they are predicted from."""
-    out.print("\n[bold]By position[/bold] (of the token that predicts)")
+    out.print("\n[bold]By position[/bold] (of the token that predicts, counted from 0)")
     out.print(f"  {'positions':>15s} {'tokens':>7s}" + "".join(f" {_label(row):>12.12s}" for row in columns))
     for index, part in enumerate(columns[0].bins):
         cells = "".join(f" {row.bins[index].loss:12.3f}" for row in columns)

@@ -12,11 +12,11 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import scipy.stats
 from numpy.typing import NDArray
 
 from toposcope.encodings import EncodingSpec
 from toposcope.errors import BadConfig
+from toposcope.intervals import half_width
 from toposcope.memory import foresee
 from toposcope.models.corpus import Corpus
 from toposcope.models.instrument import attached
@@ -25,17 +25,20 @@ from toposcope.models.score import Kind, Trial, kind_of, token_losses, trial
 from toposcope.models.what_if import encoding
 
 Array = NDArray[np.float64]
-LEVEL = 0.95
 
 
 @dataclass(frozen=True)
 class Bin:
-    """The mean loss of the tokens predicted from positions `first` to `last`, both counted from 0."""
+    """The mean loss of the tokens predicted from positions `first` to `last`, both counted from 0.
+
+    `half_width` is that of the 95 % interval over the sequences that reach so far; None for fewer than two.
+    """
 
     first: int
     last: int
     loss: float
     tokens: int
+    half_width: float | None = None
 
 
 @dataclass(frozen=True)
@@ -137,17 +140,16 @@ def _condition(
 ) -> Condition:
     means = np.array([each.mean() for each in losses])
     differences = means - np.array([each.mean() for each in base])
-    half = None
-    if len(means) > 1 and name != "own":
-        quantile = scipy.stats.t.ppf(0.5 + LEVEL / 2, len(means) - 1)
-        half = float(quantile * differences.std(ddof=1) / np.sqrt(len(means)))
-    at = np.concatenate([each.positions_P.numpy() for each in trials])
-    flat = np.concatenate(list(losses))
+    half = None if name == "own" else half_width(differences.tolist())
+    at = [each.positions_P.numpy() for each in trials]
     bins = []
     for first, stop in pairwise(edges):
-        inside = (at >= first) & (at < stop)
-        if inside.any():
-            bins.append(Bin(first, stop - 1, float(flat[inside].mean()), int(inside.sum())))
+        inside = [part[(here >= first) & (here < stop)] for here, part in zip(at, losses, strict=True)]
+        there = [part for part in inside if len(part)]
+        if there:
+            flat = np.concatenate(there)
+            spread = half_width([float(part.mean()) for part in there])
+            bins.append(Bin(first, stop - 1, float(flat.mean()), len(flat), spread))
     return Condition(
         encoding=name,
         title=title,

@@ -8,10 +8,10 @@ A score is the mean over queries of the attention that falls on
 * `induction`: tokens that follow an earlier occurrence of the query's token (asked of repeated random tokens).
 
 Token 0 is no query: it may see nothing but itself. Each score comes with what uniform attention over the same visible
-keys would have scored. A head may follow several patterns, and is named for each: most induction heads rest on token
-0 where nothing is repeated. It is named when score s and uniform score u satisfy s >= T and (s - u) / (1 - u) >= T / 2
+keys would have scored. A head is named when score s and uniform score u satisfy s >= T and (s - u) / (1 - u) >= T / 2
 with the pattern's threshold T of `THRESHOLDS`; uniform attention is never named, however short the text. `local` is
-given only to heads that are not named for one of the tokens within.
+given only to heads that are not named for one of the tokens within. A head may follow several patterns and is named
+for each: an induction head rests on token 0 where nothing is repeated.
 """
 
 from __future__ import annotations

@@ -38,9 +38,8 @@ def rank_correlation(
 
 
 def area_under_curve(values: Sequence[float | None], positive: Sequence[bool]) -> float | None:
-    """The chance that a positive item has a larger value than another one, ties counting half; rows with a gap left out.
-
-    0.5 is what a random order gives; None where one of the two kinds is missing.
+    """The chance that a positive item has a larger value than another one, ties counting half; rows with a gap are
+    left out. 0.5 is what a random order gives; None where one of the two kinds is missing.
     """
     pairs = [(value, right) for value, right in zip(values, positive, strict=True) if _there(value)]
     right = np.array([each for _, each in pairs], dtype=bool)

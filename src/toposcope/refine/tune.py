@@ -21,15 +21,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import scipy.stats
 import torch
 from torch import Tensor, nn
 
 from toposcope.errors import BadConfig, BadValue
+from toposcope.intervals import half_width
 from toposcope.models.corpus import Corpus
 from toposcope.models.instrument import attached
 from toposcope.models.load import Reference
-from toposcope.models.loss import LEVEL
 from toposcope.models.score import Trial, kind_of, token_losses, trial
 from toposcope.models.view import view
 from toposcope.refine.diagonal import FORMS, Form, Installed, bound, install
@@ -334,11 +333,7 @@ def _order(count: int, settings: Settings) -> list[int]:
 
 def _difference(losses: Mapping[str, Sequence[float]], of: str, against: str) -> Difference:
     gaps = np.array(losses[of]) - np.array(losses[against])
-    half = None
-    if len(gaps) > 1:
-        quantile = scipy.stats.t.ppf(0.5 + LEVEL / 2, len(gaps) - 1)
-        half = float(quantile * gaps.std(ddof=1) / np.sqrt(len(gaps)))
-    return Difference(of, against, float(gaps.mean()), half)
+    return Difference(of, against, float(gaps.mean()), half_width(gaps.tolist()))
 
 
 def _moved(

@@ -89,6 +89,23 @@ def line(
     return {"height": height, "layer": layers}
 
 
+def from_zero(spec: Spec, last: float) -> Spec:
+    """The same with a horizontal axis that begins at 0 and is logarithmic beyond 1: 0, 1, 2, 4, ..."""
+    marks = [0, *(2**power for power in range(64) if 2**power <= max(last, 1))]
+    axis = {**POWERS, "values": marks}
+
+    def changed(part: Spec) -> Spec:
+        found = {**part}
+        if "layer" in part:
+            found["layer"] = [changed(each) for each in part["layer"]]
+        if "x" in part.get("encoding", {}):
+            x = {**part["encoding"]["x"], "scale": {"type": "symlog", "constant": 1}, "axis": axis}
+            found["encoding"] = {**part["encoding"], "x": x}
+        return found
+
+    return changed(spec)
+
+
 def folded(spec: Spec, columns: Sequence[str], key: str, value: str) -> Spec:
     """The same chart of columns turned into rows: `key` names the column, `value` holds its number."""
     return {**spec, "transform": [{"fold": list(columns), "as": [key, value]}]}

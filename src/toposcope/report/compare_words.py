@@ -17,12 +17,26 @@ def ranked(heads: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     return sorted(heads, key=lambda head: -size(head))
 
 
+def encodings(result: Mapping[str, Any]) -> list[str]:
+    """How the positional encodings differ, setting by setting; nothing where they are the same."""
+    found = result.get("encodings") or []
+    if not found:
+        return []
+    every = {row["layer"] for row in result.get("layers", [])}
+    parts = []
+    for each in found:
+        some = set(each["layers"])
+        where = f" (layers {', '.join(map(str, sorted(some)))})" if some and some != every else ""
+        parts.append(f"{each['what'].replace('_', ' ')} {each['a'] or 'not set'} -> {each['b'] or 'not set'}{where}")
+    return [f"The positional encodings differ (A -> B): {'; '.join(parts)}."]
+
+
 def meaning(result: Mapping[str, Any]) -> list[str]:
     """The comparison as a whole, in sentences."""
     heads = result["heads"]
     if not heads:
-        return ["There is no head to compare."]
-    sentences = []
+        return [*encodings(result), "There is no head to compare."]
+    sentences = encodings(result)
     for key, name in (("change_W", "Q'K"), ("change_V", "O V")):
         known = sorted(head[key] for head in heads if head.get(key) is not None)
         if known:

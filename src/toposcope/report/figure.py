@@ -212,9 +212,9 @@ def _loss(result: Mapping[str, Any], plt: Any) -> Any:
     )
     shown = [conditions[0], *others[:5]]
     for row, colour in zip(shown, _colours(len(shown)), strict=True):
-        middle = [(part["first"] + part["last"]) / 2 + 1 for part in row["bins"]]
+        middle = [(part["first"] + part["last"]) / 2 for part in row["bins"]]
         axes[0][0].plot(middle, [part["loss"] for part in row["bins"]], "o-", ms=2.5, color=colour, label=label(row))
-    axes[0][0].set_xscale("log", base=2)
+    axes[0][0].set_xscale("symlog", base=2, linthresh=1)
     axes[0][0].set(title="loss by position", xlabel="position", ylabel="nats per token")
     axes[0][0].legend()
     if others:

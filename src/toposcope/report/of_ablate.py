@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from toposcope.intervals import told_from_zero
 from toposcope.report import charts
+from toposcope.report.ablate_words import half, meaning
 from toposcope.report.blocks import Chart, Column, HeadMap, Listing, Measure, Page, PanelChart, Says, Words
 
 WORST = 12
@@ -24,9 +26,9 @@ def build(result: Mapping[str, Any], page: Page) -> None:
         ),
     ]
     if not rows:
-        page.add("What to make of it", Says(("No head was measured.",)))
+        page.add("Summary", Says(("No head was measured.",)))
         return
-    page.add("What to make of it", Says(tuple(_meaning(found, rows))))
+    page.add("Summary", Says(tuple(meaning(found))))
     worst = max(range(len(rows)), key=lambda i: rows[i].get("damage_text") or 0.0)
     rows[worst]["shown_first"] = True
     table = page.rows("damages", rows)
@@ -35,14 +37,14 @@ def build(result: Mapping[str, Any], page: Page) -> None:
             f"damage_{name}",
             name.capitalize(),
             "diverging",
-            f"How much worse the score on the {name} is without the head ({found['unit']}).",
+            f"How much the loss on the {name} rises without the head ({found['unit']}).",
             harm=True,
         )
         for name in texts
         if any(row[f"damage_{name}"] is not None for row in rows)
     ]
     if any(row["position"] is not None for row in rows):
-        words = "Damage on the text beyond that on its shuffled copy: an index of position carried."
+        words = "Damage on the text beyond that on its shuffled copy: a heuristic of position carried."
         measures.append(Measure("position", "Position", "diverging", words))
     page.add(
         "Ablation map",
@@ -102,14 +104,17 @@ def _row(head: Mapping[str, Any], texts: Sequence[str], base: Sequence[float]) -
     damage, error = head["damage"], head["error"]
     both = damage.get("text") is not None and damage.get("shuffled") is not None
     own = damage.get("text")
-    spread = error.get("text")
-    words = "" if own is None else f"Without it the score on the text changes by {own:+.4f}"
-    words += "." if spread is None or not words else f" ± {spread:.4f} (standard error)."
+    spread = half(head)
+    words = "" if own is None else f"Without it the loss on the text changes by {own:+.4f}"
+    words += "." if spread is None or not words else f" ± {spread:.4f} (95 %)."
+    if own is not None and spread is not None and not told_from_zero(own, spread):
+        words += " That cannot be told from 0."
     return {
         "layer": head["layer"],
         "head": head["head"],
         **{f"damage_{name}": damage.get(name) for name in texts},
         **{f"error_{name}": error.get(name) for name in texts},
+        "half_text": spread,
         "position": damage["text"] - damage["shuffled"] if both else None,
         "says": words,
         "shown_first": False,
@@ -126,38 +131,6 @@ def _by_sequence(scores: Sequence[float], base: Sequence[float], damage: float |
     return [sign * value for value in rise]
 
 
-def _meaning(found: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    ranked = sorted((row for row in rows if row["damage_text"] is not None), key=lambda row: -row["damage_text"])
-    if not ranked:
-        return ["Nothing was measured on the text itself."]
-    worst = ranked[0]
-    sentences = [
-        f"Head {worst['layer']}.{worst['head']} matters most: without it the score on the text is worse "
-        f"by {worst['damage_text']:.3f} (in {found['unit']})."
-    ]
-    total = sum(max(0.0, row["damage_text"]) for row in ranked)
-    if total > 0 and len(ranked) > 4:
-        some, needed = 0.0, 0
-        for row in ranked:
-            some, needed = some + max(0.0, row["damage_text"]), needed + 1
-            if some >= total / 2:
-                break
-        sentences.append(f"{needed} of {len(ranked)} heads make half of all damage.")
-    better = [row for row in ranked if row["damage_text"] < 0]
-    if better:
-        sentences.append(f"{len(better)} heads are better removed, by {-better[-1]['damage_text']:.4f} at most.")
-    layers = [layer for layer in found["layers"] if layer["deposit"]["di"] is not None]
-    if layers:
-        top = max(layers, key=lambda layer: layer["deposit"]["di"])
-        same = top["spread"]["same_head"] if top["spread"] else None
-        sure = "" if same is None else f"; the same head in {same:.0%} of bootstrap draws"
-        sentences.append(
-            f"Layer {top['layer']} hangs on one head more than any other: deposit index {top['deposit']['di']:.3f} "
-            f"on head {top['deposit']['head']}{sure}."
-        )
-    return sentences
-
-
 def _worst(page: Page, rows: Sequence[Mapping[str, Any]]) -> Chart | None:
     ranked = sorted((row for row in rows if row["damage_text"] is not None), key=lambda row: -row["damage_text"])[
         :WORST
@@ -166,8 +139,8 @@ def _worst(page: Page, rows: Sequence[Mapping[str, Any]]) -> Chart | None:
         {
             "head": f"{row['layer']}.{row['head']}",
             "damage": row["damage_text"],
-            "low": row["damage_text"] - 1.96 * (row["error_text"] or 0.0),
-            "high": row["damage_text"] + 1.96 * (row["error_text"] or 0.0),
+            "low": row["damage_text"] - (row["half_text"] or 0.0),
+            "high": row["damage_text"] + (row["half_text"] or 0.0),
         }
         for row in ranked
     ]
@@ -175,7 +148,9 @@ def _worst(page: Page, rows: Sequence[Mapping[str, Any]]) -> Chart | None:
         return None
     return Chart(
         "Damage of the worst heads",
-        "How much worse the score on the text is without each, with 1.96 standard errors over sequences.",
+        "How much the loss on the text rises without each, with Student's 95 % interval over sequences; the largest "
+        "of many noisy numbers tends to be too large."
+        + ("" if any(row["half_text"] is not None for row in ranked) else " One sequence: no intervals."),
         page.rows("worst heads", bars),
         charts.intervals("head", "damage", "low", "high", order=[bar["head"] for bar in bars]),
     )
@@ -232,7 +207,8 @@ def _deposits(page: Page, layers: Sequence[Mapping[str, Any]]) -> list[Any]:
         ],
     }
     words = (
-        "How far the worst head of a layer stands above the next, relative to what position is worth. "
+        "How much hangs on a single head: how far the worst of a layer stands above the next, relative to what "
+        "position is worth. "
         "The index is never negative, so noise gives more than 0 too: read it with the share of draws that agree."
     )
     return [Chart("Deposit index by layer", words, table, spec), listing]

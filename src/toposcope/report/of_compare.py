@@ -55,7 +55,15 @@ def build(result: Mapping[str, Any], page: Page) -> None:
         (str(result["moved"]), "verdicts moved"),
         (str(result["looks_elsewhere"]), "kernels peak elsewhere"),
     ]
-    page.add("What to make of it", Says(tuple(meaning(result))))
+    page.add("Summary", Says(tuple(meaning(result))))
+    if result.get("encodings"):
+        rows = [{**each, "layers": ", ".join(map(str, each["layers"])) or "all"} for each in result["encodings"]]
+        columns = (
+            Column("what", "setting", "text"), Column("a", "in A", "wrap"), Column("b", "in B", "wrap"),
+            Column("layers", "layers", "wrap"),
+        )  # fmt: skip
+        words = "What differs in the positional encodings; all else on this page comes from weights and these."
+        page.add("Encodings", Listing("The encodings differ", words, page.rows("encodings", rows), columns))
     if not heads:
         return
     top = ranked(heads)[0]

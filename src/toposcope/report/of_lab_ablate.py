@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from toposcope.intervals import of_shares, told_from_zero
 from toposcope.report import charts
 from toposcope.report.blocks import Chart, Column, HeadMap, Listing, Measure, Page, Says
 
@@ -85,12 +86,17 @@ def _meaning(found: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], worst:
             f"{found['base']:.1%} are right with all heads, which is not above the floor of {found['floor']:.1%}: "
             "there is no skill to lose."
         ]
-    share = worst["damage_zero"] / skill
-    lost = f"{share:.0%} of" if share <= 1 else "all, and more than all, of"
-    said = [
+    half = of_shares(found["base"], worst["accuracy_zero"], found["sentences"])
+    first = (
         f"Head {worst['layer']}.{worst['head']} matters most: without it {worst['accuracy_zero']:.1%} are right "
-        f"instead of {found['base']:.1%}, a loss of {lost} what the model can do above the floor."
-    ]
+        f"instead of {found['base']:.1%} (the difference is known to {100 * half:.1f} points, 95 %)"
+    )
+    if told_from_zero(worst["damage_zero"], half):
+        share = worst["damage_zero"] / skill
+        lost = f"{share:.0%} of" if share <= 1 else "all, and more than all, of"
+        said = [f"{first}, a loss of {lost} what the model can do above the floor."]
+    else:
+        said = [f"{first}. These {found['sentences']:,} sentences cannot tell that from 0."]
     for layer in found["zero"]:
         if layer["di"] is None:
             said.append(f"Layer {layer['layer']} has no deposit index: there is hardly anything to lose.")

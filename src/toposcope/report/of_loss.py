@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from toposcope.report import charts
-from toposcope.report.blocks import Chart, Column, Listing, Page, Says
+from toposcope.report.blocks import Chart, Column, Listing, Page, Says, count
 
 MOST = 24  # conditions in a picture; the table holds all
 
@@ -19,14 +19,14 @@ def build(result: Mapping[str, Any], page: Page) -> None:
         (str(len(own["by_sequence"])), "sequences"),
         (str(sum(part["tokens"] for part in own["bins"])), "tokens"),
     ]
-    page.add("What to make of it", Says(tuple(_meaning(result))))
+    page.add("Summary", Says(tuple(_meaning(result))))
     if others:
         page.add("With another encoding", *_differences(page, others))
     shown = [own, *sorted(others, key=lambda row: -row["difference"])[:5]]
     rows = [
         {
             "encoding": label(row),
-            "position": (part["first"] + part["last"]) / 2 + 1,
+            "position": (part["first"] + part["last"]) / 2,
             "loss": part["loss"],
             "tokens": part["tokens"],
             "first": part["first"],
@@ -36,11 +36,12 @@ def build(result: Mapping[str, Any], page: Page) -> None:
         for part in row["bins"]
         if part["loss"] is not None
     ]
-    words = "Mean loss of the tokens predicted from each range of positions (logarithmic axis, counted from 1)."
+    words = "Mean loss of the tokens predicted from each range of positions, counted from 0 (logarithmic beyond 1)."
     if len(others) > 5:
         words += " Shown: the model as it is and the five conditions that cost most."
     table = page.rows("loss by position", rows)
     spec = charts.line("position", "loss", colour="encoding", log_x=True, points=True, y_title="nats", height=280)
+    spec = charts.from_zero(spec, max((part["last"] for part in own["bins"]), default=1))
     page.add("By position", Chart("Loss by position", words, table, spec))
 
 
@@ -64,11 +65,19 @@ def _meaning(result: Mapping[str, Any]) -> list[str]:
         sentences.append(f"{label(row)} {words}.")
     bins = [part for part in own["bins"] if part["loss"] is not None]
     if len(bins) > 2:
+        first, last = bins[0], bins[-1]
         sentences.append(
-            f"Predicted from position {bins[0]['first'] + 1} a token costs {bins[0]['loss']:.2f}, from the last ones "
-            f"{bins[-1]['loss']:.2f}: that is what context is worth here."
+            f"Predicted from position {first['first']} a token costs {_cost(first)}, "
+            f"from positions {last['first']} to {last['last']} {_cost(last)}."
         )
     return sentences
+
+
+def _cost(part: Mapping[str, Any]) -> str:
+    """The mean loss of a range of positions with its interval, or with the number of tokens it stands on."""
+    half = part.get("half_width")
+    spread = f" ± {half:.2f}" if half is not None else ""
+    return f"{part['loss']:.2f}{spread} ({count(part['tokens'], 'token')})"
 
 
 def _differences(page: Page, others: Sequence[Mapping[str, Any]]) -> list[Any]:

@@ -44,25 +44,29 @@ def build(result: Mapping[str, Any], page: Page) -> None:
 def _meaning(cells: Sequence[Mapping[str, Any]], open_: int) -> list[str]:
     sentences = []
     for task in dict.fromkeys(cell["task"] for cell in cells):
-        mine = sorted((cell for cell in cells if cell["task"] == task), key=lambda cell: -cell["mean"])
-        best = mine[0]
-        floor, ceiling = best["floor"], best["ceiling"]
-        between = ""
-        if floor is not None and ceiling is not None and ceiling > floor:
-            share = (best["mean"] - floor) / (ceiling - floor)
-            between = (
-                f", {share:.0%} of the way from floor to ceiling" if share > 0 else ", not above the task's floor"
-            )
-        words = f"{task}: {best['encoding']} does best with {best['mean']:.1%}{between}."
-        if len(mine) > 1 and best["half"] is not None:
-            low = best["mean"] - best["half"]
-            near = [cell["encoding"] for cell in mine[1:] if cell["mean"] + (cell["half"] or 0.0) >= low]
-            if near:
-                words += f" These seeds do not tell it from {', '.join(near)}."
-        sentences.append(words)
+        sentences.append(best_words(task, [cell for cell in cells if cell["task"] == task]))
     if open_:
         sentences.append(f"{open_} runs are not done; the same command does them.")
     return sentences or ["No run is done yet."]
+
+
+def best_words(task: str, cells: Sequence[Mapping[str, Any]]) -> str:
+    """Who does best, with its interval over seeds, and from whom these seeds do not tell it."""
+    ranked = sorted(cells, key=lambda cell: -cell["mean"])
+    best, others = ranked[0], ranked[1:]
+    floor, ceiling = best["floor"], best["ceiling"]
+    between = ""
+    if floor is not None and ceiling is not None and ceiling > floor:
+        share = (best["mean"] - floor) / (ceiling - floor)
+        between = f", {share:.0%} of the way from floor to ceiling" if share > 0 else ", not above the task's floor"
+    spread = "" if best["half"] is None else f" ± {best['half']:.1%}"
+    verb = "does best with" if others else "reaches"
+    words = f"{task}: {best['encoding']} {verb} {best['mean']:.1%}{spread}{between}"
+    if best["half"] is None:
+        return f"{words} (one seed: no interval{', so no order is told' if others else ''})."
+    low = best["mean"] - best["half"]
+    near = [cell["encoding"] for cell in others if cell["half"] is None or cell["mean"] + cell["half"] >= low]
+    return f"{words}." + (f" These seeds do not tell it from {', '.join(near)}." if near else "")
 
 
 def _accuracy(page: Page, task: str, cells: Sequence[Mapping[str, Any]]) -> Chart:

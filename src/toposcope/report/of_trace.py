@@ -192,10 +192,19 @@ def _meaning(result: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> li
     for key in ("position", "gram_position"):
         ranked = sorted((row for row in rows if row[key] is not None), key=lambda row: -row[key])
         if ranked:
-            best = ", ".join(f"{row['layer']}.{row['head']} ({row[key]:.0%})" for row in ranked[:4])
-            sentences.append(f"Position alone makes most of the logits of heads {best}.")
+            spread = {(head["layer"], head["head"]): head["metrics"][key] for head in result["heads"]}
+            best = ", ".join(
+                f"{row['layer']}.{row['head']} ({row[key]:.0%}{_quartiles(spread[row['layer'], row['head']])})"
+                for row in ranked[:4]
+            )
+            sentences.append(f"Position alone has the largest share of the logits in heads {best}.")
             break
     return sentences
+
+
+def _quartiles(spread: Mapping[str, Any]) -> str:
+    """The quartiles over sequences; of one sequence there are none."""
+    return f", quartiles {spread['low']:.0%} to {spread['high']:.0%}" if spread.get("count", 0) > 1 else ""
 
 
 def _kernels(page: Page, rows: Sequence[Mapping[str, Any]]) -> Chart | None:

@@ -10,6 +10,8 @@ from typing import Any
 
 from toposcope.report import charts, of_lab_ablate
 from toposcope.report.blocks import Beside, Chart, Column, Listing, Page, Says, count
+from toposcope.report.of_sweep import best_words
+from toposcope.runs.table import interval
 
 SHARED = ("task", "encoding", "seed")  # runs of one task and curve differ in their seed only
 
@@ -75,13 +77,11 @@ def _best(rows: Sequence[Mapping[str, Any]]) -> list[str]:
                 means.setdefault(row["model"], []).append(row["accuracy"])
         if not means:
             continue
-        ranked = sorted(means, key=lambda name: -sum(means[name]) / len(means[name]))
-        shown = {name: f"{sum(each) / len(each):.1%}" for name, each in means.items()}
-        best = [name for name in ranked if shown[name] == shown[ranked[0]]]
-        one = len(best) == 1
-        verb = ("is" if one else "are") + " best, with" if len(ranked) > len(best) else "reaches" if one else "reach"
-        seeds = count(len(means[ranked[0]]), "seed")
-        found.append(f"{task}: {', '.join(best)} {verb} {shown[ranked[0]]} over {seeds}.")
+        cells = [
+            {"encoding": name, "mean": mean, "half": half, "floor": None, "ceiling": None}
+            for name, (mean, half) in ((name, interval(each)) for name, each in means.items())
+        ]
+        found.append(best_words(task, cells))
     return found
 
 

@@ -47,9 +47,10 @@ def about_fast_share() -> str:
     """What the order by fast pairs is worth, as it was measured."""
     seen = FAST_ON_SMOLLM2
     return (
-        f"A heuristic: heads that look at the previous token need pairs that turn by a radian or more in {FAST} tokens, "
-        f"but many heads with such pairs do something else. On {seen.model} ({seen.text}, {seen.previous} such heads of "
-        f"{seen.heads}) this order had an AUC of {seen.auc:.2f}, and {seen.hits} of its first {seen.top} were such heads. "
+        "A heuristic: heads that look at the previous token need rotary pairs that turn by a radian or more in "
+        f"{FAST} tokens, but many heads with such pairs do something else. On {seen.model} ({seen.text}, "
+        f"{seen.previous} such heads of {seen.heads}) this order had an AUC of {seen.auc:.2f}, and {seen.hits} of its "
+        f"first {seen.top} were such heads. "
         "'toposcope trace MODEL --text random' measures what heads attend to."
     )
 

@@ -1,6 +1,6 @@
-"""The spectral half of `toposcope scan`: from the weights alone, at which offset a head's rotation looks, and how.
+"""The spectral half of `toposcope scan`: from the weights alone, which frequencies a head uses, and its kernel.
 
-All of it is an index. The kernel is that of a token with its like, E[z^f conj(w^f)] for x = x' with E[x x^T] = C,
+All of it is a heuristic. The kernel is that of a token with its like, E[z^f conj(w^f)] for x = x' with E[x x^T] = C,
 and C is taken from the token embedding (of a large one, from 2048 tokens of it; without one it is the identity):
 deeper layers see other vectors. The split of layer 0 is exact for tokens of the vocabulary, since nothing stands
 between embedding and attention there.
@@ -68,9 +68,10 @@ class HeadSpectra:
 
     `fast_share` says how much of Q and K lies in fast pairs of channels (see `fast_share`): heads with much of it can
     tell neighbours apart. `peak_offset` is the t = i - j at which the kernel is largest, `looks` the same in words;
-    it does not say what the head attends to. `peak_share` is the kernel's value there over sum_f a_f. `lambda_max_over_n` is sigma_max(T_n(g)) / (n sum_f a_f) at the scanned context. `query_energy`
-    and `key_energy` are the shares of each frequency, fastest first. `kernel` is g(t) plus the bias, over sum_f a_f
-    (as it is where nothing turns), at t = `kernel_from`, `kernel_from` + 1, ..., to four digits.
+    it does not say what the head attends to. `peak_share` is the kernel's value there over sum_f a_f.
+    `lambda_max_over_n` is sigma_max(T_n(g)) / (n sum_f a_f) at the scanned context. `query_energy` and `key_energy`
+    are the shares of each frequency, fastest first. `kernel` is g(t) plus the bias, over sum_f a_f (as it is where
+    nothing turns), at t = `kernel_from`, `kernel_from` + 1, ..., to four digits.
     """
 
     layer: int

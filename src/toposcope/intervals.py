@@ -1,0 +1,49 @@
+"""Student's 95 % interval of a mean, and whether it tells the mean from 0.
+
+A sentence that names the worst or the best of several noisy numbers says how sure that is, by what stands here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+LEVEL = 0.95
+
+
+def half_width(values: Sequence[float]) -> float | None:
+    """Half of the interval of the mean of independent values; None for fewer than two."""
+    count = len(values)
+    if count < 2:
+        return None
+    mean = math.fsum(values) / count
+    error = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (count - 1) / count)
+    return from_error(error, count)
+
+
+def from_error(error: float | None, count: int) -> float | None:
+    """The same from the standard error of the mean of so many values."""
+    if error is None or count < 2:
+        return None
+    from scipy.special import stdtrit
+
+    return float(stdtrit(count - 1, 0.5 + LEVEL / 2)) * error
+
+
+def of_shares(first: float, second: float, count: int) -> float:
+    """Half of the interval of the difference of two shares of the same `count` trials, whatever they have in common.
+
+    Each share is known to within 1.96 sqrt(p (1 - p) / n), and errors of the two can at most add up.
+    """
+    return 1.96 * sum(math.sqrt(max(p * (1 - p), 0.0) / count) for p in (first, second))
+
+
+def told_from_zero(value: float, half: float | None) -> bool:
+    """Whether 0 lies outside the interval; without an interval nothing is told."""
+    return half is not None and abs(value) > half
+
+
+def around(value: float, half: float, digits: int = 3) -> str:
+    """The interval in words: -0.824 to 1.466."""
+    low, high = (round(value + sign * half, digits) + 0.0 for sign in (-1, 1))
+    return f"{low:.{digits}f} to {high:.{digits}f}"
