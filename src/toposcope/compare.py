@@ -24,6 +24,7 @@ from toposcope.errors import BadValue
 from toposcope.spectra.of_model import model_spectra
 
 Array = NDArray[np.float64]
+SAID_FIRST = ("encoding", "base", "scaling", "factor", "original_context")  # of what differs in an encoding
 BIAS_OFFSETS = 256  # how far biases are compared
 
 
@@ -138,7 +139,8 @@ def encoding_differences(a: Model, b: Model, layers: Sequence[int]) -> tuple[Enc
     for number in layers:
         first, second = (model.layers[number].encoding for model in (a, b))
         ours, theirs = _settings(first), _settings(second)
-        differing = [name for name in dict.fromkeys([*ours, *theirs]) if ours.get(name) != theirs.get(name)]
+        every = dict.fromkeys([*SAID_FIRST, *ours, *theirs])
+        differing = [name for name in every if ours.get(name) != theirs.get(name)]
         for name in differing:
             found.setdefault((name, ours.get(name), theirs.get(name)), []).append(number)
         change = None if differing else _bias_change(first, second)

@@ -45,7 +45,8 @@ def print_spectra(out: Console, found: Sequence[ModelSpectra]) -> None:
         part = own.table
         share = "-" if part.toeplitz_share is None else f"{part.toeplitz_share:.2f}"
         out.print(
-            f"  position table: rank {part.rank}, effective {part.effective_rank or 0:.1f} of {part.positions} rows;"
+            f"  position table: numerical rank {part.rank}, effective {part.effective_rank or 0:.1f} "
+            f"of {part.positions} rows;"
         )
         out.print(f"    Gram is {share} Toeplitz; one frequency explains {part.sinusoid_likeness:.0%} of a column")
     for other in others:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from toposcope.spectra.encoding_spectrum import EncodingSpectrum, Point
 
 TABLE_LENGTH = 8192  # positions of a learned or random table where none are asked for
-MARKS = {"theorem": "T", "measured": "m", "bound": "b"}
+MARKS = {"theorem": "exact", "measured": "measured", "bound": "bound"}
 
 
 def run(
@@ -135,15 +135,15 @@ def _print_points(out: Console, points: Sequence[Point]) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold")
     columns = ["context", "max/n", "eff. rank", "rank", "condition"]
     columns += (["S5g law"] if lawful else []) + (["at most", "residual"] if bounded else [])
-    for column in [*columns, ""]:
+    for column in [*columns, "norm"]:
         table.add_column(column, justify="right", no_wrap=True)
     for point in points:
         cells = [
             f"{point.context:,}",
-            _number(point.lambda_max_over_n),
+            _norm(point),
+            _effective_rank(point),
             _rank(point),
-            "-" if point.rank is None else f"{point.rank:,}",
-            "-" if point.condition is None else f"{point.condition:.3g}",
+            _condition(point),
         ]
         if lawful:
             cells.append(_number(point.law))
@@ -171,7 +171,7 @@ def _print_together(
             cells = []
             for each in found[first : first + fit]:
                 point = next((point for point in each.points if point.context == n), None)
-                cells.append("-" if point is None else f"{_number(point.lambda_max_over_n)} {MARKS[point.statement]}")
+                cells.append("-" if point is None else _norm(point))
             table.add_row(f"{n:,}", *cells)
         out.print(table)
 
@@ -180,12 +180,16 @@ def _print_legend(out: Console, found: Sequence[EncodingSpectrum]) -> None:
     points = [point for each in found for point in (*each.points, *each.logit_points)]
     used = {point.statement for point in points}
     words = {
-        "theorem": "T: a closed form, exact up to rounding",
-        "measured": "m: measured, by a dense route or by Lanczos",
-        "bound": "b: a bound; the norm lies between max/n and 'at most'",
+        "theorem": "exact: by a closed form, up to rounding",
+        "measured": "measured: by a dense route or by Lanczos",
+        "bound": "bound (>=): at least max/n, 'at most' what that column says",
     }
     out.print("\nmax/n: spectral norm over context; eff. rank: exp of the spectrum's entropy.")
-    out.print("; ".join(words[each] for each in words if each in used) + ".")
+    out.print("The norm is " + "; ".join(words[each] for each in words if each in used) + ".", soft_wrap=False)
+    if any(point.rank_statement == "numerical" for point in points):
+        out.print("* after a rank: numerical, values above n eps (eps 2.2e-16) times the largest.")
+    if any(point.condition_statement == "at least" for point in points):
+        out.print(">= before a condition: values below n eps times the largest exist; it is larger.")
     if any(point.law is not None for point in points):
         out.print("S5g law: 1 - ln(n/2.52)/ln(base) - 1/h, an approximation for 1 << n << base.")
     marks = {point.effective_rank_statement for point in points if point.effective_rank is not None}
@@ -195,7 +199,24 @@ def _print_legend(out: Console, found: Sequence[EncodingSpectrum]) -> None:
         out.print("~ before an effective rank: its limit for long contexts, or an estimate from a circulant.")
 
 
+def _norm(point: Point) -> str:
+    """max/n, marked where it is a lower bound."""
+    return (">= " if point.statement == "bound" else "") + _number(point.lambda_max_over_n)
+
+
 def _rank(point: Point) -> str:
+    if point.rank is None:
+        return "-"
+    return f"{point.rank:,}" + ("*" if point.rank_statement == "numerical" else "")
+
+
+def _condition(point: Point) -> str:
+    if point.condition is None:
+        return "-"
+    return (">= " if point.condition_statement == "at least" else "") + f"{point.condition:.3g}"
+
+
+def _effective_rank(point: Point) -> str:
     if point.effective_rank is None:
         return "-"
     mark = {"at most": "<= ", "estimate": "~ ", "limit": "~ "}.get(point.effective_rank_statement, "")
@@ -233,10 +254,13 @@ def draw(found: Sequence[EncodingSpectrum], names: Sequence[str], path: str) -> 
     figure, (left, right) = plt.subplots(1, 2, figsize=(10.5, 4.2), layout="constrained")
     try:
         for name, each in zip(names, found, strict=True):
-            n = [point.context for point in each.points]
-            (line,) = left.plot(
-                n, [point.lambda_max_over_n for point in each.points], "o-", ms=3.5, lw=1.3, label=name
-            )
+            known = [point for point in each.points if point.statement != "bound"]
+            n, norms = [point.context for point in known], [point.lambda_max_over_n for point in known]
+            (line,) = left.plot(n, norms, "o-", ms=3.5, lw=1.3, label=name)
+            for point in each.points:
+                if point.statement == "bound" and point.upper is not None:  # from the lower to the upper bound
+                    ends = [point.lambda_max_over_n, point.upper]
+                    left.plot([point.context] * 2, ends, "_-", lw=1, color=line.get_color())
             lawful = [(point.context, point.law) for point in each.points if point.law is not None]
             if lawful:
                 left.plot(

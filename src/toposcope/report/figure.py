@@ -180,14 +180,12 @@ def _spectrum(result: Mapping[str, Any], plt: Any) -> Any:
     figure, (left, right) = plt.subplots(1, 2, figsize=(WIDE, 2.5), layout="constrained")
     for each, colour in zip(result["encodings"], _colours(len(result["encodings"])), strict=True):
         points = each["points"]
-        left.plot(
-            [p["context"] for p in points],
-            [p["lambda_max_over_n"] for p in points],
-            "o-",
-            ms=2.5,
-            color=colour,
-            label=each["spec"],
-        )
+        known = [p for p in points if p["statement"] != "bound"]
+        norms = [p["lambda_max_over_n"] for p in known]
+        left.plot([p["context"] for p in known], norms, "o-", ms=2.5, color=colour, label=each["spec"])
+        for p in points:
+            if p["statement"] == "bound":  # a bar from the lower to the upper bound, and no point
+                left.plot([p["context"]] * 2, [p["lambda_max_over_n"], p["upper"]], "_-", color=colour, lw=0.8)
         lawful = [(p["context"], p["law"]) for p in points if p["law"] is not None and p["law"] > 0]
         if lawful:
             left.plot(*zip(*lawful, strict=True), ":", color=colour, label=f"{each['spec']}: law S5g")

@@ -6,16 +6,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from toposcope.report import charts
-from toposcope.report.blocks import Beside, Chart, Column, Listing, Page, Says, Words
+from toposcope.report.blocks import Beside, Chart, Column, Listing, Page, Says, Words, shown
 
-_KNOWN = {"theorem": "a closed form", "measured": "measured", "bound": "a bound"}
+_KNOWN = {"theorem": "exact", "measured": "measured", "bound": "a bound"}
 
 
 def build(result: Mapping[str, Any], page: Page) -> None:
     encodings = result["encodings"]
     page.line = page.line or "; ".join(each["title"] for each in encodings)
     page.facts += [(f"{result['options']['context']:,}", "longest context"), (str(len(encodings)), "encodings")]
-    page.add("What to make of it", Says(tuple(_meaning(encodings))))
+    page.add("Summary", Says(tuple(_meaning(encodings))))
     page.add("By context", Beside(tuple(chart for chart in _by_context(page, encodings) if chart)))
     page.add("By offset", _kernel(page, encodings))
     for each in encodings:
@@ -48,19 +48,25 @@ def _meaning(encodings: Sequence[Mapping[str, Any]]) -> list[str]:
         first, last = points[0], points[-1]
         before, after = first["lambda_max_over_n"], last["lambda_max_over_n"]
         kept = f"hardly falls, from {before:.3g}" if after > 0.9 * before else f"falls from {before:.3g}"
+        there = f"{after:.3g}" if last["statement"] != "bound" else f"a value from {after:.3g} to {last['upper']:.3g}"
         sentences.append(
             f"{each['spec']}: the kernel's norm over context {kept} at {first['context']:,} "
-            f"to {after:.3g} at {last['context']:,} ({_KNOWN[last['statement']]})."
+            f"to {there} at {last['context']:,} ({_KNOWN[last['statement']]})."
         )
-    ranked = sorted(
-        (each for each in encodings if each["points"]), key=lambda e: e["points"][-1]["lambda_max_over_n"]
-    )
-    if len(ranked) > 1:
-        sentences.append(
-            f"At the longest context {ranked[0]['spec']} contracts logits of like content most, "
-            f"{ranked[-1]['spec']} least."
-        )
+    ends = [(*_range(each["points"][-1]), each["spec"]) for each in encodings if each["points"]]
+    if len(ends) > 1:
+        least, most = min(ends), max(ends, key=lambda end: end[1])
+        if least[1] <= min(end[0] for end in ends if end is not least):
+            sentences.append(f"At the longest context {least[2]} contracts logits of like content most.")
+        if most[0] >= max(end[1] for end in ends if end is not most):
+            sentences.append(f"At the longest context {most[2]} contracts logits of like content least.")
     return sentences
+
+
+def _range(point: Mapping[str, Any]) -> tuple[float, float]:
+    """Between which numbers the norm lies: one number, but for bounds."""
+    value = point["lambda_max_over_n"]
+    return value, point["upper"] if point["statement"] == "bound" else value
 
 
 def _by_context(page: Page, encodings: Sequence[Mapping[str, Any]]) -> list[Chart | None]:
@@ -68,18 +74,24 @@ def _by_context(page: Page, encodings: Sequence[Mapping[str, Any]]) -> list[Char
     for each in encodings:
         for point in each["points"]:
             at = {"encoding": each["spec"], "context": point["context"]}
-            norms.append({**at, "curve": "kernel", "norm": point["lambda_max_over_n"]})
+            known = _marked(point)
+            norms.append({**at, "curve": "kernel", "norm": point["lambda_max_over_n"], "is": known["known"]})
+            if point["statement"] == "bound":
+                norms.append({**at, "curve": "law or upper bound", "norm": point["upper"], "is": "an upper bound"})
             if point["law"] is not None and point["law"] > 0:
-                norms.append({**at, "curve": "law S5g", "norm": point["law"]})
+                norms.append({**at, "curve": "law or upper bound", "norm": point["law"], "is": "the law of S5g"})
             if point["effective_rank"] is not None:
-                ranks.append({"encoding": each["spec"], "context": point["context"], "rank": point["effective_rank"]})
+                ranks.append({**at, "rank": point["effective_rank"], "is": point["effective_rank_statement"]})
     norms = [row for row in norms if row["norm"] > 0]
-    dash = {"curve": ("kernel", "law S5g")} if any(row["curve"] == "law S5g" for row in norms) else None
+    dashed = [row["is"] for row in norms if row["curve"] != "kernel"]
+    dash = {"curve": ("kernel", "law or upper bound")} if dashed else None
+    bounds = " Where only bounds are known, the line is the lower one." if "an upper bound" in dashed else ""
     return [
         Chart(
             "Norm of the kernel over context",
             "Spectral norm over context (both axes logarithmic): 1 leaves the logits of like content as they are."
-            + (" Dashed: the law of S5g." if dash else ""),
+            + (f" Dashed: {' and '.join(sorted(set(dashed)))}." if dash else "")
+            + bounds,
             page.rows("norm by context", norms),
             charts.line("context", "norm", colour="encoding", dash=dash, log_x=True, log_y=True, points=dash is None),
         )
@@ -87,7 +99,8 @@ def _by_context(page: Page, encodings: Sequence[Mapping[str, Any]]) -> list[Char
         else None,
         Chart(
             "Effective rank",
-            "exp of the spectrum's entropy (both axes logarithmic): how many directions the kernel tells apart.",
+            "exp of the spectrum's entropy (both axes logarithmic): how many directions the kernel tells apart."
+            + (" Some are upper bounds: see the tables." if any(row["is"] == "at most" for row in ranks) else ""),
             page.rows("rank by context", ranks),
             charts.line("context", "rank", colour="encoding", log_x=True, log_y=True, points=True),
         )
@@ -115,12 +128,34 @@ def _kernel(page: Page, encodings: Sequence[Mapping[str, Any]]) -> Chart | None:
 
 
 def _listing(page: Page, name: str, points: Sequence[Mapping[str, Any]], sentence: str) -> Listing:
-    keys = ("context", "lambda_max_over_n", "effective_rank", "rank", "condition", "statement", "method", "law")
+    rows = [{**point, **_marked(point)} for point in points]
+    keys = ("context", "norm", "upper", "effective", "ranked", "conditioned", "known", "method", "law")
     columns = [
-        Column("context", "context"), Column("lambda_max_over_n", "norm / n"), Column("effective_rank", "eff. rank"),
-        Column("rank", "rank"), Column("condition", "condition"), Column("statement", "norm known by", "text"),
-        Column("method", "method", "wrap"),
+        Column("context", "context"), Column("norm", "norm / n", "plain"), Column("effective", "eff. rank", "plain"),
+        Column("ranked", "rank", "plain"), Column("conditioned", "condition", "plain"),
+        Column("known", "the norm is", "plain"), Column("method", "method", "wrap"),
     ]  # fmt: skip
     if any(point["law"] is not None for point in points):
         columns.insert(5, Column("law", "law S5g"))
-    return Listing(name, sentence, page.rows(name, points, keys), tuple(columns))
+    if any(point["statement"] == "bound" for point in points):
+        columns.insert(2, Column("upper", "at most"))
+        sentence += " ≥: a lower bound."
+    if any(point["effective_rank_statement"] == "at most" and point["effective_rank"] for point in points):
+        sentence += " ≤: an upper bound."
+    if any(point.get("rank_statement") == "numerical" for point in points):
+        sentence += " *: a numerical rank, the values above n eps times the largest."
+    return Listing(name, sentence, page.rows(name, rows, keys), tuple(columns))
+
+
+def _marked(point: Mapping[str, Any]) -> dict[str, str]:
+    """The numbers of a point as they are read: bounds, estimates and numerical ranks say that they are."""
+    about = {"at most": "≤ ", "estimate": "~ ", "limit": "~ "}.get(point["effective_rank_statement"], "")
+    numerical = "*" if point.get("rank_statement") == "numerical" else ""
+    least = "≥ " if point.get("condition_statement") == "at least" else ""
+    return {
+        "norm": ("≥ " if point["statement"] == "bound" else "") + shown(point["lambda_max_over_n"]),
+        "effective": "–" if point["effective_rank"] is None else about + shown(point["effective_rank"]),
+        "ranked": "–" if point["rank"] is None else shown(point["rank"]) + numerical,
+        "conditioned": "–" if point["condition"] is None else least + shown(point["condition"]),
+        "known": _KNOWN[point["statement"]],
+    }

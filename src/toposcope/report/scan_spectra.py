@@ -143,7 +143,7 @@ def biases(page: Page, spectra: Mapping[str, Any]) -> list[Any]:
                 "The table of position vectors",
                 (
                     ("positions", shown(table["positions"])),
-                    ("rank", shown(table["rank"])),
+                    ("numerical rank", shown(table["rank"])),
                     ("effective rank", shown(table["effective_rank"])),
                     ("Toeplitz share of its Gram matrix", shown(table["toeplitz_share"], "percent")),
                     ("one frequency explains", f"{shown(table['sinusoid_likeness'], 'percent')} of a column"),

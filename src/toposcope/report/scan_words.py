@@ -49,8 +49,8 @@ def about_fast_share() -> str:
     return (
         "A heuristic: heads that look at the previous token need rotary pairs that turn by a radian or more in "
         f"{FAST} tokens, but many heads with such pairs do something else. On {seen.model} ({seen.text}, "
-        f"{seen.previous} such heads of {seen.heads}) this order had an AUC of {seen.auc:.2f}, and {seen.hits} of its "
-        f"first {seen.top} were such heads. "
+        f"{seen.previous} such heads of {seen.heads}) this order had an AUC of {seen.auc:.2f}, and {seen.hits} of "
+        f"its first {seen.top} were such heads. "
         "'toposcope trace MODEL --text random' measures what heads attend to."
     )
 

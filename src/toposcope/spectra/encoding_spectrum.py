@@ -11,6 +11,8 @@ The kernel of an encoding is the matrix that position alone makes of constant co
 
 No mask is applied except where said. Each point says whether its norm is a theorem (closed form, exact up to
 rounding), measured (dense or Lanczos, with its residual) or a bound (it lies between two numbers that are theorems).
+Rank and condition have words of their own, since a closed form of the norm is none of theirs: a rank is a theorem
+where the matrix is known to be regular, or of known rank, and else numerical (values above a tolerance).
 """
 
 from __future__ import annotations
@@ -32,6 +34,8 @@ from toposcope.spectra.toeplitz import Spectrum
 
 Array = NDArray[np.float64]
 Statement = Literal["theorem", "measured", "bound"]
+RankStatement = Literal["theorem", "numerical"]
+ConditionStatement = Literal["theorem", "numerical", "at least"]
 ALL_EIGENVALUES = 2**21  # ALiBi: beyond it only the extremes are computed
 LANCZOS_LIMIT = 2**17  # other biases: beyond it only bounds are computed
 BIASES_AT_ONCE = 2**24  # entries of a table with all heads of a bias that is not Toeplitz
@@ -43,9 +47,13 @@ class Point:
     """One context. `lambda_max_over_n` is the spectral norm over n, which lies in [`lower`, `upper`] (both over n).
 
     `statement` speaks of the norm, `effective_rank_statement` of the effective rank ("at most": a theorem; "limit":
-    its value for n to infinity; "estimate": within
-    a tenth of the truth where that could be checked). Rank and condition belong to the non-zero part and
-    are None where they were not computed. `residual` belongs to Lanczos. `law` is S5g's, `law_bound` its lower bound.
+    its value for n to infinity; "estimate": within a tenth of the truth where that could be checked).
+
+    `rank_statement` is "theorem", or "numerical": then `rank` counts the values above `tolerance` times the largest,
+    and falls where more of them drop below it. `condition_statement` is "theorem", "numerical" (largest over smallest
+    computed value), or "at least": values below the tolerance exist, so the true condition number is larger. Both are
+    None where nothing was computed. Where `statement` is "bound", `lambda_max_over_n` is `lower`, a lower bound.
+    `residual` belongs to Lanczos. `law` is S5g's, `law_bound` its lower bound.
     """
 
     context: int
@@ -62,6 +70,9 @@ class Point:
     negative: int | None = None
     law: float | None = None
     law_bound: float | None = None
+    rank_statement: RankStatement | None = None
+    condition_statement: ConditionStatement | None = None
+    tolerance: float | None = None
 
 
 @dataclass(frozen=True)
@@ -78,10 +89,10 @@ class EncodingSpectrum:
     skipped: tuple[str, ...] = ()
 
     def decay(self) -> tuple[float | None, ...]:
-        """How fast lambda_max / n falls: d ln(lambda_max/n) / d ln n from each point to the next."""
+        """How fast lambda_max / n falls: d ln(lambda_max/n) / d ln n from each point to the next; None for bounds."""
         return tuple(
             math.log(b.lambda_max_over_n / a.lambda_max_over_n) / math.log(b.context / a.context)
-            if a.lambda_max_over_n > 0 and b.lambda_max_over_n > 0
+            if a.lambda_max_over_n > 0 and b.lambda_max_over_n > 0 and "bound" not in (a.statement, b.statement)
             else None
             for a, b in zip(self.points, self.points[1:], strict=False)
         )
@@ -156,14 +167,27 @@ def _rotary(encoding: Encoding, rotary: Rotary, contexts: Sequence[int], head: i
         for n in contexts:
             frequencies_F, weights_F = rotary_weights(rotary, n)
             law = contraction_law(n, float(given["base"]), rotary.head_dim) if lawful else None
-            yield _exact(
+            yield _of_values(
                 kernel_spectrum(frequencies_F, weights_F, n),
                 "closed form: Dirichlet sums",
+                rank=rotary_rank(frequencies_F, n),
                 law=law,
                 law_bound=constant_vector_bound(frequencies_F, weights_F, n),
             )
 
     return _result(encoding, "rotary kernel, equal weights, unit diagonal", head, points())
+
+
+def rotary_rank(frequencies_F: Array, n: int) -> int:
+    """The rank of T_n(g) for positive weights: the number of different e^(i w), e^(-i w) among them, at most n.
+
+    T_n(g) = V M V^T with V the Vandermonde matrix of these points, which has full rank where they differ.
+    """
+    turn_F = np.mod(np.abs(frequencies_F), 2 * np.pi)
+    angles = np.unique(
+        np.minimum(turn_F, 2 * np.pi - turn_F)
+    )  # two points on the circle each; at 0 and pi one
+    return min(n, 2 * len(angles) - int(((angles == 0) | (angles == np.pi)).sum()))
 
 
 def _decaying(encoding: Encoding, rotary: Rotary, contexts: Sequence[int], head: int) -> EncodingSpectrum:
@@ -225,9 +249,8 @@ def _offsets(encoding: Encoding, longest: int, head: int) -> Array:
 
 def _alibi_kernel(slope: float, n: int) -> Point:
     if n <= ALL_EIGENVALUES:
-        return _exact(
-            Spectrum(bias_kernel.alibi_kernel_eigenvalues(slope, n), n), "closed form: roots of the KMS matrix"
-        )
+        values = bias_kernel.alibi_kernel_eigenvalues(slope, n)
+        return _of_values(Spectrum(values, n), "closed form: roots of the KMS matrix", rank=n, regular=True)
     least, largest = bias_kernel.alibi_kernel_extremes(slope, n)
     return Point(
         context=n,
@@ -239,12 +262,18 @@ def _alibi_kernel(slope: float, n: int) -> Point:
         method="closed form: extreme roots of the KMS matrix; effective rank from the symbol",
         effective_rank_statement="limit",
         negative=0,
+        rank_statement="theorem",
+        condition_statement="theorem",
     )
 
 
 def _alibi_logits(slope: float, n: int) -> Point:
     if n <= ALL_EIGENVALUES:
-        return _exact(Spectrum(bias_kernel.alibi_logit_eigenvalues(slope, n), n), "closed form: roots of |i-j|")
+        values = bias_kernel.alibi_logit_eigenvalues(slope, n)
+        more = int(n > 1)  # at n = 1 the matrix is zero
+        return _of_values(
+            Spectrum(values, n), "closed form: roots of |i-j|", rank=n * more, regular=n > 1, negative=more
+        )
     negative, _, least = bias_kernel.alibi_logit_extremes(slope, n)
     # |lambda| falls like 1/k^2 and keeps its ratios as n grows, so the effective rank has a limit.
     limit = effective_rank(bias_kernel.alibi_logit_eigenvalues(slope, ALL_EIGENVALUES))
@@ -258,6 +287,8 @@ def _alibi_logits(slope: float, n: int) -> Point:
         method=f"closed form: extreme roots of |i-j|; effective rank as at n = {ALL_EIGENVALUES}",
         effective_rank_statement="limit",
         negative=1,
+        rank_statement="theorem",
+        condition_statement="theorem",
     )
 
 
@@ -273,9 +304,14 @@ def _one_sided_alibi(
             )
         else:
             top = math.sinh(slope * n) / math.sinh(slope)
-            points.append(_exact(Spectrum(np.array([top]), n), "closed form: rank one"))
+            points.append(_of_values(Spectrum(np.array([top]), n), "closed form: rank one", rank=1, regular=True))
     logits = (
-        _exact(Spectrum(slope * n * math.sqrt((n * n - 1) / 12) * np.ones(2), n), "closed form: rank two")
+        _of_values(
+            Spectrum(slope * n * math.sqrt((n * n - 1) / 12) * np.ones(2), n),
+            "closed form: rank two",
+            rank=2 if n > 1 else 0,
+            regular=n > 1,
+        )
         for n in contexts
     )
     return _result(encoding, kernel, head, points, logits, skipped=tuple(skipped))
@@ -292,7 +328,7 @@ def _two_sided(encoding: Encoding, contexts: Sequence[int], head: int, kernel: s
         shifted = np.exp(table - np.diagonal(table).max())
         for made, matrix in ((points, shifted), (logits, table)):
             values = np.linalg.svd(matrix, compute_uv=False)
-            made.append(_exact(Spectrum(values, n), "dense singular values", statement="measured", signed=False))
+            made.append(_of_values(Spectrum(values, n), "dense singular values", statement="measured", signed=False))
     skipped = tuple(
         f"{n} positions: this bias is not Toeplitz, and a dense matrix of {n} x {n} ({8 * n * n / 1e9:.2g} GB) is "
         f"refused (limit {limit})."
@@ -322,9 +358,9 @@ def _toeplitz(lags: Array, contexts: Sequence[int], *, positive: bool) -> Iterat
     words = "at most"
     for n in contexts:
         if n <= toeplitz.DENSE_LIMIT:
-            exact = dense(n)
-            checked = exact.effective_rank if n == toeplitz.DENSE_LIMIT else None
-            yield _exact(exact, "dense eigenvalues", statement="measured", signed=symmetric)
+            found = dense(n)
+            checked = found.effective_rank if n == toeplitz.DENSE_LIMIT else None
+            yield _of_values(found, "dense eigenvalues", statement="measured", signed=symmetric)
             continue
         rank = effective_rank(np.abs(toeplitz.optimal_circulant(cut(n))))
         if not positive:
@@ -368,9 +404,10 @@ def _absolute(encoding: Encoding, table: InputTable, contexts: Sequence[int], he
     if frequencies_F is not None:
         weights_F = np.full(len(frequencies_F), 1 / len(frequencies_F))
         points = (
-            _exact(
+            _of_values(
                 kernel_spectrum(frequencies_F, weights_F, n),
                 "closed form: Dirichlet sums",
+                rank=rotary_rank(frequencies_F, n),
                 law_bound=constant_vector_bound(frequencies_F, weights_F, n),
             )
             for n in contexts
@@ -396,7 +433,7 @@ def _gram(table: InputTable, contexts: Sequence[int]) -> Iterator[Point]:
             factor = np.asarray(np.linalg.qr(np.concatenate([factor, block]), mode="r"))
             done += len(block)
         values = np.asarray(np.linalg.svd(factor, compute_uv=False) ** 2, dtype=np.float64)
-        yield _exact(
+        yield _of_values(
             Spectrum(values * (n / squares) if squares else values, n), "thin QR of the table", statement="measured"
         )
 
@@ -413,32 +450,47 @@ def _sinusoid(encoding: Encoding, table: InputTable) -> Array | None:
 
 
 # ------------------------------------------------------------------ helpers
-def _exact(
+def _of_values(
     found: Spectrum,
     method: str,
     *,
     statement: Statement = "theorem",
     signed: bool = True,
+    rank: int | None = None,
+    regular: bool = False,
+    negative: int | None = None,
     law: float | None = None,
     law_bound: float | None = None,
 ) -> Point:
+    """A point from a list of values. `rank` is what a theorem says it is; `regular`: every listed value that is not 0
+    is right to a few digits however small, so that largest over smallest is the condition number.
+    """
+    sizes = found.sizes[found.sizes > 0]
+    counted = found.rank if rank is None else rank
+    if regular:
+        condition, how = (float(sizes[0] / sizes[-1]) if len(sizes) else None), "theorem"
+    else:
+        condition, how = found.condition, "at least" if found.rank < counted else "numerical"
     return Point(
         context=found.context,
         lambda_max_over_n=found.lambda_max_over_n,
         effective_rank=found.effective_rank,
-        condition=found.condition,
-        rank=found.rank,
+        condition=condition,
+        rank=counted,
         statement=statement,
         method=method,
         effective_rank_statement=statement,
-        negative=found.negative if signed else None,
+        negative=negative if negative is not None else found.negative if signed else None,
         law=law,
         law_bound=law_bound,
+        rank_statement="numerical" if rank is None else "theorem",
+        condition_statement=None if condition is None else how,  # type: ignore[arg-type]
+        tolerance=found.tolerance if rank is None or how != "theorem" else None,
     )
 
 
 def _ones(n: int) -> Point:
-    return _exact(Spectrum(np.array([float(n)]), n), "closed form: rank one")
+    return _of_values(Spectrum(np.array([float(n)]), n), "closed form: rank one", rank=1, regular=True)
 
 
 def _result(

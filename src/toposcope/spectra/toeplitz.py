@@ -50,9 +50,14 @@ class Spectrum:
         return self.top / self.context
 
     @property
+    def tolerance(self) -> float:
+        """n eps: values below this times the top are not told from 0."""
+        return self.context * _EPS
+
+    @property
     def rank(self) -> int:
-        """How many values exceed n eps times the top."""
-        return int((np.abs(self.values) > self.context * _EPS * self.top).sum())
+        """The numerical rank: how many values exceed the tolerance times the top. It may be below the true one."""
+        return int((np.abs(self.values) > self.tolerance * self.top).sum())
 
     @property
     def effective_rank(self) -> float | None:
@@ -61,7 +66,7 @@ class Spectrum:
 
     @property
     def condition(self) -> float | None:
-        """Largest over smallest value of the non-zero part (see `rank`); None for the zero matrix."""
+        """Largest over smallest value above the tolerance (see `rank`); None for the zero matrix."""
         return float(self.top / self.sizes[self.rank - 1]) if self.rank else None
 
     @property

@@ -190,6 +190,8 @@ def _alibi(slope: float, n: int) -> Point:
         method="closed form: extreme roots of the KMS matrix; effective rank from the symbol",
         effective_rank_statement="limit",
         negative=0,
+        rank_statement="theorem",
+        condition_statement="theorem",
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from toposcope.encodings import NONE, Encoding, Sizes, alibi, combine, learned, make, parse, rope, sinusoidal, t5
 from toposcope.errors import BadEncoding, BadValue
 from toposcope.spectra import encoding_spectrum
-from toposcope.spectra.encoding_spectrum import Point, contexts_up_to, rotary_weights, spectrum
+from toposcope.spectra.encoding_spectrum import Point, contexts_up_to, rotary_rank, rotary_weights, spectrum
 from toposcope.spectra.toeplitz import effective_rank
 
 TOLERANCE = 1e-9
@@ -48,7 +49,10 @@ def agrees(point: Point, matrix: np.ndarray) -> None:
     top = values[0]
     sure = (values > 1e-7 * top).sum(), (values > 1e-16 * top).sum()
     assert point.rank is not None
-    assert sure[0] <= point.rank <= max(sure[1], sure[0])
+    assert sure[0] <= point.rank
+    if point.rank_statement == "numerical":
+        assert point.rank <= max(sure[1], sure[0])
+        assert point.tolerance == n * np.finfo(np.float64).eps
     if point.condition is not None and point.condition < 1e5 and sure[0] == n:
         assert point.condition == pytest.approx(top / values[n - 1], rel=1e-6)
     if point.negative is not None and np.array_equal(matrix, matrix.T) and sure[0] == n:
@@ -111,6 +115,43 @@ def test_structured_equals_dense_for_every_encoding(chosen: tuple[Encoding, int]
 def test_at_512_positions(text: str) -> None:
     encoding = parse(text).build(Sizes(64, 4, 64, 512))
     agrees(spectrum(encoding, [512], 2).points[0], dense_kernel(encoding, 512, 2))
+
+
+def precise_rank(frequencies_F: np.ndarray, n: int) -> int:
+    """The rank of [sum_f cos(w_f (i - j))] to 120 digits."""
+    mpmath = pytest.importorskip("mpmath", reason="exact arithmetic needs mpmath, which comes with torch")
+    with mpmath.workdps(120):
+        frequencies = [mpmath.mpf(float(w)) for w in frequencies_F]
+        row = [sum(mpmath.cos(w * t) for w in frequencies) for t in range(n)]
+        values = mpmath.eigsy(
+            mpmath.matrix([[row[abs(i - j)] for j in range(n)] for i in range(n)]), eigvals_only=True
+        )
+        return sum(abs(value) > mpmath.mpf(10) ** -90 for value in values)
+
+
+@pytest.mark.parametrize(("channels", "n"), [(6, 4), (6, 9), (8, 12), (4, 7)])
+def test_ranks_called_theorems_are_those_of_exact_arithmetic(channels: int, n: int) -> None:
+    """In float64 the slow frequencies of a short context cannot be told from one another; their rank is full."""
+    turned = rope(channels, base=1e6)
+    assert turned.rotary is not None
+    frequencies_F = turned.rotary.frequencies()
+    (point,) = spectrum(turned, [n]).points
+    assert (point.rank, point.rank_statement) == (precise_rank(frequencies_F, n), "theorem")
+    still = np.append(frequencies_F, 0.0)
+    assert rotary_rank(still, n) == precise_rank(still, n)
+    assert rotary_rank(np.array([np.pi, np.pi, 1.0]), 9) == 3
+
+
+def test_alibi_is_regular_at_any_context() -> None:
+    """S4 and S7: one negative eigenvalue and n - 1 positive ones; n positive ones. No rank falls as n grows."""
+    contexts = [2, 64, 2**17, 2**20, 2**22]
+    found = spectrum(alibi(1, slopes=[0.5]), contexts)
+    for points, negative in ((found.points, 0), (found.logit_points, 1)):
+        assert [(point.rank, point.rank_statement, point.negative) for point in points] == [
+            (n, "theorem", negative) for n in contexts
+        ]
+    assert all(a.condition < b.condition for a, b in pairwise(found.logit_points))  # type: ignore[operator]
+    assert found.logit_points[3].condition == pytest.approx(2 * 0.347408 * 2.0**40, rel=1e-4)
 
 
 def test_what_each_statement_rests_on() -> None:

@@ -30,7 +30,7 @@ def test_a_head_built_to_look_t_back_is_reported_so(seed: int, t: int, h: int, p
     found = kernel(q, k, rope(h, pairing=pairing), context=64, causal=False)
     assert found.peak_offset == t
     assert found.peak_value == pytest.approx(found.a_F.sum())
-    assert str(found) == ("looks at itself" if t == 0 else f"looks {abs(t)} {'back' if t > 0 else 'ahead'}")
+    assert str(found) == ("peaks at offset 0" if t == 0 else f"peaks {abs(t)} {'back' if t > 0 else 'ahead'}")
     # the same head from weights: Q = identity-like map, K = turned Q
     width = 12
     basis = random.standard_normal((h, width))

@@ -58,7 +58,7 @@ def test_a_head_built_to_look_back_is_reported_so(tmp_path: Path, back: int) -> 
     own = scanned(planted(tmp_path / "m", back))[0]
     assert own.heads[0].peak_offset == back
     assert own.heads[0].peak_share == pytest.approx(1.0, abs=1e-6)
-    assert own.heads[0].looks == ("looks at itself" if back == 0 else f"looks {back} back")
+    assert own.heads[0].looks == ("peaks at offset 0" if back == 0 else f"peaks {back} back")
     assert own.heads[1].peak_offset is None
     assert own.tokens == "embedding"
     assert sum(own.heads[0].query_energy) == pytest.approx(1.0)

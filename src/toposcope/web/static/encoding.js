@@ -95,11 +95,11 @@
   function draw(found) {
     latest = found;
     const point = found.point;
-    fact("rho", point ? show4(point.lambda_max_over_n) : "–");
+    fact("rho", point ? (point.statement === "bound" ? "≥ " : "") + show4(point.lambda_max_over_n) : "–");
     fact("law", point?.law != null ? show4(point.law) : "–");
     fact("gap", point?.law != null ? signed(point.law - point.lambda_max_over_n) : "–");
     fact("rank", point?.effective_rank != null ? mark(point) + compact(point.effective_rank) : "–");
-    fact("condition", point?.condition != null ? point.condition.toPrecision(3) : "–");
+    fact("condition", point?.condition != null ? (point.condition_statement === "at least" ? "≥ " : "") + point.condition.toPrecision(3) : "–");
     fact("title", found.title);
     fact("sentence", sentence(found));
     fact("words", found.words);
