@@ -65,7 +65,10 @@ def ranking(path: str | Path, text: TraceResult, top: int = FAST_ON_SMOLLM2.top)
     with toposcope.load(path) as model:
         for layer in model.layers:
             for head in layer.heads:
-                shares[f"{head.layer}.{head.head}"] = fast_share(fold(layer, head), layer.encoding.rotary)
+                own = fold(layer, head)
+                shares[f"{head.layer}.{head.head}"] = fast_share(
+                    own.q, own.k, layer.encoding.rotary, head=head.head, context=TOKENS
+                )
     first = sorted(shares, key=lambda name: -(shares[name] or 0.0))[:top]
     return {
         "heads": len(shares),

@@ -172,10 +172,13 @@ def test_M_compare_says_how_encodings_differ_first(tmp_path: Path, capsys: pytes
     assert told("compare", str(plain), str(plain))["encodings"] == []
 
 
-def test_M_two_stored_results_of_other_encodings_say_so(tmp_path: Path) -> None:
+def test_M_two_stored_results_of_other_encodings_say_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name, base in (("a", 1e4), ("b", 5e5)):
         making.command("scan", str(write_llama(tmp_path / name, rope_theta=base)), out=Path(f"{name}.json"))
-    (row,) = told("compare", "a.json", "b.json")["encodings"]
+    code, printed = said(capsys, "compare", "a.json", "b.json", "--json", "told.json")
+    assert code == 0
+    assert "base 500000" in " ".join(printed.split())
+    (row,) = json.loads(Path("told.json").read_text())["encodings"]
     assert "10000" in row["a"]
     assert "500000" in row["b"]
 
@@ -184,9 +187,9 @@ def test_M_two_stored_results_of_other_encodings_say_so(tmp_path: Path) -> None:
 def test_N_ranks_that_are_called_exact_are_true() -> None:
     """-m |i-j| is regular at every n (S4): its rank does not fall to 50,100 at a million positions."""
     (found,) = told("spectrum", "alibi", "--context", "1048576")["encodings"]
-    for point in (*found["points"], *found["logit_points"]):
-        assert point["rank_statement"] == "theorem"
-        assert point["rank"] == point["context"]
+    points = (*found["points"], *found["logit_points"])
+    assert [point["rank"] for point in points] == [point["context"] for point in points]
+    assert {point["rank_statement"] for point in points} == {"theorem"}
     conditions = [point["condition"] for point in found["logit_points"]]
     assert conditions == sorted(conditions)
 
@@ -195,7 +198,8 @@ def test_N_numerical_ranks_and_lower_bounds_are_marked(capsys: pytest.CaptureFix
     code, printed = said(capsys, "spectrum", "rope", "learned", "--context", "32", "--json", "told.json")
     assert code == 0
     rope, learned = json.loads(Path("told.json").read_text())["encodings"]
-    assert (rope["points"][0]["rank"], rope["points"][0]["rank_statement"]) == (32, "theorem")
+    assert rope["points"][0]["rank"] == 32  # the slowest pairs can be told apart, though not in float64
+    assert rope["points"][0]["rank_statement"] == "theorem"
     assert rope["points"][0]["condition_statement"] == "at least"
     assert learned["points"][0]["rank_statement"] == "numerical"
     assert learned["points"][0]["tolerance"] == 32 * 2.0**-52

@@ -58,12 +58,12 @@ def build(result: Mapping[str, Any], page: Page) -> None:
     page.add("Summary", Says(tuple(meaning(result))))
     if result.get("encodings"):
         rows = [{**each, "layers": ", ".join(map(str, each["layers"])) or "all"} for each in result["encodings"]]
-        columns = (
+        settings = (
             Column("what", "setting", "text"), Column("a", "in A", "wrap"), Column("b", "in B", "wrap"),
             Column("layers", "layers", "wrap"),
         )  # fmt: skip
         words = "What differs in the positional encodings; all else on this page comes from weights and these."
-        page.add("Encodings", Listing("The encodings differ", words, page.rows("encodings", rows), columns))
+        page.add("Encodings", Listing("The encodings differ", words, page.rows("encodings", rows), settings))
     if not heads:
         return
     top = ranked(heads)[0]

@@ -184,9 +184,7 @@ def rotary_rank(frequencies_F: Array, n: int) -> int:
     T_n(g) = V M V^T with V the Vandermonde matrix of these points, which has full rank where they differ.
     """
     turn_F = np.mod(np.abs(frequencies_F), 2 * np.pi)
-    angles = np.unique(
-        np.minimum(turn_F, 2 * np.pi - turn_F)
-    )  # two points on the circle each; at 0 and pi one
+    angles = np.unique(np.minimum(turn_F, 2 * np.pi - turn_F))  # two points on the circle each; at 0 and pi one
     return min(n, 2 * len(angles) - int(((angles == 0) | (angles == np.pi)).sum()))
 
 

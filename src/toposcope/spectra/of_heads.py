@@ -124,20 +124,22 @@ def head_spectra(
         key_energy=_shares(found.key_energy_F),
         kernel_from=int(found.offsets_T[near_T][0]),
         kernel=tuple(float(f"{value:.4g}") for value in shape_T[near_T] / (total or 1.0)),
-        fast_share=fast_share(head, used.rotary, context),
+        fast_share=fast_share(head.q, head.k, used.rotary, head=head.head, context=context),
     )
 
 
-def fast_share(head: Head, rotary: Rotary | None, context: int | None = None) -> float | None:
+def fast_share(
+    q_RD: Array, k_RD: Array, rotary: Rotary | None, *, head: int = 0, context: int | None = None
+) -> float | None:
     """How much of Q and K lies in pairs of channels that turn by a radian or more in 8 tokens; None where none turns.
 
     The geometric mean of their shares in |Q|^2 and in |K|^2. It needs no idea of what tokens look like: no head can
     tell neighbours apart by position without such pairs.
     """
-    if rotary is None or (rotary.turning_heads is not None and head.head >= rotary.turning_heads):
+    if rotary is None or (rotary.turning_heads is not None and head >= rotary.turning_heads):
         return None
     quick_P = rotary.pairs_F2[rotary.frequencies(context) * FAST >= 1].ravel()
-    energies = [(weights_RD**2).sum(axis=1) for weights_RD in (head.q, head.k)]
+    energies = [(weights_RD**2).sum(axis=1) for weights_RD in (q_RD, k_RD)]
     if any(not energy_R.sum() > 0 for energy_R in energies):
         return None
     return float(np.sqrt(np.prod([energy_R[quick_P].sum() / energy_R.sum() for energy_R in energies])))

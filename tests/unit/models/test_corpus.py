@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.models.making import TEXT, write_llama
 from toposcope.errors import BadValue
-from toposcope.models.corpus import cut, repeated, shuffled
+from toposcope.models.corpus import cut, drawn, repeated, shuffled, zipf
 from toposcope.models.load import Reference, load_reference
 
 pytest.importorskip("transformers", reason="tokenizers come with transformers: pip install transformers")
@@ -69,3 +69,31 @@ def test_shuffled_keeps_the_tokens_and_repeated_repeats(reference: Reference) ->
         assert len(ids) == 20
         assert (ids[:10] == ids[10:]).all()
         assert keep[0] not in ids
+
+
+def test_drawn_tokens_follow_zipf_and_need_no_text(reference: Reference) -> None:
+    found = drawn(reference, tokens=20, count=3, seed=4)
+    assert [len(ids) for ids in found.sequences] == [20, 20, 20]
+    special = set(reference.tokenizer.all_special_ids)
+    assert not special & set(np.concatenate(found.sequences).tolist())
+    again, other = drawn(reference, tokens=20, count=3, seed=4), drawn(reference, tokens=20, count=3, seed=5)
+    assert all((a == b).all() for a, b in zip(found.sequences, again.sequences, strict=True))
+    assert any((a != b).any() for a, b in zip(found.sequences, other.sequences, strict=True))
+    cut_short = drawn(reference, tokens=50, count=1)
+    assert len(cut_short.sequences[0]) == 32
+    assert "the model's context is 32" in cut_short.cut
+
+
+def test_zipf_by_rank() -> None:
+    (ids,) = zipf(np.arange(100, 150), [200_000], seed=1)
+    counts = np.sort(np.bincount(ids, minlength=150)[100:])[::-1]
+    expected = 1 / np.arange(1, 51)
+    assert counts / counts.sum() == pytest.approx(expected / expected.sum(), rel=0.1)
+    with pytest.raises(BadValue, match="two ordinary"):
+        zipf(np.arange(1), [3])
+
+
+def test_a_text_of_unknown_words(reference: Reference) -> None:
+    assert cut(reference, TEXT + "zug hub ", tokens=22, name="a text").unknown == pytest.approx(2 / 22)
+    with pytest.raises(BadValue, match="100%"):
+        cut(reference, "zug hub vor", tokens=10)

@@ -18,13 +18,13 @@ from toposcope.errors import BadValue
 from toposcope.models.corpus import Corpus, cut
 from toposcope.models.intervene import captured
 from toposcope.models.load import load_reference
+from toposcope.models.rank import area_under_curve
 from toposcope.models.trace import trace
-from toposcope.models.trace_agreement import fast_share
 from toposcope.models.trace_contraction import band_product, contracted
 from toposcope.models.trace_head import gram_shares
 from toposcope.models.trace_memory import foresee, needed
 from toposcope.models.trace_rows import head_logits
-from toposcope.spectra.head_kernel import from_covariance
+from toposcope.spectra.of_heads import fast_share
 from toposcope.spectra.singular import effective_rank, majorisation_gap
 from toposcope.spectra.toeplitz import toeplitz_projection
 
@@ -328,12 +328,34 @@ class TestPlanted:
         """Base 10 and 16 channels: w = 10^(-f/8), of which all eight turn by a radian in 8 tokens; base 1e6: two."""
         random = np.random.default_rng(4)
         q, k = random.standard_normal((2, 16, 5))
-        assert fast_share(from_covariance(q, k, None, rope(16, base=10.0))) == pytest.approx(1)
+        assert fast_share(q, k, rope(16, base=10.0).rotary) == pytest.approx(1)
         pairs = [0, 1, 8, 9]
         energies = [(part[pairs] ** 2).sum() / (part**2).sum() for part in (q, k)]
-        found = fast_share(from_covariance(q, k, None, rope(16, base=1e6)))
+        found = fast_share(q, k, rope(16, base=1e6).rotary)
         assert found == pytest.approx(math.sqrt(energies[0] * energies[1]), rel=1e-12)
-        assert fast_share(from_covariance(q, k, None, NONE)) is None
+        assert fast_share(q, k, NONE.rotary) is None
+        assert fast_share(0 * q, k, rope(16).rotary) is None
+
+    def test_channels_that_do_not_turn_count_as_slow(self) -> None:
+        q, k = np.ones((2, 16, 5))
+        half = rope(16, base=10.0, rotary_dim=8).rotary
+        assert fast_share(q, k, half) == pytest.approx(0.5)
+
+    def test_only_patterns_are_the_same_patterns(self) -> None:
+        whole, only = (trace(planted(), texts(3, 40), only_patterns=each) for each in (False, True))
+        for one, other in zip(only.heads, whole.heads, strict=True):
+            assert (one.names, one.scores) == (other.names, other.scores)
+        assert all(each.median("rho") is None and each.median("entropy") is not None for each in only.heads)
+        assert only.agreement is None
+        assert {gap.why for gap in only.gaps} == {"only patterns were asked for"}
+
+    def test_the_order_by_fast_pairs_beside_what_was_traced(self) -> None:
+        found = trace(planted(), texts(3, 40)).agreement
+        assert found is not None
+        assert found.fast_listed == ("0.0",)  # head 1 has no queries, and so no share
+        assert found.fast_auc is None
+        assert area_under_curve([0.3, 0.2, None, 0.1], [True, True, True, False]) == 1
+        assert area_under_curve([0.1, 0.2, 0.2], [True, False, True]) == 0.25
 
     def test_the_kernel_is_the_one_planted(self) -> None:
         back = trace(planted(), texts(2, 40), heads={0: [0]}).heads[0]
