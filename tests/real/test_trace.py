@@ -59,7 +59,9 @@ def test_what_the_weights_of_smollm2_tell(smollm2: TraceResult) -> None:
     assert found.fast.rho is not None
     assert found.contrast.rho is not None
     assert found.fast.rho > 0.6 > found.contrast.rho
-    assert found.fast_recall == 1
+    assert len(found.fast_listed) == 10
+    assert (found.fast_auc or 0) > 0.95
+    assert (found.fast_precision or 0) > (found.precision or 1)
 
 
 def test_a_head_of_minilm_looks_back_by_position_alone() -> None:

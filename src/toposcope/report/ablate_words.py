@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from toposcope.intervals import around, from_error, half_width, told_from_zero
+from toposcope.report.blocks import count
 
 SURE = 0.95  # share of the bootstrap's draws from which on the same head counts as told
 
@@ -35,9 +36,9 @@ def meaning(found: Mapping[str, Any]) -> list[str]:
         better = [value for value, each in known if value < 0 and told_from_zero(value, each)]
         seeming = sum(value < 0 for value, _ in known) - len(better)
         if better:
-            sentences.append(f"{len(better)} heads are better removed, by {-min(better):.4f} at most.")
+            sentences.append(f"Better removed, by {-min(better):.4f} at most: {count(len(better), 'head')}.")
         if seeming:
-            sentences.append(f"{seeming} heads measure below 0, and cannot be told from 0.")
+            sentences.append(f"Below 0 but not told from 0: {count(seeming, 'head')}.")
     deposit = _deposit(found["layers"])
     return sentences if deposit is None else [*sentences, deposit]
 
@@ -45,14 +46,16 @@ def meaning(found: Mapping[str, Any]) -> list[str]:
 def _worst(found: Mapping[str, Any], ranked: Sequence[Mapping[str, Any]]) -> str:
     worst = ranked[0]
     damage, spread = worst["damage"]["text"], half(worst)
-    count = len(worst["scores"].get("text") or ())
+    sequences = len(worst["scores"].get("text") or ())
     what = "drift" if found["score"] == "drift" else "loss"
-    words = f"Head {_name(worst)} matters most: without it the {what} on the text rises by {damage:.3f}"
+    sure = told_from_zero(damage, spread)
+    verb = "matters most" if sure else "measures worst"
+    words = f"Head {_name(worst)} {verb}: without it the {what} on the text rises by {damage:.3f}"
     if spread is None:
         return f"{words} ({found['unit']}; one sequence: no interval, so it may be chance)."
     words += f" (95 %: {around(damage, spread)}; {found['unit']})."
-    if not told_from_zero(damage, spread):
-        return f"{words} These {count} sequences cannot tell that from 0."
+    if not sure:
+        return f"{words} These {sequences} sequences cannot tell that from 0."
     if len(ranked) > 1:
         pairs = zip(worst["scores"]["text"], ranked[1]["scores"].get("text") or (), strict=False)
         ahead = [a - b for a, b in pairs]
@@ -66,13 +69,13 @@ def _deposit(layers: Sequence[Mapping[str, Any]]) -> str | None:
     if not known:
         return None
     top = max(known, key=lambda layer: layer["deposit"]["di"])
-    words = (
-        f"Layer {top['layer']} hangs on a single head more than any other: deposit index {top['deposit']['di']:.3f}"
-    )
+    most = ", more than in any other" if len(known) > 1 else ""
+    words = f"What hangs on a single head of layer {top['layer']}{most}: deposit index {top['deposit']['di']:.3f}"
+    head = f"{top['layer']}.{top['deposit']['head']}"
     spread = top["spread"]
     if spread is None or spread["di"] is None or spread["same_head"] is None:
-        return f"{words} on head {top['deposit']['head']} (one sequence: no interval)."
-    words += f" (95 %: {spread['di']['low']:.3f} to {spread['di']['high']:.3f}) on head {top['deposit']['head']}"
+        return f"{words} on head {head} (one sequence: no interval)."
+    words += f" (95 %: {spread['di']['low']:.3f} to {spread['di']['high']:.3f}) on head {head}"
     if spread["same_head"] < SURE:
         return f"{words}. Which head it is cannot be told: the same one in {spread['same_head']:.0%} of the draws."
     return f"{words}, the same one in {spread['same_head']:.0%} of the draws."

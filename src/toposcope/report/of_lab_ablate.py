@@ -87,11 +87,13 @@ def _meaning(found: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], worst:
             "there is no skill to lose."
         ]
     half = of_shares(found["base"], worst["accuracy_zero"], found["sentences"])
+    sure = told_from_zero(worst["damage_zero"], half)
     first = (
-        f"Head {worst['layer']}.{worst['head']} matters most: without it {worst['accuracy_zero']:.1%} are right "
+        f"Head {worst['layer']}.{worst['head']} {'matters most' if sure else 'measures worst'}: "
+        f"without it {worst['accuracy_zero']:.1%} are right "
         f"instead of {found['base']:.1%} (the difference is known to {100 * half:.1f} points, 95 %)"
     )
-    if told_from_zero(worst["damage_zero"], half):
+    if sure:
         share = worst["damage_zero"] / skill
         lost = f"{share:.0%} of" if share <= 1 else "all, and more than all, of"
         said = [f"{first}, a loss of {lost} what the model can do above the floor."]
