@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch", reason="the laboratory needs torch: pip ins
 
 from toposcope.lab.export import export  # noqa: E402
 from toposcope.lab.model import ModelConfig, Transformer  # noqa: E402
-from toposcope.lab.running import corpus, load_running, own_task, sentences  # noqa: E402
+from toposcope.lab.running import corpus, load_running, own_task, random_corpus, sentences  # noqa: E402
 from toposcope.lab.tasks import find  # noqa: E402
 from toposcope.models.content import ContentReader  # noqa: E402
 from toposcope.models.instrument import attached  # noqa: E402
@@ -102,3 +102,20 @@ def test_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said = capsys.readouterr().out
     assert "2048 new sentences" in said
     assert "3 sentences of the task 'distance'" in said
+
+
+def test_a_text_it_cannot_read_is_refused_and_random_tokens_are_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(tmp_path, "rope")
+    for text, code in (("letter.txt", 2), ("wiki", 2), ("random", 0)):
+        with pytest.raises(SystemExit) as ended:
+            main(["trace", str(tmp_path), "--text", text, "--sequences", "3", "--json", str(tmp_path / "t.json")])
+        assert ended.value.code == code
+    found = json.loads((tmp_path / "t.json").read_text())
+    assert (found["options"]["text"], found["sequences"]) == ("random", 3)
+    task = find("distance", "laptop-s")
+    for ids in random_corpus(task, 4, seed=2).sequences:
+        assert len(ids) == task.length
+        assert 1 <= ids.min() <= ids.max() < task.vocabulary
+    assert "no tokenizer" in capsys.readouterr().err
