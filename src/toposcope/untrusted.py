@@ -93,7 +93,9 @@ def _require_regular(status: os.stat_result, shown: str, most: int | None) -> No
     if stat.S_ISDIR(status.st_mode):
         raise BadFile(f"{shown} is a directory, and a file was expected. Point at a file in it.")
     if not stat.S_ISREG(status.st_mode):
-        raise BadFile(f"{shown} is not a regular file but a device, pipe or socket. Save its content as a file first.")
+        raise BadFile(
+            f"{shown} is not a regular file but a device, pipe or socket. Save its content as a file first."
+        )
     if most is not None and status.st_size > most:
         raise _too_large(shown, status.st_size, most)
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.unit.dynamics.systems import make_head, make_layer, orthogonal, random_head
 
 import toposcope
+from tests.unit.dynamics.systems import make_head, make_layer, orthogonal, random_head
 from toposcope.checkpoints.fold import fold
 from toposcope.checkpoints.view import Layer
 from toposcope.dynamics.heads import head_dynamics
