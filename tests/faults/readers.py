@@ -261,10 +261,10 @@ def _lab_result(place: Path) -> None:
     from toposcope.lab.result import TrainResult
     from toposcope.runs.directory import read_job, read_result, summary
 
-    job, result = read_job(place), read_result(place)
-    if result is not None:
-        json.dumps(summary(result))
+    job = read_job(place)
     if job is not None:
+        with contextlib.suppress(ToposcopeError):
+            json.dumps(summary(read_result(place, job) or {}), allow_nan=False)
         with contextlib.suppress(ToposcopeError):
             RunConfig.from_dict(job.config)
     TrainResult.read(place)
@@ -545,8 +545,8 @@ def _ablate(place: Path) -> None:
 
 
 def _store_seeds(scratch: Path) -> list[Tree]:
-    from toposcope.files import write_json
-    from toposcope.runs.directory import Job
+    from tests.unit.runs.making import trained
+    from toposcope.runs.directory import Job, write_result
     from toposcope.runs.store import Claim, Store
 
     with Store(scratch / "store") as store:
@@ -555,7 +555,7 @@ def _store_seeds(scratch: Path) -> list[Tree]:
             claim = store.claim(Job(f"{number:016x}", "train", config))
             assert isinstance(claim, Claim)
             if number < 2:
-                write_json(claim.directory / "result.json", {"accuracy": 0.5, "seconds": 1.0, "curve": [1]})
+                write_result(claim.directory, trained(seconds=1.0))
                 store.finish(claim)
             else:
                 store.fail(claim, "words") if number == 2 else store.release(claim)

@@ -64,7 +64,7 @@ def _trained(
     """Results by key, and the last words of runs that failed."""
     from toposcope.lab.text.probe import KIND
     from toposcope.runs import local
-    from toposcope.runs.directory import Job, read_result
+    from toposcope.runs.directory import Job
     from toposcope.runs.queue import Queue
     from toposcope.runs.store import Store
 
@@ -77,7 +77,7 @@ def _trained(
         log.print(first, soft_wrap=True)
         with Watcher(log, configs) as watcher:
             local.run(Queue(store, jobs, watch=watcher), workers=at_once)
-        found = {job.key: read_result(store.directory(job.key)) for job in jobs}
+        found = {job.key: store.result(job) for job in jobs}
         words = {key: row.words for key in found if (row := store.get(key)) is not None}
     return {key: result for key, result in found.items() if result is not None}, words
 

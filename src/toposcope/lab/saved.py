@@ -10,10 +10,12 @@ from typing import Any
 
 import torch
 
-from toposcope.errors import BadFile
+from toposcope.errors import BadFile, NotFound
 from toposcope.files import write_bytes
+from toposcope.untrusted import SAVED, read_bytes
 
 NAME = "checkpoint.pt"
+WRITTEN = (NAME, "run.json", "result.json", "model")  # into the directory of a run
 
 
 def save(directory: Path, state: dict[str, Any]) -> None:
@@ -25,11 +27,12 @@ def save(directory: Path, state: dict[str, Any]) -> None:
 
 def restore(directory: Path) -> dict[str, Any] | None:
     """The state of an earlier session, or None. Only tensors and plain data are accepted."""
-    path = directory / NAME
-    if not path.exists():
+    try:
+        content = read_bytes(directory / NAME, most=SAVED, inside=directory, links=False)
+    except NotFound:
         return None
     with sound(directory):
-        state = torch.load(path, weights_only=True)
+        state = torch.load(io.BytesIO(content), weights_only=True)
         if not isinstance(state, dict) or {"key", "step", "model", "optimizer", "history"} - state.keys():
             raise ValueError("parts are missing")
     return state
