@@ -90,6 +90,14 @@ def read_json(
     )
 
 
+def read_saved(path: str | Path, *, inside: str | Path | None = None) -> Any:
+    """What a command wrote with --json: a result, or several."""
+    try:
+        return read_json(path, most=RESULT, nodes=MOST_NODES, inside=inside, finite=True)
+    except (BadFile, NotFound) as error:
+        raise type(error)(f"{error} A result is written with --json FILE.") from error
+
+
 def parse_json(content: bytes | str, what: str, *, nodes: int = NODES, finite: bool = False) -> Any:
     """A JSON value from elsewhere; `what` names its place in errors."""
     hooks: dict[str, Any] = {"parse_constant": _no_constant, "parse_float": _finite_float, "parse_int": _finite_int}

@@ -19,6 +19,7 @@ from toposcope.checkpoints.sniff import SUFFIXES, checkpoint_format
 from toposcope.checkpoints.source import TensorSource
 from toposcope.checkpoints.torch_file import TorchFile
 from toposcope.errors import BadConfig, NotFound, did_you_mean
+from toposcope.untrusted import require_inside
 
 CONFIG = "config.json"
 INDEX = ".index.json"
@@ -85,6 +86,7 @@ def _open_directory(directory: Path) -> Opened:
     with readable(directory):
         files = sorted(entry.name for entry in directory.iterdir() if entry.is_file())
     chosen, left = _choose(directory, files)
+    require_inside(directory / chosen, directory)
     notes = (f"{directory}: reading {chosen}; also there: {', '.join(left)}",) if left else ()
     return _open_with_config(directory / chosen, directory, notes)
 
@@ -98,7 +100,7 @@ def _open_with_config(path: Path, shown: Path, notes: tuple[str, ...] = ()) -> O
 
 def _config_in(directory: Path) -> tuple[dict[str, Any] | None, Path | None]:
     path = directory / CONFIG
-    return (read_json(path, BadConfig), path) if path.is_file() else (None, None)
+    return (read_json(path, BadConfig, inside=directory), path) if path.is_file() else (None, None)
 
 
 def _choose(directory: Path, files: Sequence[str]) -> tuple[str, list[str]]:
@@ -183,6 +185,9 @@ def _open_split(path: Path, shown: Path, part: re.Match[str]) -> TensorSource:
             f"{path} is one of {total} parts, and {len(missing)} of them are not there: {', '.join(missing[:3])}"
             f"{', ...' if len(missing) > 3 else ''}. Download the rest of the model."
         )
+    for name in names:
+        if name != path.name:  # which was chosen or given
+            require_inside(path.parent / name, path.parent)
     return open_parts(shown, [path.parent / name for name in names], _open_one)
 
 

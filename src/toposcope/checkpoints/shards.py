@@ -10,8 +10,7 @@ from toposcope.checkpoints.config import read_json
 from toposcope.checkpoints.decode import Ledger
 from toposcope.checkpoints.source import Rows, Stored, TensorInfo, TensorSource
 from toposcope.errors import BadFile, NotFound
-
-INDEX_LIMIT = 100_000_000  # bytes
+from toposcope.untrusted import INDEX, require_inside
 
 
 class FileSource(TensorSource, Protocol):
@@ -84,7 +83,7 @@ def open_index(
     index: Path, opener: Callable[[Path], FileSource], *, form: str, shown: Path | None = None
 ) -> ShardedSource:
     """The model that an index file (`model.safetensors.index.json`) describes."""
-    content = read_json(index, BadFile, limit=INDEX_LIMIT)
+    content = read_json(index, BadFile, limit=INDEX, inside=index.parent if shown not in (None, index) else None)
     weight_map = content.get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise BadFile(
@@ -98,6 +97,8 @@ def open_index(
                 "expected. The index is damaged or hostile: download it again."
             )
         shards.setdefault(shard, index.parent / shard)
+    for path in shards.values():
+        require_inside(path, index.parent)
     missing = sorted(name for name, path in shards.items() if not path.is_file())
     if missing:
         raise NotFound(

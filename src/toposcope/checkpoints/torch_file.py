@@ -6,6 +6,7 @@ Such a file is a pickle, and a pickle can run anything when loaded. It goes thro
 
 from __future__ import annotations
 
+import io
 import pickle
 import re
 import struct
@@ -14,15 +15,17 @@ import zipfile
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.checkpoints.decode import SMALL_FLOATS, Ledger, decode, sound_name
 from toposcope.checkpoints.mapped import readable, regular_size
+from toposcope.checkpoints.pickled import OLD_PICKLES, require_small_keys
 from toposcope.checkpoints.source import Rows, Stored, TensorInfo
 from toposcope.errors import BadFile, MissingExtra, RefusedPickle
+from toposcope.untrusted import open_file
 
 # Where training scripts put the state dict, in the order in which they are looked for.
 CONTAINERS = ("state_dict", "model_state_dict", "model", "module")
@@ -30,6 +33,9 @@ COMPILED = "_orig_mod."  # put into names by torch.compile, anywhere
 WRAPPED = "module."  # put before all names by DataParallel and DistributedDataParallel
 
 _OLD_MAGIC = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # how torch's files began before they were zip archives
+
+DEEPEST, MOST_CONTAINERS = 64, 1_000_000  # of what is loaded; optimisers hold many containers
+MOST_SHOWN = 100_000  # values in a setting that is kept, written out
 
 # How torch says which class or function it refused.
 _REFUSALS = (
@@ -66,12 +72,14 @@ class TorchFile:
         self.ledger = Ledger()
         size = regular_size(path)
         loaded = _load(path, size)
+        known = _Known(path)
+        known.look(loaded)
         if not isinstance(loaded, dict):
             raise BadFile(
                 f"{path} holds a {type(loaded).__name__}, and a dictionary of tensors was expected. "
                 "Save the model with torch.save(model.state_dict(), FILE)."
             )
-        tensors, self.metadata = _unwrap(path, loaded)
+        tensors, self.metadata = _unwrap(path, loaded, known)
         self._tensors = _plain_names(tensors)
         self._infos = {name: _info(path, name, tensor, size) for name, tensor in self._tensors.items()}
 
@@ -112,22 +120,27 @@ def _load(path: Path, size: int) -> Any:
         ) from error
     with readable(path), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's remarks on old files are of no use to who reads them
-        with path.open("rb") as file:
+        with open_file(path) as file:
             head = file.read(len(_OLD_MAGIC))
-        zipped = head.startswith(b"PK\x03\x04")  # as torch decides; its older files cannot be mapped
-        if zipped:
-            _check_archive(path, size)
+            zipped = head.startswith(b"PK\x03\x04")  # as torch decides; its older files cannot be mapped
+            file.seek(0)
+            if zipped:
+                pickles = _check_archive(path, size, file)
+            else:
+                pickles = [file] if head == _OLD_MAGIC else []  # others are refused
+            for content in pickles:
+                require_small_keys(content, path, pickles=1 if zipped else OLD_PICKLES)
         try:
             return torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
         except _DAMAGE as error:
             raise _explain(path, error, by_torch=zipped or head == _OLD_MAGIC) from error
 
 
-def _check_archive(path: Path, size: int) -> None:
-    """Refuse archives that would unpack to more than they weigh, and programs in disguise."""
+def _check_archive(path: Path, size: int, file: BinaryIO) -> list[BinaryIO]:
+    """Refuse archives that would unpack to more than they weigh, and programs in disguise; else the pickles in it."""
     try:
-        with zipfile.ZipFile(path) as archive:
-            entries = archive.infolist()
+        archive = zipfile.ZipFile(file)  # closed with the file
+        entries = archive.infolist()
     except (zipfile.BadZipFile, ValueError, struct.error, NotImplementedError, OverflowError) as error:
         raise BadFile(f"{path} is a damaged torch file: {error}. Download or save it again.") from error
     if not any(entry.filename.endswith("data.pkl") for entry in entries):
@@ -151,6 +164,10 @@ def _check_archive(path: Path, size: int) -> None:
             f"{path} announces {total:,} bytes of content in {size:,} bytes of file, so it is not read. "
             "Download or save it again."
         )
+    try:
+        return [io.BytesIO(archive.read(entry)) for entry in entries if entry.filename.endswith("data.pkl")]
+    except (zipfile.BadZipFile, ValueError, RuntimeError, struct.error, NotImplementedError, EOFError) as error:
+        raise BadFile(f"{path} is a damaged torch file: {error}. Download or save it again.") from error
 
 
 def _explain(path: Path, error: Exception, *, by_torch: bool) -> BadFile | RefusedPickle:
@@ -175,12 +192,61 @@ def _explain(path: Path, error: Exception, *, by_torch: bool) -> BadFile | Refus
     return BadFile(f"{path} is a damaged torch file ({reason}). Download or save it again.")
 
 
-def _unwrap(path: Path, loaded: Mapping[Any, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+class _Known:
+    """What the containers of a loaded file hold, each looked at once, however often it is held.
+
+    A pickle of some kilobytes can hold one list a hundred times in another, and that a hundred times in a third: who
+    walks it as a tree never ends.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._looking: set[int] = set()
+        self._size: dict[int, int] = {}  # as a tree
+        self._plain: dict[int, bool] = {}
+        self._tensors: dict[int, bool] = {}
+
+    def look(self, value: Any, depth: int = 0) -> int:
+        """The number of values in it, as a tree."""
+        if not isinstance(value, dict | list | tuple | set):
+            return 1
+        if id(value) in self._size:
+            return self._size[id(value)]
+        if id(value) in self._looking or depth > DEEPEST or len(self._size) > MOST_CONTAINERS:
+            raise BadFile(
+                f"{self._path} is nested without end, or deeper than {DEEPEST} levels, or holds more than "
+                f"{MOST_CONTAINERS:,} containers, so it is not read. Save the model's state_dict() alone."
+            )
+        self._looking.add(id(value))
+        inside = list(value.values()) if isinstance(value, dict) else list(value)
+        size = 1 + sum(self.look(entry, depth + 1) for entry in inside)
+        self._looking.remove(id(value))
+        self._size[id(value)] = size
+        named = not isinstance(value, dict) or all(isinstance(key, str | int) for key in value)
+        self._plain[id(value)] = (
+            named and not isinstance(value, set) and size <= MOST_SHOWN and all(map(self.is_plain, inside))
+        )
+        if isinstance(value, dict):
+            self._tensors[id(value)] = any(map(_is_tensor, inside)) or any(
+                self.holds_tensors(value.get(key)) for key in CONTAINERS
+            )
+        return size
+
+    def is_plain(self, value: Any) -> bool:
+        """Whether a value is made of numbers, texts and containers of them, so that it can be shown and stored."""
+        return value is None or isinstance(value, bool | int | float | str) or self._plain.get(id(value), False)
+
+    def holds_tensors(self, value: Any) -> bool:
+        """Whether it is a dictionary with tensors in it, or in one of its usual places."""
+        return isinstance(value, dict) and self._tensors[id(value)]
+
+
+def _unwrap(path: Path, loaded: Mapping[Any, Any], known: _Known) -> tuple[dict[str, Any], dict[str, Any]]:
     """The state dict, wherever a training script put it, and the plain settings that stood beside it."""
     metadata: dict[str, Any] = {}
     for _ in range(4):  # {"model": {"state_dict": ...}} exists; deeper nesting does not
-        inner = next((key for key in CONTAINERS if _holds_tensors(loaded.get(key))), None)
-        beside = {str(key): value for key, value in loaded.items() if key != inner and _is_plain(value)}
+        inner = next((key for key in CONTAINERS if known.holds_tensors(loaded.get(key))), None)
+        beside = {str(key): value for key, value in loaded.items() if key != inner and known.is_plain(value)}
         metadata = beside | metadata
         if inner is None:
             break
@@ -195,29 +261,10 @@ def _unwrap(path: Path, loaded: Mapping[Any, Any]) -> tuple[dict[str, Any], dict
     return tensors, metadata
 
 
-def _holds_tensors(value: Any) -> bool:
-    if not isinstance(value, dict):
-        return False
-    return any(_is_tensor(entry) for entry in value.values()) or any(
-        _holds_tensors(value.get(key)) for key in CONTAINERS
-    )
-
-
 def _is_tensor(value: Any) -> bool:
     import torch
 
     return isinstance(value, torch.Tensor)
-
-
-def _is_plain(value: Any, depth: int = 8) -> bool:
-    """Whether a value is made of numbers, texts and containers of them, so that it can be shown and stored."""
-    if value is None or isinstance(value, bool | int | float | str):
-        return True
-    if depth == 0:
-        return False
-    if isinstance(value, dict):
-        return all(isinstance(key, str | int) and _is_plain(entry, depth - 1) for key, entry in value.items())
-    return isinstance(value, list | tuple) and all(_is_plain(entry, depth - 1) for entry in value)
 
 
 def _plain_names(tensors: Mapping[str, Any]) -> dict[str, Any]:

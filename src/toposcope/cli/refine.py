@@ -46,11 +46,12 @@ def run(
     from toposcope.cli.pictures import title_of, write_pictures
     from toposcope.cli.refine_words import print_refine
     from toposcope.errors import BadValue
-    from toposcope.files import write_json
+    from toposcope.journal import key_of
     from toposcope.models.corpus import cut
     from toposcope.models.load import load_reference, read_text, require
     from toposcope.models.view import view
     from toposcope.results import emit_json, envelope, plain, subject
+    from toposcope.sealed import write_sealed
 
     started = time.perf_counter()
     require("torch", "transformers")
@@ -79,7 +80,7 @@ def run(
         about = {**subject(weights), "path": str(reference.path)}
         save(place / "diagonal.safetensors", values, settings.form)
         result = envelope("refine", plain(found), about=about, options=options, seconds=time.perf_counter() - started)
-        write_json(place / "result.json", result)
+        write_sealed(place / "result.json", key_of(options), result)
     forget(place)  # also what a call left that was killed just before this
     with (
         from_disk(place / "result.json", "Remove it to tune again, or give another --out.") if kept else nullcontext()
@@ -95,18 +96,16 @@ def run(
 
 def _finished(place: Any, options: dict[str, Any]) -> dict[str, Any] | None:
     """The result that is there already, if it is of the same options."""
-    import json
-
-    from toposcope.errors import BadFile, BadValue
+    from toposcope.errors import BadFile, BadValue, NotFound
+    from toposcope.sealed import SUM, read_sealed
 
     path = place / "result.json"
-    if not path.exists():
-        return None
     try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        same = found["schema"] == "toposcope/refine/1" and found["options"] == options
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise BadFile(f"{path} is no result of 'toposcope refine' ({error}). Give another --out.") from error
-    if not same:
+        found = read_sealed(path, None, {"schema": "toposcope/refine/1", "options": {}})
+    except NotFound:
+        return None
+    except BadFile as error:
+        raise BadFile(f"{error} Remove it to tune again, or give another --out.") from error
+    if found["options"] != options:
         raise BadValue(f"{place} holds the result of other options. Give another --out, or remove {path}.")
-    return found
+    return {name: value for name, value in found.items() if name not in ("key", SUM)}

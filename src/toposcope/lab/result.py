@@ -24,7 +24,8 @@ EXPECTED: Expected = {
     **dict.fromkeys(("accuracy", "floor", "prior", "ceiling"), SHARE),
     **dict.fromkeys(("loss", "seconds", "probe_seconds", "seconds_per_sample"), SIZE),
     "curve": [{"step": COUNT, "loss": SIZE, "accuracy": SHARE}],
-    **dict.fromkeys(("gradients", "spectra"), [{"step": COUNT}]),
+    "gradients": [{"step": COUNT}],
+    "spectra": [{"step": COUNT}],
     "hessian": [{"step": COUNT, "value": Number(missing=True)}],
     "ablation": _ABLATED,
 }

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from toposcope.checkpoints import installed
+from toposcope.checkpoints.installed import read_text as read_text
 from toposcope.errors import BadConfig, BadFile, MissingExtra, NotFound, ToposcopeError, did_you_mean
 from toposcope.models.smiles import is_smiles, smiles_tokenizer
 
@@ -74,17 +75,6 @@ def locate(target: str | Path) -> Path:
             return found
     names = (item.name for item in installed.MODELS)
     raise NotFound(f"there is no file, directory or installed model '{name}'. {did_you_mean(name, names)}")
-
-
-def read_text(text: str | Path) -> str:
-    """The content of a file, or of an installed text by its name ('toposcope ls texts')."""
-    path = Path(text)
-    try:
-        if not path.exists():
-            path = installed.find_text(str(text))
-        return path.read_text(encoding="utf-8", errors="replace")
-    except (IsADirectoryError, PermissionError) as error:
-        raise NotFound(f"cannot read the text {text}: {error.strerror}. Give a file, or a text's name.") from error
 
 
 def require(*packages: str) -> None:

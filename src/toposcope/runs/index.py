@@ -1,7 +1,7 @@
 """The index of a store: one SQLite table, opened for what it is and nothing else.
 
 The file may come from anybody. It must be a regular file whose schema is ours to the letter: no view, no trigger, no
-other table; then no query of ours can do anything but read and write rows. Every statement has limits of size and time.
+other table; then no query of ours can do anything but read and write rows. Statements have limits of size and time.
 
 Who only looks takes a copy into memory: no lock, no journal, nothing written. Without a journal beside the file, and
 with the same count of changes before and after, the copy is of one moment.

@@ -88,15 +88,19 @@ def _open(path: Path) -> int:
             raise _no_lock(path) from error
         raise
     try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode) or status.st_size > LONGEST:
-            raise _no_lock(path)
-        if status.st_size and _owner(os.pread(descriptor, LONGEST, 0)) is None:
-            raise _no_lock(path)  # something else, by a hard link
+        _require_ours(path, descriptor)
     except BaseException:
         os.close(descriptor)
         raise
     return descriptor
+
+
+def _require_ours(path: Path, descriptor: int) -> None:
+    """Also a hard link may lead to something else, which signing would destroy."""
+    status = os.fstat(descriptor)
+    ours = stat.S_ISREG(status.st_mode) and status.st_size <= LONGEST
+    if not ours or _owner(os.pread(descriptor, LONGEST, 0)) is None:
+        raise _no_lock(path)
 
 
 def _owner(content: bytes) -> str | None:

@@ -174,9 +174,7 @@ class Store:
     def finish(self, claim: Claim) -> dict[str, Any]:
         """Index the result that the run's directory holds, and give the run back."""
         try:
-            result = read_result(claim.directory, claim.job)
-            if result is None:
-                raise BadFile(f"{claim.directory} holds no result, though its work ended. Run it again.")
+            result = self._left(claim)
         except BadFile as error:
             self.fail(claim, str(error))
             raise
@@ -238,6 +236,12 @@ class Store:
         return mended
 
     # inside
+
+    def _left(self, claim: Claim) -> dict[str, Any]:
+        result = read_result(claim.directory, claim.job)
+        if result is None:
+            raise BadFile(f"{claim.directory} holds no result, though its work ended. Run it again.")
+        return result
 
     def _result_or_remark(self, directory: Path, job: Job) -> tuple[dict[str, Any] | None, str | None]:
         """What a run has done; or why what was found there does not count. That is then taken out of the way."""

@@ -10,11 +10,10 @@ from typing import Any
 
 from toposcope.errors import BadFile, NotFound, ToposcopeError
 from toposcope.results import plain
-from toposcope.untrusted import MOST_NODES, read_json
+from toposcope.untrusted import read_saved
 
 KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
 MODEL = "model"  # where a training run keeps what it trained
-LARGEST = 200_000_000  # bytes of a result file
 
 
 class Library:
@@ -94,7 +93,7 @@ def is_result(target: str) -> bool:
 
 def read_result(path: Path) -> dict[str, Any]:
     """A result as a command wrote it with --json."""
-    found = read_json(path, most=LARGEST, nodes=MOST_NODES, finite=True)
+    found = read_saved(path)
     schema = found.get("schema") if isinstance(found, dict) else None
     if not isinstance(schema, str) or not schema.startswith("toposcope/"):
         raise BadFile(f"{path} is not a result of Toposcope: it has no schema. Expected a file written with --json.")

@@ -1,4 +1,4 @@
-"""What a finished run of the language-model probe must hold. Here nothing needs torch: stores are listed without it."""
+"""What a finished run of the language-model probe must hold; without torch, as stores are listed without it."""
 
 from __future__ import annotations
 
@@ -15,6 +15,6 @@ EXPECTED: Expected = {
     **dict.fromkeys(("bits_held", "bits_other", "seconds", "step_seconds"), SIZE),
     "noise_cost": Number(),
     "longer_cost": Number(missing=True),
-    **dict.fromkeys(("cosine", "rank", "radial", "dispersion"), [Number(missing=True)]),
+    **{name: [Number(missing=True)] for name in ("cosine", "rank", "radial", "dispersion")},
     "curve": [{"step": COUNT, "loss": SIZE}],
 }
