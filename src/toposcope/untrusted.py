@@ -40,11 +40,11 @@ def open_file(
     """
     path = Path(path)
     shown = printable(path)
-    flags = os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0)  # a pipe would wait for somebody to write
+    flags = os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0)  # a pipe would wait for somebody to write
     try:
         if inside is not None:
             require_inside(path, inside, links=links)
-        descriptor = os.open(path, flags if links else flags | getattr(os, "O_NOFOLLOW", 0))
+        descriptor = os.open(path, os.O_RDONLY | flags | (0 if links else getattr(os, "O_NOFOLLOW", 0)))
     except FileNotFoundError as error:
         raise NotFound(f"{shown} does not exist. Check the path.") from error
     except PermissionError as error:

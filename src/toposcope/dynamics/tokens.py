@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from toposcope.arrays import read_npy
 from toposcope.checkpoints.installed import read_text
+from toposcope.checkpoints.locate import require_sound_files
 from toposcope.checkpoints.view import Model
 from toposcope.errors import BadFile, BadValue, MissingExtra
 
@@ -76,9 +77,10 @@ def text_ids(model: Model, text: str, count: int) -> NDArray[np.int64]:
     content = read_text(text)
     path = Path(model.path)
     where = {"gguf_file": path.name} if path.suffix == ".gguf" else {}
+    place = path.parent if path.is_file() else path
+    require_sound_files(place, weights=False)
     try:
-        place = str(path.parent if path.is_file() else path)
-        tokenizer = AutoTokenizer.from_pretrained(place, local_files_only=True, trust_remote_code=False, **where)
+        tokenizer = AutoTokenizer.from_pretrained(str(place), local_files_only=True, trust_remote_code=False, **where)
         ids = tokenizer(content[: 40 * count + 200], add_special_tokens=False)["input_ids"]
     except Exception as error:  # the tokenizer libraries raise anything
         raise BadFile(

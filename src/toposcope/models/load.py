@@ -13,6 +13,7 @@ from typing import Any
 
 from toposcope.checkpoints import installed
 from toposcope.checkpoints.installed import read_text as read_text
+from toposcope.checkpoints.locate import require_sound_files
 from toposcope.errors import BadConfig, BadFile, MissingExtra, NotFound, ToposcopeError, did_you_mean
 from toposcope.models.smiles import is_smiles, smiles_tokenizer
 
@@ -46,6 +47,7 @@ def load_reference(target: str | Path, *, head: bool = False, attention: str = "
     path = locate(target)
     require("torch", "transformers")
     place = _place(path)
+    require_sound_files(place.directory, weights=place.gguf is None, given=path.name)
     with _quiet():
         if place.gguf is None:
             return _reference(path, place, head, attention)
