@@ -6,13 +6,14 @@ of the directory it was looked for in, and none larger than its kind may be. Wha
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import os
 import stat
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn
+from typing import Any, NoReturn
 
 from toposcope.errors import BadFile, NotFound
 from toposcope.printable import printable
@@ -31,7 +32,7 @@ DEEPEST, MOST_ENTRIES = 16, 100_000  # of a directory that we write into
 
 def open_file(
     path: str | Path, *, most: int | None = None, inside: str | Path | None = None, links: bool = True
-) -> BinaryIO:
+) -> io.BufferedReader:
     """A regular file, opened for reading.
 
     `most` is the largest size in bytes that it may have. `inside` is the directory it must lie in, symbolic links

@@ -267,13 +267,11 @@ def _moment(store: Path) -> bytes | None:
         if _status(index) is None:
             return None
         with open_file(index, most=LARGEST, inside=store, links=False) as file:
-            before = file.read(_HEAD)  # it counts the changes
+            before = os.pread(file.fileno(), _HEAD, 0)  # it counts the changes
             quiet = not _size(journal)  # the journal is there before a page is written, and until all are
-            file.seek(0)
             content = file.read(LARGEST)
             quiet = quiet and not _size(journal)
-            file.seek(0)
-            after = file.read(_HEAD)
+            after = os.pread(file.fileno(), _HEAD, 0)
         if quiet and before == content[:_HEAD] == after:
             _require_ours(index, before)
             return content
