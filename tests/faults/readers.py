@@ -324,13 +324,13 @@ def _probe(place: Path) -> None:
 
 def _reproduced_seeds(scratch: Path) -> list[Tree]:
     """A store with a finished run of both reproductions."""
-    from toposcope.lab.text import probe
+    from toposcope.lab.text.expected import KIND
     from toposcope.runs.directory import Job
     from toposcope.runs.jobs import work
     from toposcope.runs.store import Claim, Store
 
     with Store(scratch / "kept") as store:
-        for kind, config in (("train", _lab_config()), (probe.KIND, _probe_config())):
+        for kind, config in (("train", _lab_config()), (KIND, _probe_config())):
             claim = store.claim(Job(config.key(), kind, config.as_dict()))
             assert isinstance(claim, Claim)
             work(kind)(config.as_dict(), claim.directory, lambda _: None)

@@ -88,12 +88,10 @@ def test_a_store_with_a_damaged_result_is_told_about(
     assert command(*cases.TRAIN, "--store", "kept") == 0
     result = Path("kept") / configs[0].key() / "result.json"
     sound = result.read_text()
-    for change in ({"accuracy": "none"}, {"config": {}}, {"ablation": [1]}):
-        damage(result, **change)
-        capsys.readouterr()
-        assert command("reproduce", "coupling", "--store", "kept") == 0, change
-        assert "does not count" in capsys.readouterr().err
-        assert json.loads(result.read_text())["accuracy"] == json.loads(sound)["accuracy"], "the work was done again"
+    damage(result, ablation=[1])
+    assert command("reproduce", "coupling", "--store", "kept") == 0
+    assert "does not count" in capsys.readouterr().err
+    assert json.loads(result.read_text())["ablation"] == json.loads(sound)["ablation"], "the work was done again"
     damage(result, accuracy="none")
     (Path("kept") / "index.sqlite").unlink()
     sweep = ("sweep", "--tasks", "count", "--encodings", "rope", "--seeds", "1", *cases.TINY)

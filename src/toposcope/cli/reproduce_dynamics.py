@@ -62,7 +62,7 @@ def _trained(
     configs: Sequence[ProbeConfig], guess: float, workers: int | None, where: str
 ) -> tuple[dict[str, dict[str, Any]], dict[str, str | None]]:
     """Results by key, and the last words of runs that failed."""
-    from toposcope.lab.text.probe import KIND
+    from toposcope.lab.text.expected import KIND
     from toposcope.runs import local
     from toposcope.runs.directory import Job
     from toposcope.runs.queue import Queue
@@ -84,7 +84,7 @@ def _trained(
 
 def _announcement(store: Store, configs: Sequence[ProbeConfig], guess: float, workers: int) -> str:
     """How many models, how many are left, and how long they take: from finished ones of as many steps, if any."""
-    from toposcope.lab.text.probe import KIND
+    from toposcope.lab.text.expected import KIND
 
     done, spent = set(), []
     for row in store.rows():

@@ -15,7 +15,7 @@ from toposcope.errors import BadConfig, BadFile, NotFound
 from toposcope.lab.export import CONFIG, WEIGHTS
 from toposcope.lab.model import ModelConfig, Transformer
 from toposcope.lab.quirks import Quirks
-from toposcope.untrusted import SAVED, read_bytes
+from toposcope.untrusted import SAVED, read_bytes, require_inside
 
 LARGEST = 1 << 32  # numbers, of a model whose weights are elsewhere
 HARMLESS = 1 << 22  # numbers that may be made of any file; its weights are looked at later
@@ -26,6 +26,7 @@ def load_model(directory: str | Path) -> Transformer:
     """The model in a directory that `export` wrote (or in its 'model' folder), in evaluation mode."""
     place = Path(directory)
     if not (place / CONFIG).exists() and (place / "model" / CONFIG).exists():
+        require_inside(place / "model", place)
         place = place / "model"
     for name in (CONFIG, WEIGHTS):
         if not (place / name).exists():

@@ -47,7 +47,9 @@ def load_reference(target: str | Path, *, head: bool = False, attention: str = "
     path = locate(target)
     require("torch", "transformers")
     place = _place(path)
-    require_sound_files(place.directory, weights=place.gguf is None, given=path.name)
+    require_sound_files(
+        place.directory, weights=place.gguf is None or path.is_dir(), given=path.name if path.is_file() else None
+    )
     with _quiet():
         if place.gguf is None:
             return _reference(path, place, head, attention)

@@ -21,7 +21,7 @@ from toposcope.checkpoints.spec import LatentSpec, LayerSpec, Linear, ModelSpec,
 from toposcope.encodings import NONE, Encoding, EncodingSpec, LogitBias, combine, fire, kerple, learned, parse, t5
 from toposcope.encodings import Sizes as EncodingSizes
 from toposcope.errors import BadConfig, BadEncoding, BadFile, MissingTensor, NotFound
-from toposcope.untrusted import SETTINGS, read_json
+from toposcope.untrusted import SETTINGS, read_json, require_inside
 
 Array = NDArray[np.floating[Any]]
 MODEL_TYPE = "toposcope-lab"
@@ -41,6 +41,7 @@ def model_directory(target: str | Path) -> Path | None:
     """Where a model that `toposcope train` wrote lies: in a directory, or in 'model' inside it; None: it is none."""
     for place in (Path(target), Path(target) / "model"):
         try:
+            require_inside(place, target)
             said = read_json(place / "config.json", most=SETTINGS, inside=place)
         except (BadFile, NotFound):
             continue
