@@ -212,9 +212,9 @@ def test_2_a_dictionary_that_contains_itself(tmp_path: Path, name: str) -> None:
 
 def test_2_a_key_that_takes_for_ever_to_hash(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="torch files need torch")
-    # a dictionary, whose key is built of pairs: number 0 is (), and each next one holds the one before it twice
+    # the key of a dictionary is built of pairs: number 0 is (), and each next one holds the one before it twice
     pairs = (b"h%ch%c\x86q%c" % (n, n, n + 1) for n in range(60))
-    program = b"\x80\x02})q\x000" + b"0".join(pairs)
+    program = b"\x80\x02)q\x00" + b"".join(pairs) + b"}h\x3c"
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w") as archive:
         archive.writestr("archive/data.pkl", program + b"K\x01s.")

@@ -33,6 +33,7 @@ WRITERS = {
 READERS = {
     "untrusted.py": "the door",
     "checkpoints/mapped.py": "weights, mapped; a regular file only",
+    "checkpoints/pickled.py": "an archive whose file came through the door",
     "checkpoints/torch_file.py": "weights that torch maps, after the door has let them in",
     "refine/diagonal.py": "values that safetensors maps, after the door has let them in",
     "lab/saved.py": "torch.load of bytes that came through the door",

@@ -6,7 +6,6 @@ Such a file is a pickle, and a pickle can run anything when loaded. It goes thro
 
 from __future__ import annotations
 
-import io
 import pickle
 import re
 import struct
@@ -15,17 +14,16 @@ import zipfile
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.checkpoints.decode import SMALL_FLOATS, Ledger, decode, sound_name
 from toposcope.checkpoints.mapped import readable, regular_size
-from toposcope.checkpoints.pickled import OLD_PICKLES, require_small_keys
+from toposcope.checkpoints.pickled import require_small_keys
 from toposcope.checkpoints.source import Rows, Stored, TensorInfo
 from toposcope.errors import BadFile, MissingExtra, RefusedPickle
-from toposcope.untrusted import open_file
 
 # Where training scripts put the state dict, in the order in which they are looked for.
 CONTAINERS = ("state_dict", "model_state_dict", "model", "module")
@@ -67,19 +65,18 @@ class TorchFile:
     format = "torch"
 
     def __init__(self, path: Path, *, shown: Path | None = None) -> None:
+        require_small_keys(path)
         self.path = shown or path  # what the user pointed at, which may be the directory
         self._file = path
         self.ledger = Ledger()
         size = regular_size(path)
         loaded = _load(path, size)
-        known = _Known(path)
-        known.look(loaded)
         if not isinstance(loaded, dict):
             raise BadFile(
                 f"{path} holds a {type(loaded).__name__}, and a dictionary of tensors was expected. "
                 "Save the model with torch.save(model.state_dict(), FILE)."
             )
-        tensors, self.metadata = _unwrap(path, loaded, known)
+        tensors, self.metadata = _unwrap(path, loaded)
         self._tensors = _plain_names(tensors)
         self._infos = {name: _info(path, name, tensor, size) for name, tensor in self._tensors.items()}
 
@@ -120,27 +117,22 @@ def _load(path: Path, size: int) -> Any:
         ) from error
     with readable(path), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's remarks on old files are of no use to who reads them
-        with open_file(path) as file:
+        with path.open("rb") as file:
             head = file.read(len(_OLD_MAGIC))
-            zipped = head.startswith(b"PK\x03\x04")  # as torch decides; its older files cannot be mapped
-            file.seek(0)
-            if zipped:
-                pickles = _check_archive(path, size, file)
-            else:
-                pickles = [file] if head == _OLD_MAGIC else []  # others are refused
-            for content in pickles:
-                require_small_keys(content, path, pickles=1 if zipped else OLD_PICKLES)
+        zipped = head.startswith(b"PK\x03\x04")  # as torch decides; its older files cannot be mapped
+        if zipped:
+            _check_archive(path, size)
         try:
             return torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
         except _DAMAGE as error:
             raise _explain(path, error, by_torch=zipped or head == _OLD_MAGIC) from error
 
 
-def _check_archive(path: Path, size: int, file: BinaryIO) -> list[BinaryIO]:
-    """Refuse archives that would unpack to more than they weigh, and programs in disguise; else the pickles in it."""
+def _check_archive(path: Path, size: int) -> None:
+    """Refuse archives that would unpack to more than they weigh, and programs in disguise."""
     try:
-        archive = zipfile.ZipFile(file)  # closed with the file
-        entries = archive.infolist()
+        with zipfile.ZipFile(path) as archive:
+            entries = archive.infolist()
     except (zipfile.BadZipFile, ValueError, struct.error, NotImplementedError, OverflowError) as error:
         raise BadFile(f"{path} is a damaged torch file: {error}. Download or save it again.") from error
     if not any(entry.filename.endswith("data.pkl") for entry in entries):
@@ -164,10 +156,6 @@ def _check_archive(path: Path, size: int, file: BinaryIO) -> list[BinaryIO]:
             f"{path} announces {total:,} bytes of content in {size:,} bytes of file, so it is not read. "
             "Download or save it again."
         )
-    try:
-        return [io.BytesIO(archive.read(entry)) for entry in entries if entry.filename.endswith("data.pkl")]
-    except (zipfile.BadZipFile, ValueError, RuntimeError, struct.error, NotImplementedError, EOFError) as error:
-        raise BadFile(f"{path} is a damaged torch file: {error}. Download or save it again.") from error
 
 
 def _explain(path: Path, error: Exception, *, by_torch: bool) -> BadFile | RefusedPickle:
@@ -241,8 +229,10 @@ class _Known:
         return isinstance(value, dict) and self._tensors[id(value)]
 
 
-def _unwrap(path: Path, loaded: Mapping[Any, Any], known: _Known) -> tuple[dict[str, Any], dict[str, Any]]:
+def _unwrap(path: Path, loaded: Mapping[Any, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The state dict, wherever a training script put it, and the plain settings that stood beside it."""
+    known = _Known(path)
+    known.look(loaded)
     metadata: dict[str, Any] = {}
     for _ in range(4):  # {"model": {"state_dict": ...}} exists; deeper nesting does not
         inner = next((key for key in CONTAINERS if known.holds_tensors(loaded.get(key))), None)

@@ -15,8 +15,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from toposcope.untrusted import open_file
-
 SETTING = "TOPOSCOPE_CACHE"
 LAYOUT = 2  # counts changes in how copies are written: older ones are not read
 WRITING = ".writing-"
@@ -32,7 +30,7 @@ def directory_for(gguf: Path) -> Path | None:
     if told.lower() == "off":
         return None
     root = Path(told) if told else Path(platformdirs.user_cache_dir("toposcope"))
-    with open_file(gguf) as file:
+    with gguf.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     return root / "gguf" / f"{digest[:32]}-{transformers.__version__}-{LAYOUT}"
 
