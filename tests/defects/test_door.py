@@ -307,12 +307,13 @@ def test_3_a_journal_beside_the_index_deletes_no_file(tmp_path: Path) -> None:
     kept = precious(tmp_path)
     name = str(kept).encode()
     magic = bytes.fromhex("d9d505f920a163d7")
-    head = magic + struct.pack(">5I", 0, 0, 1, 512, 4096)
+    head = magic + struct.pack(">5I", 0, 0, (tmp_path / "store" / "index.sqlite").stat().st_size // 4096, 512, 4096)
     ending = name + struct.pack(">II", len(name), sum(name)) + magic
     (tmp_path / "store" / "index.sqlite-journal").write_bytes(
         head.ljust(512, b"\0") + struct.pack(">I", 262145) + ending
     )
     assert [row["key"] for row in listed(tmp_path / "store")] == [JOB.key], "by its directory"
+    assert kept.exists()
     with pytest.raises(BadFile):
         Store(tmp_path / "store")
     assert kept.read_text() == PRECIOUS
