@@ -165,6 +165,8 @@ def test_the_command(directory: Path, tmp_path: Path, capsys: pytest.CaptureFixt
     assert "D tuned" in said
     assert "control tuned" in said
     result = json.loads((tmp_path / "out/result.json").read_text())
+    assert {"key", "sha256"} <= result.keys(), "whose it is, and a sum over it"
+    del result["key"], result["sha256"]
     assert result["schema"] == "toposcope/refine/1"
     assert len(result["held_out"]["diagonal"]) == 3
     assert (tmp_path / "out/diagonal.safetensors").exists()
