@@ -28,6 +28,7 @@ WRITERS = {
     "dynamics/plots.py": "a movie's temporary directory",
     "lab/text/sotu.py": "a temporary directory for npm",
     "cli/__init__.py": "standard output, when its reader has gone",
+    "web/server.py": "the page that takes a browser to the server, in a temporary directory",
 }
 # Who may open a file for reading by itself; all others use toposcope.untrusted, the one door.
 READERS = {
