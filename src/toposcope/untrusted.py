@@ -65,12 +65,9 @@ def read_bytes(path: str | Path, *, most: int, inside: str | Path | None = None,
     """The content of a regular file of at most so many bytes."""
     with open_file(path, most=most, inside=inside, links=links) as file:
         try:
-            content = file.read(most + 1)
+            return file.read(os.fstat(file.fileno()).st_size)  # not what is added to it meanwhile
         except OSError as error:
             raise BadFile(f"{printable(path)} could not be read: {error.strerror}. Check the disk.") from error
-    if len(content) > most:  # it grew since it was opened
-        raise _too_large(printable(path), len(content), most)
-    return content
 
 
 def read_json(
@@ -181,11 +178,7 @@ def _require_regular(status: os.stat_result, shown: str, most: int | None) -> No
             f"{shown} is not a regular file but a device, pipe or socket. Save its content as a file first."
         )
     if most is not None and status.st_size > most:
-        raise _too_large(shown, status.st_size, most)
-
-
-def _too_large(shown: str, size: int, most: int) -> BadFile:
-    return BadFile(f"{shown} has {size:,} bytes; a file of its kind has at most {most:,}.")
+        raise BadFile(f"{shown} has {status.st_size:,} bytes; a file of its kind has at most {most:,}.")
 
 
 def _no_constant(name: str) -> NoReturn:

@@ -269,7 +269,7 @@ def _moment(store: Path) -> bytes | None:
         with open_file(index, most=LARGEST, inside=store, links=False) as file:
             before = os.pread(file.fileno(), _HEAD, 0)  # it counts the changes
             quiet = not _size(journal)  # the journal is there before a page is written, and until all are
-            content = file.read(LARGEST)
+            content = file.read(os.fstat(file.fileno()).st_size)
             quiet = quiet and not _size(journal)
             after = os.pread(file.fileno(), _HEAD, 0)
         if quiet and before == content[:_HEAD] == after:
