@@ -10,6 +10,7 @@ import io
 import json
 import math
 import os
+import re
 import stat
 from collections.abc import Collection
 from pathlib import Path
@@ -27,6 +28,7 @@ TEXT = 1024 * MEGABYTE
 SAVED = 16 * 1024 * MEGABYTE  # of a training that was interrupted: weights and optimiser
 NODES = 2_000_000  # values in parsed JSON: some hundred megabytes of objects
 MOST_NODES = 20_000_000  # of a result
+_HUGE = re.compile(r"[eE]\+?\d{3,}(?![0-9a-fA-F\"])")  # an exponent that may be beyond double precision
 DEEPEST, MOST_ENTRIES = 16, 100_000  # of a directory that we write into
 
 
@@ -98,12 +100,14 @@ def read_saved(path: str | Path, *, inside: str | Path | None = None) -> Any:
 
 def parse_json(content: bytes | str, what: str, *, nodes: int = NODES, finite: bool = False) -> Any:
     """A JSON value from elsewhere; `what` names its place in errors."""
-    hooks: dict[str, Any] = {"parse_constant": _no_constant, "parse_float": _finite_float, "parse_int": _finite_int}
+    hooks: dict[str, Any] = {"parse_constant": _no_constant, "parse_int": _finite_int} if finite else {}
     try:
         text = content if isinstance(content, str) else content.decode("utf-8-sig")
         if text.count(",") + text.count("[") + text.count("{") > nodes:
             raise BadFile(f"{what} holds more than {nodes:,} values, and a file of its kind does not.")
-        return json.loads(text, **(hooks if finite else {}))
+        if finite and _HUGE.search(text):  # only then: a call for each number would take as long as all the rest
+            hooks["parse_float"] = _finite_float
+        return json.loads(text, **hooks)
     except UnicodeDecodeError as error:
         raise BadFile(f"{what} is not UTF-8 text (byte {error.start}). Save it as UTF-8.") from error
     except json.JSONDecodeError as error:

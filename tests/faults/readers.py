@@ -260,7 +260,7 @@ def _forge(place: Path) -> None:
     from toposcope.sealed import write_sealed
 
     for path in place.rglob("result.json"):
-        with contextlib.suppress(OSError, ValueError, TypeError, RecursionError):
+        with contextlib.suppress(OSError, ValueError, TypeError, LookupError, RecursionError):
             content = json.loads(path.read_text())
             write_sealed(path, content["key"], content)
 

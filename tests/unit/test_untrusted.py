@@ -83,7 +83,7 @@ def test_json_has_limits() -> None:
     for text in ("{", "[" * 200_000, "9" * 5000, "[" + "1," * 9 + "1]", b"\xff"):
         with pytest.raises(BadFile):
             parse_json(text, "it", nodes=9)
-    for text in ("NaN", "[Infinity]", "-1e999", "1" + "0" * 400):
+    for text in ("NaN", "[Infinity]", "-1e999", "[1E+400]", '{"a": 1.5e999 }', "1" + "0" * 400, f"[{'7' * 500}]"):
         with pytest.raises(BadFile):
             parse_json(text, "it", finite=True)
     assert parse_json(f"[{2**1000}, 1.7e308, -0.5]", "it", finite=True) == [2**1000, 1.7e308, -0.5]

@@ -20,8 +20,11 @@ def require_runs(store: Path) -> None:
         raise NotFound(f"{store} holds no runs. 'toposcope train' and 'toposcope sweep' make them; see --store.")
 
 
-def listing(store: str | Path) -> list[Row]:
-    """All runs of a store, in the order they were added; of those that are done, what their own results say."""
+def listing(store: str | Path, only: str | None = None) -> list[Row]:
+    """All runs of a store, in the order they were added; of those that are done, what their own results say.
+
+    `only` is the key of one, where no other is asked for.
+    """
     path = Path(store)
     require_runs(path)
     with said_plainly(path):
@@ -29,8 +32,8 @@ def listing(store: str | Path) -> list[Row]:
         rows = [] if index is None else index.rows()
         if index is not None:
             index.close()
-    found = {row.key: row for row in rows}
-    places = {place.name: place for place in _directories(path)}
+    found = {row.key: row for row in rows if only in (None, row.key)}
+    places = {place.name: place for place in _directories(path) if only in (None, place.name)}
     for name, place in places.items():
         job = read_job(place)
         if job is not None and job.key == name:

@@ -28,7 +28,6 @@ from toposcope.errors import BadFile, BadValue
 from toposcope.printable import printable
 from toposcope.runs import lock
 from toposcope.runs.directory import (
-    RESULT,
     Job,
     drop_state,
     read_job,
@@ -252,10 +251,10 @@ class Store:
             return None, str(error)
 
     def _mend(self, directory: Path, job: Job, row: Row | None) -> int:
-        if row is not None and row.status == "done" and (directory / RESULT).is_file():
-            return 0  # whether it counts is looked at when it is used
-        with contextlib.suppress(BadFile):
+        with contextlib.suppress(BadFile):  # one that does not count is none
             if (result := read_result(directory, job)) is not None:
+                if row is not None and row.status == "done":
+                    return 0
                 self._done(job, result)
                 return 1
         if row is None:

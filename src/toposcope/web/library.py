@@ -45,7 +45,7 @@ class Library:
         from toposcope.runs.directory import read_result as read_run
         from toposcope.runs.listing import listing
 
-        row = next((row for row in listing(self.store) if row.key == key), None) if self.store.is_dir() else None
+        row = next(iter(listing(self.store, key)), None) if self.store.is_dir() else None
         if row is None:
             raise NotFound(f"there is no run '{key[:80]}' here.")
         place = self.store / key
