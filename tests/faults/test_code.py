@@ -33,9 +33,9 @@ WRITERS = {
 # Who may open a file for reading by itself; all others use toposcope.untrusted, the one door.
 READERS = {
     "untrusted.py": "the door",
-    "checkpoints/mapped.py": "weights, mapped; a regular file only",
     "checkpoints/pickled.py": "an archive whose file came through the door",
-    "checkpoints/torch_file.py": "weights that torch maps, after the door has let them in",
+    "checkpoints/torch_file.py": "weights that torch reads, after the door has let them in",
+    "checkpoints/torch_storage.py": "what torch says of a file that the door has let in; no byte of it is touched",
     "refine/diagonal.py": "values that safetensors maps, after the door has let them in",
     "lab/saved.py": "torch.load of bytes that came through the door",
     "refine/saved.py": "torch.load of bytes that came through the door",
