@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import os
 import struct
 import tokenize
 import zipfile
@@ -19,6 +20,9 @@ from numpy.typing import NDArray
 
 from toposcope.errors import BadFile, NotFound
 from toposcope.memory import foresee
+from toposcope.untrusted import open_file
+
+MEMBERS = 10_000
 
 # What damaged headers and archives make numpy, zipfile and zlib raise.
 _DAMAGE = (
@@ -41,15 +45,17 @@ _DAMAGE = (
 
 def read_npy(path: str | Path, what: str) -> NDArray[Any]:
     """The array in a .npy file; `what` names it in errors."""
-    with _sound(path, f"a .npy file with {what}"):
-        foresee(Path(path).stat().st_size, f"{path}", "Give a smaller file.")
-        return _array(Path(path).read_bytes())
+    with _sound(path, f"a .npy file with {what}"), open_file(path) as file:
+        foresee(2 * os.fstat(file.fileno()).st_size, f"{path}", "Give a smaller file.")
+        return _array(file.read())
 
 
 def read_npz(path: str | Path, what: str) -> dict[str, NDArray[Any]]:
     """The arrays in a .npz file by name."""
-    with _sound(path, what), zipfile.ZipFile(Path(path)) as archive:
+    with _sound(path, what), open_file(path) as file, zipfile.ZipFile(file) as archive:
         members = archive.infolist()
+        if len(members) > MEMBERS:
+            raise ValueError(f"it holds {len(members):,} arrays")
         foresee(sum(member.file_size for member in members), f"{path} unpacked", "It is no file of ours.")
         return {member.filename.removesuffix(".npy"): _array(archive.read(member)) for member in members}
 
@@ -58,7 +64,7 @@ def read_npz(path: str | Path, what: str) -> dict[str, NDArray[Any]]:
 def _sound(path: str | Path, what: str) -> Iterator[None]:
     try:
         yield
-    except FileNotFoundError as error:
+    except NotFound as error:
         raise NotFound(f"no file {path}; expected {what}.") from error
     except _DAMAGE as error:
         raise BadFile(f"{path} is not {what} ({type(error).__name__}: {str(error)[:160]}).") from error

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import json
 from collections.abc import Mapping
 from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from toposcope.errors import BadFile, BadValue, MissingExtra, NotFound, did_you_mean
+from toposcope.errors import BadFile, BadValue, MissingExtra, did_you_mean
 from toposcope.results import plain
+from toposcope.untrusted import read_saved
 
 Library = Literal["pandas", "polars"]
 LIBRARIES: tuple[Library, ...] = ("pandas", "polars")
@@ -56,14 +56,7 @@ def _tables(result: Any) -> dict[str, list[Mapping[str, Any]]]:
 
 
 def _read(path: str | Path) -> Mapping[str, Any]:
-    try:
-        data = json.loads(Path(path).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise NotFound(f"there is no file {path}. A result is written with --json FILE.") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise BadFile(
-            f"{path} cannot be read as a result ({error}). A result is written with --json FILE."
-        ) from error
+    data = read_saved(path)
     if not isinstance(data, Mapping):
         raise BadFile(f"{path} holds a {type(data).__name__}, not one result. A result is written with --json FILE.")
     return data

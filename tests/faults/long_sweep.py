@@ -25,9 +25,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from toposcope.files import write_json
 from toposcope.runs import store as stores
-from toposcope.runs.directory import Job, read_result
+from toposcope.runs.directory import Job, write_result
 from toposcope.runs.queue import Queue
 from toposcope.runs.store import Claim, Store
 
@@ -113,7 +112,7 @@ def _drive(place: Path, count: int, seed: int) -> None:
             if dice.random() < 0.05:
                 shift[0] = dice.choice([-3600.0, 0.0, 3600.0])
             os.write(log, f"begin {number} {taken:.0f}\n".encode())
-            write_json(claim.directory / "result.json", {"answer": _answer(number), "accuracy": 0.5})
+            write_result(claim.directory, {"answer": _answer(number), "accuracy": 0.5})
             os.write(log, f"end {number}\n".encode())
             queue.progress(claim, {"step": 1})
             queue.finished(claim)
@@ -136,13 +135,11 @@ def _judge(place: Path, count: int, kills: int) -> Outcome:
         opened.repair()
         rows = opened.rows()
         listing = time.perf_counter() - started
+        wrong = sum((opened.result(row.job) or {}).get("answer") != _answer(row.config["seed"]) for row in rows)
         started = time.perf_counter()
         queue = Queue(opened, jobs_of(count))
         assert queue.next() is None, "a finished sweep has nothing left"
         restart = time.perf_counter() - started
-    wrong = sum(
-        (read_result(place / "store" / row.key) or {}).get("answer") != _answer(row.config["seed"]) for row in rows
-    )
     return Outcome(
         jobs=count,
         kills=kills,

@@ -1,4 +1,4 @@
-"""What no module of the package may do: run code from data, or write a file otherwise than the few that know how."""
+"""What no module may do: run code from data, or read or write files otherwise than the few that know how."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ WRITERS = {
     "files.py": "every result: to a temporary name, then renamed",
     "journal.py": "lines that are appended",
     "runs/lock.py": "the signature in a lock",
-    "runs/store.py": "the index, and the removal of runs",
+    "runs/store.py": "the removal of runs",
+    "runs/index.py": "the index",
     "runs/directory.py": "the removal of what a killed process or a finished run leaves",
     "runs/local.py": "a worker's last words, in a temporary file",
     "runs/on_ray.py": "a worker's own temporary directory",
@@ -26,6 +27,29 @@ WRITERS = {
     "models/load.py": "the content of that copy",
     "dynamics/plots.py": "a movie's temporary directory",
     "lab/text/sotu.py": "a temporary directory for npm",
+    "cli/__init__.py": "standard output, when its reader has gone",
+    "web/server.py": "the page that takes a browser to the server, in a temporary directory",
+}
+# Who may open a file for reading by itself; all others use toposcope.untrusted, the one door.
+READERS = {
+    "untrusted.py": "the door",
+    "checkpoints/pickled.py": "an archive whose file came through the door",
+    "checkpoints/torch_file.py": "weights that torch reads, after the door has let them in",
+    "checkpoints/torch_storage.py": "what torch says of a file that the door has let in; no byte of it is touched",
+    "refine/diagonal.py": "values that safetensors maps, after the door has let them in",
+    "lab/saved.py": "torch.load of bytes that came through the door",
+    "refine/saved.py": "torch.load of bytes that came through the door",
+    "arrays.py": "an archive whose file came through the door",
+    "lab/text/sotu.py": "an archive whose file came through the door",
+    "runs/index.py": "SQLite, after the door has looked at the file; a copy in memory for who only looks",
+    "runs/lock.py": "the lock, which follows no link",
+    "journal.py": "the journal, which is written as well",
+    "files.py": "the directory of what was written, to have it on the disk; the temporary file",
+    "models/gguf_cache.py": "its own copy, to have it on the disk and to hold it",
+    "memory.py": "what the system says of its memory",
+    "report/page.py": "the page's own parts, which come with the package",
+    "web/app.py": "the page's own parts, which come with the package",
+    "dynamics/plots.py": "the movie that was just drawn",
     "cli/__init__.py": "standard output, when its reader has gone",
 }
 REMOVES = {
@@ -66,14 +90,30 @@ def keyword(call: ast.Call, name: str) -> str | None:
     return next((ast.unparse(each.value) for each in call.keywords if each.arg == name), None)
 
 
+def reads(on: str, name: str, call: ast.Call) -> bool:
+    if name in ("read_text", "read_bytes"):
+        return bool(on) and on != "untrusted"  # a method of Path; the door's functions are called plainly
+    if name == "open":
+        return on not in ("self", "shown", "webbrowser", "Image")
+    if name in ("load", "loads") and on in ("json", "torch", "pickle", "np", "numpy", "safetensors", "tomllib"):
+        return name == "load"
+    if name in ("fromfile", "genfromtxt", "loadtxt", "memmap", "read_csv", "copyfile", "copy2", "copytree", "fopen"):
+        return True
+    if name == "connect":
+        return on == "sqlite3"
+    return name in ("safe_open", "load_file", "mmap", "ZipFile", "TarFile", "FileIO")
+
+
 def writes(on: str, name: str, call: ast.Call) -> bool:
     if name in ("write_text", "write_bytes"):
         return bool(on)  # a method of Path; our own functions of that name are called plainly
+    if name == "open" and on == "os":
+        return "O_RDONLY" not in ast.unparse(call)
     if name == "open" and on not in ("", "tarfile", "self", "shown"):
         mode = next(
             (arg.value for arg in call.args if isinstance(arg, ast.Constant) and isinstance(arg.value, str)), "r"
         )
-        return on == "os" or bool(set(mode) & set("wax+"))
+        return bool(set(mode) & set("wax+"))
     if name == "open" and on == "":
         return len(call.args) > 1 or keyword(call, "mode") is not None
     if name in ("replace", "remove", "mkfifo", "link", "makedirs"):
@@ -92,6 +132,11 @@ def test_files_are_written_by_those_who_know_how() -> None:
         check_writes(module)
 
 
+def test_files_are_read_through_the_one_door() -> None:
+    for module in MODULES:
+        check_reads(module)
+
+
 def test_no_data_is_run() -> None:
     for module in MODULES:
         check_runs(module)
@@ -103,6 +148,14 @@ def check_writes(module: str) -> None:
         assert found, f"{module} writes nothing any more: take it off the list"
     else:
         assert not found, f"{module} writes by itself; use toposcope.files: {found}"
+
+
+def check_reads(module: str) -> None:
+    found = [f"line {call.lineno}: {on}.{name}" for on, name, call in calls(module) if reads(on, name, call)]
+    if module in READERS:
+        assert found, f"{module} opens nothing any more: take it off the list"
+    else:
+        assert not found, f"{module} opens files by itself; use toposcope.untrusted: {found}"
 
 
 def check_runs(module: str) -> None:
@@ -143,6 +196,13 @@ def test_the_rules_find_what_they_are_for(monkeypatch: pytest.MonkeyPatch, tmp_p
         "write_text('a', 'x')\nPath('a').open('rb')\nopen('a')\ntorch.save(x, buffer)\n"
     )
     assert not any(writes(*each) for each in calls("good.py"))
+    (tmp_path / "bad.py").write_text(
+        "Path('a').read_text()\nopen('a')\nPath('a').open('rb')\nos.open(a, 0)\njson.load(file)\nzipfile.ZipFile(a)\n"
+        "tarfile.open(a)\nsafe_open(a, 'pt')\nsqlite3.connect(a)\nnp.fromfile(a)\na.joinpath(b).read_bytes()\n"
+    )
+    assert [reads(*each) for each in calls("bad.py") if each[1] not in ("Path", "joinpath")] == [True] * 11
+    (tmp_path / "good.py").write_text("read_bytes(a, most=1)\nopen_file(a)\nread_json(a, most=1)\njson.loads(text)\n")
+    assert not any(reads(*each) for each in calls("good.py"))
     for text in (
         "torch.load(x)",
         "eval('1')",

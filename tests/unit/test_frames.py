@@ -78,7 +78,7 @@ def test_tables_are_named() -> None:
 
 
 def test_files_that_are_no_results(tmp_path: Path) -> None:
-    with pytest.raises(NotFound, match="there is no file"):
+    with pytest.raises(NotFound, match="--json FILE"):
         toposcope.frame(tmp_path / "none.json")
     for text in ("{", "[1]"):
         (tmp_path / "bad.json").write_text(text)

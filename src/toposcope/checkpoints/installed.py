@@ -6,6 +6,8 @@ The packages are only located, never imported.
 from __future__ import annotations
 
 import importlib.util
+import io
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +15,9 @@ from types import MappingProxyType
 from typing import Any
 
 from toposcope.errors import NotFound, did_you_mean
+from toposcope.memory import foresee
+from toposcope.printable import printable
+from toposcope.untrusted import TEXT, open_file
 
 TEXT_PREFIX = "text:"
 
@@ -177,6 +182,21 @@ def find_text(name: str) -> Path:
     if path is None:
         raise NotFound(f"the text '{full}' vanished while it was looked up. Install its package again.")
     return path
+
+
+def read_text(text: str | Path) -> str:
+    """The content of a file, or of an installed text by its name ('toposcope ls texts')."""
+    path = Path(text)
+    try:
+        path = path if path.exists() else find_text(str(text))
+    except (OSError, ValueError) as error:  # too long a name; a zero byte in it
+        raise NotFound(
+            f"there is no text {printable(text, 80)!r}: {error}. Give a file, or a text's name."
+        ) from error
+    with open_file(path, most=TEXT) as file:
+        foresee(4 * os.fstat(file.fileno()).st_size, f"the text {printable(path)}", "Give a part of it.")
+        with io.TextIOWrapper(file, encoding="utf-8", errors="replace") as words:
+            return words.read()
 
 
 def is_known(name: str) -> bool:

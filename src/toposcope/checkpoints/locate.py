@@ -19,10 +19,20 @@ from toposcope.checkpoints.sniff import SUFFIXES, checkpoint_format
 from toposcope.checkpoints.source import TensorSource
 from toposcope.checkpoints.torch_file import TorchFile
 from toposcope.errors import BadConfig, NotFound, did_you_mean
+from toposcope.untrusted import MEGABYTE, open_file, require_inside
 
 CONFIG = "config.json"
 INDEX = ".index.json"
 _PART = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<total>\d{5})(?P<suffix>\.\w+)$")
+TOKENIZER = 256 * MEGABYTE  # bytes; the largest known have some tens of megabytes
+BESIDE_WEIGHTS = frozenset(
+    {
+        *("config.json", "generation_config.json", "preprocessor_config.json", "processor_config.json"),
+        *("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "spiece.model", "adapter_config.json"),
+        *("vocab.txt", "vocab.json", "merges.txt", "added_tokens.json", "special_tokens_map.json"),
+        *("chat_template.jinja", "chat_template.json"),
+    }
+)
 # What training leaves beside the weights, in the same file types.
 _NOT_WEIGHTS = re.compile(r"(training_args|optimizer|scheduler|scaler|rng_state|random_states|trainer_state)", re.I)
 
@@ -58,6 +68,20 @@ def open_checkpoint(target: str | Path) -> Opened:
     raise _not_found(path, name)
 
 
+def require_sound_files(directory: Path, *, weights: bool = True, given: str | None = None) -> None:
+    """Complain of files that transformers would open in a model's directory: pipes, devices, links that leave it.
+
+    `given` is the one that the user named, which may be a link.
+    """
+    with readable(directory):
+        names = sorted(entry.name for entry in directory.iterdir())
+    for name in names:
+        if name in BESIDE_WEIGHTS or name.endswith(INDEX):
+            open_file(directory / name, most=TOKENIZER, inside=directory).close()
+        elif weights and name.lower().endswith(SUFFIXES):
+            open_file(directory / name, inside=None if name == given else directory).close()
+
+
 def _present(item: installed.Item) -> Path:
     path = item.path()
     if path is None:
@@ -85,6 +109,7 @@ def _open_directory(directory: Path) -> Opened:
     with readable(directory):
         files = sorted(entry.name for entry in directory.iterdir() if entry.is_file())
     chosen, left = _choose(directory, files)
+    require_inside(directory / chosen, directory)
     notes = (f"{directory}: reading {chosen}; also there: {', '.join(left)}",) if left else ()
     return _open_with_config(directory / chosen, directory, notes)
 
@@ -98,7 +123,7 @@ def _open_with_config(path: Path, shown: Path, notes: tuple[str, ...] = ()) -> O
 
 def _config_in(directory: Path) -> tuple[dict[str, Any] | None, Path | None]:
     path = directory / CONFIG
-    return (read_json(path, BadConfig), path) if path.is_file() else (None, None)
+    return (read_json(path, BadConfig, inside=directory), path) if path.is_file() else (None, None)
 
 
 def _choose(directory: Path, files: Sequence[str]) -> tuple[str, list[str]]:
@@ -183,6 +208,9 @@ def _open_split(path: Path, shown: Path, part: re.Match[str]) -> TensorSource:
             f"{path} is one of {total} parts, and {len(missing)} of them are not there: {', '.join(missing[:3])}"
             f"{', ...' if len(missing) > 3 else ''}. Download the rest of the model."
         )
+    for name in names:
+        if name != path.name:  # which was chosen or given
+            require_inside(path.parent / name, path.parent)
     return open_parts(shown, [path.parent / name for name in names], _open_one)
 
 

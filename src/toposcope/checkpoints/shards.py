@@ -8,14 +8,16 @@ from typing import Any, Protocol
 
 from toposcope.checkpoints.config import read_json
 from toposcope.checkpoints.decode import Ledger
+from toposcope.checkpoints.mapped import readable
 from toposcope.checkpoints.source import Rows, Stored, TensorInfo, TensorSource
 from toposcope.errors import BadFile, NotFound
-
-INDEX_LIMIT = 100_000_000  # bytes
+from toposcope.untrusted import INDEX, require_inside
 
 
 class FileSource(TensorSource, Protocol):
-    """A source over one file."""
+    """A source over one file, whose ledger is that of all files together."""
+
+    ledger: Ledger
 
 
 class ShardedSource:
@@ -39,6 +41,10 @@ class ShardedSource:
         self._where = dict(where)
         self._opener = opener
         self._opened: dict[Path, FileSource] = dict(opened or {})
+        self._stamps = {shard: _stamp(shard) for shard in self.files}
+        self.ledger = Ledger()
+        for source in self._opened.values():
+            source.ledger = self.ledger
 
     def names(self) -> Collection[str]:
         return self._where.keys()
@@ -56,10 +62,6 @@ class ShardedSource:
     def files(self) -> tuple[Path, ...]:
         return tuple(sorted(set(self._where.values())))
 
-    @property
-    def ledger(self) -> Ledger:
-        return Ledger({name: line for source in self._opened.values() for name, line in source.ledger.lines.items()})
-
     def digest(self) -> str:
         return self.ledger.digest()
 
@@ -72,6 +74,12 @@ class ShardedSource:
         source = self._opened.get(shard)
         if source is None:
             source = self._opened[shard] = self._opener(shard)
+            source.ledger = self.ledger
+            if _stamp(shard) != self._stamps[shard]:
+                raise BadFile(
+                    f"{shard} was replaced after others of its model had been opened, so they may not fit. "
+                    "Start again."
+                )
         if name not in source.names():
             raise BadFile(
                 f"{self._listing} says that tensor '{name}' is in {shard.name}, and {shard.name} does not hold it. "
@@ -80,11 +88,17 @@ class ShardedSource:
         return source
 
 
+def _stamp(path: Path) -> tuple[int, int, int, int]:
+    with readable(path):
+        found = path.stat()
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
 def open_index(
     index: Path, opener: Callable[[Path], FileSource], *, form: str, shown: Path | None = None
 ) -> ShardedSource:
     """The model that an index file (`model.safetensors.index.json`) describes."""
-    content = read_json(index, BadFile, limit=INDEX_LIMIT)
+    content = read_json(index, BadFile, limit=INDEX, inside=index.parent if shown not in (None, index) else None)
     weight_map = content.get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise BadFile(
@@ -98,6 +112,8 @@ def open_index(
                 "expected. The index is damaged or hostile: download it again."
             )
         shards.setdefault(shard, index.parent / shard)
+    for path in shards.values():
+        require_inside(path, index.parent)
     missing = sorted(name for name, path in shards.items() if not path.is_file())
     if missing:
         raise NotFound(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from toposcope.checkpoints.mapped import readable, regular_size
+from toposcope.checkpoints.mapped import regular_size
 from toposcope.errors import BadFile
+from toposcope.untrusted import open_file
 
 HEAD = 512  # bytes looked at
 
@@ -49,7 +50,7 @@ _TITLES = {
 def checkpoint_format(path: Path) -> str:
     """'safetensors', 'gguf' or 'torch'; a BadFile that says what the file seems to be when it is none of them."""
     size = regular_size(path)
-    with readable(path), path.open("rb") as file:
+    with open_file(path) as file:
         head = file.read(HEAD)
     expected = _SUFFIXES.get(path.suffix.lower())
     found = _format_of(head, size)

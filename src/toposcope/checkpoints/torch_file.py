@@ -19,10 +19,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.checkpoints.decode import SMALL_FLOATS, Ledger, decode, sound_name
-from toposcope.checkpoints.mapped import readable, regular_size
+from toposcope.checkpoints.decode import SMALL_FLOATS, Ledger, decode, parts_of, sound_name
+from toposcope.checkpoints.mapped import readable
+from toposcope.checkpoints.pickled import require_small_keys
 from toposcope.checkpoints.source import Rows, Stored, TensorInfo
+from toposcope.checkpoints.stored_file import StoredFile
+from toposcope.checkpoints.torch_storage import Places, load_places
 from toposcope.errors import BadFile, MissingExtra, RefusedPickle
+from toposcope.memory import foresee
 
 # Where training scripts put the state dict, in the order in which they are looked for.
 CONTAINERS = ("state_dict", "model_state_dict", "model", "module")
@@ -30,6 +34,9 @@ COMPILED = "_orig_mod."  # put into names by torch.compile, anywhere
 WRAPPED = "module."  # put before all names by DataParallel and DistributedDataParallel
 
 _OLD_MAGIC = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # how torch's files began before they were zip archives
+
+DEEPEST, MOST_CONTAINERS = 64, 1_000_000  # of what is loaded; optimisers hold many containers
+MOST_SHOWN = 100_000  # values in a setting that is kept, written out
 
 # How torch says which class or function it refused.
 _REFUSALS = (
@@ -61,11 +68,13 @@ class TorchFile:
     format = "torch"
 
     def __init__(self, path: Path, *, shown: Path | None = None) -> None:
+        require_small_keys(path)
         self.path = shown or path  # what the user pointed at, which may be the directory
-        self._file = path
+        self._file = StoredFile(path)
         self.ledger = Ledger()
-        size = regular_size(path)
-        loaded = _load(path, size)
+        size = self._file.size
+        loaded, self._places = _load(path, self._file)
+        self._file.refuse_replaced()
         if not isinstance(loaded, dict):
             raise BadFile(
                 f"{path} holds a {type(loaded).__name__}, and a dictionary of tensors was expected. "
@@ -83,26 +92,36 @@ class TorchFile:
 
     def read(self, name: str) -> Stored:
         """The tensor as float32, or as float64 where float32 does not hold it (float64 and integers)."""
-        raw = _as_numpy(self._file, name, self._tensors[name])
-        return decode(raw, self._infos[name], self._file, self.ledger)
+        if self._places is None:
+            raw = _as_numpy(self._file.path, name, self._tensors[name])
+            parts, dtype = parts_of(raw), raw.dtype
+        else:
+            parts, dtype = self._places.parts(name, self._tensors[name])
+        return decode(parts, dtype, self._infos[name], self._file.path, self.ledger)
 
     def read_rows(self, name: str, rows: Rows) -> Stored:
-        stored = _as_numpy(self._file, name, self._tensors[name])[rows]
+        if self._places is None:
+            stored = _as_numpy(self._file.path, name, self._tensors[name])[rows]
+        else:
+            stored = self._places.rows(name, self._tensors[name], rows)
         self.ledger.add_rows(name, rows, stored)
-        return decode(stored, replace(self._infos[name], shape=stored.shape), self._file, Ledger())
+        info = replace(self._infos[name], shape=stored.shape)
+        return decode([stored], stored.dtype, info, self._file.path, Ledger())
 
     @property
     def files(self) -> tuple[Path, ...]:
-        return (self._file,)
+        return (self._file.path,)
 
     def digest(self) -> str:
         return self.ledger.digest()
 
     def close(self) -> None:
         self._tensors = {}
+        self._file.close()
 
 
-def _load(path: Path, size: int) -> Any:
+def _load(path: Path, file: StoredFile) -> tuple[Any, Places | None]:
+    """What the file holds, and where its tensors' numbers lie; None where they are in memory."""
     try:
         import torch
     except ImportError as error:
@@ -112,19 +131,21 @@ def _load(path: Path, size: int) -> Any:
         ) from error
     with readable(path), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's remarks on old files are of no use to who reads them
-        with path.open("rb") as file:
-            head = file.read(len(_OLD_MAGIC))
-        zipped = head.startswith(b"PK\x03\x04")  # as torch decides; its older files cannot be mapped
-        if zipped:
-            _check_archive(path, size)
+        head = file.read(0, min(len(_OLD_MAGIC), file.size)).tobytes()
+        zipped = head.startswith(b"PK\x03\x04")  # as torch decides; of its older files the places are not known
+        entries = _check_archive(path, file.size) if zipped else []
         try:
-            return torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
+            found = load_places(file, entries) if zipped else None
+            if found is not None:
+                return found
+            foresee(file.size, f"{path}, which can only be read whole,", "Convert the model to safetensors.")
+            return torch.load(path, map_location="cpu", weights_only=True), None
         except _DAMAGE as error:
             raise _explain(path, error, by_torch=zipped or head == _OLD_MAGIC) from error
 
 
-def _check_archive(path: Path, size: int) -> None:
-    """Refuse archives that would unpack to more than they weigh, and programs in disguise."""
+def _check_archive(path: Path, size: int) -> list[zipfile.ZipInfo]:
+    """The entries of an archive; refuses those that unpack to more than they weigh, and programs in disguise."""
     try:
         with zipfile.ZipFile(path) as archive:
             entries = archive.infolist()
@@ -151,6 +172,7 @@ def _check_archive(path: Path, size: int) -> None:
             f"{path} announces {total:,} bytes of content in {size:,} bytes of file, so it is not read. "
             "Download or save it again."
         )
+    return entries
 
 
 def _explain(path: Path, error: Exception, *, by_torch: bool) -> BadFile | RefusedPickle:
@@ -175,12 +197,63 @@ def _explain(path: Path, error: Exception, *, by_torch: bool) -> BadFile | Refus
     return BadFile(f"{path} is a damaged torch file ({reason}). Download or save it again.")
 
 
+class _Known:
+    """What the containers of a loaded file hold, each looked at once, however often it is held.
+
+    A pickle of some kilobytes can hold one list a hundred times in another, and that a hundred times in a third: who
+    walks it as a tree never ends.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._looking: set[int] = set()
+        self._size: dict[int, int] = {}  # as a tree
+        self._plain: dict[int, bool] = {}
+        self._tensors: dict[int, bool] = {}
+
+    def look(self, value: Any, depth: int = 0) -> int:
+        """The number of values in it, as a tree."""
+        if not isinstance(value, dict | list | tuple | set):
+            return 1
+        if id(value) in self._size:
+            return self._size[id(value)]
+        if id(value) in self._looking or depth > DEEPEST or len(self._size) > MOST_CONTAINERS:
+            raise BadFile(
+                f"{self._path} is nested without end, or deeper than {DEEPEST} levels, or holds more than "
+                f"{MOST_CONTAINERS:,} containers, so it is not read. Save the model's state_dict() alone."
+            )
+        self._looking.add(id(value))
+        inside = list(value.values()) if isinstance(value, dict) else list(value)
+        size = 1 + sum(self.look(entry, depth + 1) for entry in inside)
+        self._looking.remove(id(value))
+        self._size[id(value)] = size
+        named = not isinstance(value, dict) or all(isinstance(key, str | int) for key in value)
+        self._plain[id(value)] = (
+            named and not isinstance(value, set) and size <= MOST_SHOWN and all(map(self.is_plain, inside))
+        )
+        if isinstance(value, dict):
+            self._tensors[id(value)] = any(map(_is_tensor, inside)) or any(
+                self.holds_tensors(value.get(key)) for key in CONTAINERS
+            )
+        return size
+
+    def is_plain(self, value: Any) -> bool:
+        """Whether a value is made of numbers, texts and containers of them, so that it can be shown and stored."""
+        return value is None or isinstance(value, bool | int | float | str) or self._plain.get(id(value), False)
+
+    def holds_tensors(self, value: Any) -> bool:
+        """Whether it is a dictionary with tensors in it, or in one of its usual places."""
+        return isinstance(value, dict) and self._tensors[id(value)]
+
+
 def _unwrap(path: Path, loaded: Mapping[Any, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The state dict, wherever a training script put it, and the plain settings that stood beside it."""
+    known = _Known(path)
+    known.look(loaded)
     metadata: dict[str, Any] = {}
     for _ in range(4):  # {"model": {"state_dict": ...}} exists; deeper nesting does not
-        inner = next((key for key in CONTAINERS if _holds_tensors(loaded.get(key))), None)
-        beside = {str(key): value for key, value in loaded.items() if key != inner and _is_plain(value)}
+        inner = next((key for key in CONTAINERS if known.holds_tensors(loaded.get(key))), None)
+        beside = {str(key): value for key, value in loaded.items() if key != inner and known.is_plain(value)}
         metadata = beside | metadata
         if inner is None:
             break
@@ -195,29 +268,10 @@ def _unwrap(path: Path, loaded: Mapping[Any, Any]) -> tuple[dict[str, Any], dict
     return tensors, metadata
 
 
-def _holds_tensors(value: Any) -> bool:
-    if not isinstance(value, dict):
-        return False
-    return any(_is_tensor(entry) for entry in value.values()) or any(
-        _holds_tensors(value.get(key)) for key in CONTAINERS
-    )
-
-
 def _is_tensor(value: Any) -> bool:
     import torch
 
     return isinstance(value, torch.Tensor)
-
-
-def _is_plain(value: Any, depth: int = 8) -> bool:
-    """Whether a value is made of numbers, texts and containers of them, so that it can be shown and stored."""
-    if value is None or isinstance(value, bool | int | float | str):
-        return True
-    if depth == 0:
-        return False
-    if isinstance(value, dict):
-        return all(isinstance(key, str | int) and _is_plain(entry, depth - 1) for key, entry in value.items())
-    return isinstance(value, list | tuple) and all(_is_plain(entry, depth - 1) for entry in value)
 
 
 def _plain_names(tensors: Mapping[str, Any]) -> dict[str, Any]:

@@ -86,7 +86,6 @@ def _coupling(name: str, seeds: str | None, workers: int | None, where: str) -> 
     from toposcope.lab.reproduce.outcome import judged_claims, numbers, table
     from toposcope.results import envelope
     from toposcope.runs import local
-    from toposcope.runs.directory import read_result
     from toposcope.runs.grid import jobs, read_seeds
     from toposcope.runs.queue import Queue
     from toposcope.runs.store import Store
@@ -103,8 +102,8 @@ def _coupling(name: str, seeds: str | None, workers: int | None, where: str) -> 
             first = _announcement(store, configs, size, at_once)
         log.print(first, soft_wrap=True)
         with Watcher(log, configs) as watcher:
-            local.run(Queue(store, jobs(configs), watch=watcher), workers=at_once)
-        found = {config.key(): read_result(store.directory(config.key())) for config in configs}
+            local.run(Queue(store, wanted := jobs(configs), watch=watcher), workers=at_once)
+        found = {job.key: store.result(job) for job in wanted}
         words = {key: row.words for key in found if (row := store.get(key)) is not None}
     results = [result for result in found.values() if result is not None]
     options = {"size": name, "seeds": len(chosen), "store": where}

@@ -62,9 +62,9 @@ def _trained(
     configs: Sequence[ProbeConfig], guess: float, workers: int | None, where: str
 ) -> tuple[dict[str, dict[str, Any]], dict[str, str | None]]:
     """Results by key, and the last words of runs that failed."""
-    from toposcope.lab.text.probe import KIND
+    from toposcope.lab.text.expected import KIND
     from toposcope.runs import local
-    from toposcope.runs.directory import Job, read_result
+    from toposcope.runs.directory import Job
     from toposcope.runs.queue import Queue
     from toposcope.runs.store import Store
 
@@ -77,14 +77,14 @@ def _trained(
         log.print(first, soft_wrap=True)
         with Watcher(log, configs) as watcher:
             local.run(Queue(store, jobs, watch=watcher), workers=at_once)
-        found = {job.key: read_result(store.directory(job.key)) for job in jobs}
+        found = {job.key: store.result(job) for job in jobs}
         words = {key: row.words for key in found if (row := store.get(key)) is not None}
     return {key: result for key, result in found.items() if result is not None}, words
 
 
 def _announcement(store: Store, configs: Sequence[ProbeConfig], guess: float, workers: int) -> str:
     """How many models, how many are left, and how long they take: from finished ones of as many steps, if any."""
-    from toposcope.lab.text.probe import KIND
+    from toposcope.lab.text.expected import KIND
 
     done, spent = set(), []
     for row in store.rows():

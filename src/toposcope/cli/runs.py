@@ -15,8 +15,10 @@ from toposcope.cli.stored import from_disk
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
-    from toposcope.runs.store import Row, Store
+    from toposcope.runs.index import Row
+    from toposcope.runs.store import Store
 
 
 class Action(StrEnum):
@@ -39,24 +41,27 @@ def run(
     json: JsonOption = None,
 ) -> None:
     """List, show, remove or export (.csv or .json) the runs of train and sweep."""
-    from toposcope.runs.store import Store
+    from pathlib import Path
 
-    given = names or []
-    with Store(store, create=False) as opened:
-        opened.repair()
-        rows = _of_status(opened.rows(), status)
-        if action is Action.ls:
-            _need(not given, "ls takes no names; 'toposcope runs show KEY' shows one run")
-            _list(rows, store, json)
-        elif action is Action.show:
-            _need(len(given) == 1, "show takes one key, or its beginning: 'toposcope runs show 1f3a'")
-            _show(opened, opened.find(given[0]), json)
-        elif action is Action.rm:
-            _need(bool(given), "rm takes the keys of the runs to remove: 'toposcope runs rm 1f3a 77b0'")
-            _remove(opened, [opened.find(name) for name in given], yes)
-        else:
-            _need(len(given) == 1, "export takes the name of a file: 'toposcope runs export runs.csv'")
-            _export(rows, given[0], store)
+    from toposcope.runs.index import chosen
+    from toposcope.runs.listing import listing
+
+    given, place = names or [], Path(store)
+    if action is Action.rm:
+        _need(bool(given), "rm takes the keys of the runs to remove: 'toposcope runs rm 1f3a 77b0'")
+        return _remove(place, given, yes)
+    found = listing(place)
+    rows = _of_status(found, status)
+    if action is Action.ls:
+        _need(not given, "ls takes no names; 'toposcope runs show KEY' shows one run")
+        _list(rows, store, json)
+    elif action is Action.show:
+        _need(len(given) == 1, "show takes one key, or its beginning: 'toposcope runs show 1f3a'")
+        _show(place, chosen(found, given[0], place), json)
+    else:
+        _need(len(given) == 1, "export takes the name of a file: 'toposcope runs export runs.csv'")
+        _export(rows, given[0], store)
+    return None
 
 
 def _need(fine: bool, sentence: str) -> None:
@@ -111,12 +116,12 @@ def _accuracy(row: Row) -> float | None:
     return (row.summary or {}).get("accuracy")
 
 
-def _show(store: Store, row: Row, json: str | None) -> None:
+def _show(store: Path, row: Row, json: str | None) -> None:
     from toposcope.results import emit_json, envelope
     from toposcope.runs.directory import read_result
 
-    directory = store.directory(row.key)
-    result = read_result(directory)
+    directory = store / row.key
+    result = read_result(directory, row.job) if row.status == "done" else None
     if json:
         body = {"run": row, "result": result}
         emit_json(envelope("run", body, about={"path": str(directory)}, options={}, seconds=0.0), json)
@@ -153,11 +158,19 @@ def _lines(row: Row) -> list[tuple[str, str]]:
     return [*lines, *((name, when) for name, when in times if when), ("version", row.toposcope)]
 
 
-def _remove(store: Store, rows: Sequence[Row], yes: bool) -> None:
+def _remove(store: Path, names: Sequence[str], yes: bool) -> None:
+    from toposcope.runs.store import Store
+
+    with Store(store, create=False) as opened:
+        opened.repair()
+        rows = [opened.find(name) for name in names]
+        _remove_rows(opened, list({row.key: row for row in rows}.values()), yes)
+
+
+def _remove_rows(store: Store, unique: Sequence[Row], yes: bool) -> None:
     from toposcope.errors import BadValue
 
     out = console()
-    unique = list({row.key: row for row in rows}.values())
     if not yes:
         for row in unique:
             out.print(f"{row.key}  {row.status:8s} {title(row.config)}", soft_wrap=True)

@@ -88,7 +88,7 @@ def run(
     from toposcope.runs.local import cores
     from toposcope.scanning import local
     from toposcope.scanning.asked import DEFAULT_CONTEXT, Asked, determines
-    from toposcope.scanning.record import put_together
+    from toposcope.scanning.record import kept, put_together
 
     started = time.perf_counter()
     checked_figure(figure)
@@ -102,7 +102,10 @@ def run(
         asked = Asked(null, seed, layer_sums, length, tuple(what_if or ()))
         _ = asked.encodings  # a wrong name is said before any work
         with Journal(Path(out) / JOURNAL, determines(opened, asked)) if out else nullcontext() as journal:
-            entries: dict[int, Entry] = {entry["layer"]: entry for entry in journal.entries} if journal else {}
+            entries: dict[int, Entry] = {}
+            if journal and journal.entries:
+                with progress("comparing kept layers", len(journal.entries)) as tick:
+                    entries = kept(opened, journal.entries, chosen, str(journal.path), tick)
             todo = [number for number in chosen if number not in entries]
             if entries:
                 done = len(chosen) - len(todo)
@@ -125,7 +128,7 @@ def run(
                     factors = local.run(opened, todo, asked, keep, threads=jobs or cores())
             found = put_together(opened, chosen, entries, asked, factors)
         about = {**subject(opened), "sha256": found.sha256}
-        findings = _checked(opened, about) if html else []
+        findings = _checked(opened) if html else []
         estimate = {"estimate": _estimate(opened, sample, found.heads)} if sample else {}
     result = envelope(
         "scan",
@@ -191,14 +194,14 @@ def _estimate(opened: Model, sample: Sample, rows: list[dict[str, Any]]) -> dict
     return estimates(sample, sizes, verdicts)
 
 
-def _checked(opened: Model, about: dict[str, Any]) -> list[dict[str, Any]]:
+def _checked(opened: Model) -> list[dict[str, Any]]:
     """The findings of `check`, which stand on top of a report."""
     from toposcope.check import check_model
-    from toposcope.results import envelope
+    from toposcope.results import envelope, subject
 
     started = time.perf_counter()
     body = check_model(opened).as_dict()
-    return [envelope("check", body, about=about, options={}, seconds=time.perf_counter() - started)]
+    return [envelope("check", body, about=subject(opened), options={}, seconds=time.perf_counter() - started)]
 
 
 def _flat(row: dict[str, Any]) -> dict[str, Any]:

@@ -100,7 +100,7 @@ def run(
         with from_disk(store, REMOVE_RESULT):
             _announce(log, opened, configs, at_once, engine)
         with Watcher(log, configs) as watcher:
-            queue = Queue(opened, jobs(configs), retries=retries, watch=watcher)
+            queue = Queue(opened, wanted := jobs(configs), retries=retries, watch=watcher)
             try:
                 if engine is Engine.ray:
                     on_ray.run(queue, address=ray_address, workers=workers, threads=threads)
@@ -112,13 +112,14 @@ def run(
                 log.print(f"stopped: {done} of {len(configs)} runs are done; the same command does the others")
                 raise
         rows = [row for row in _rows(opened, configs) if row is not None]
-        finished = [opened.directory(row.key) for row in rows if row.status == "done"]
+        results = {job.key: result for job in wanted if (result := opened.result(job)) is not None}
+        finished = [opened.directory(key) for key in results]
     with from_disk(store, REMOVE_RESULT):
-        cells = table((row.config, row.summary) for row in rows if row.status == "done" and row.summary)
+        cells = table((job.config, results[job.key]) for job in wanted if job.key in results)
     failed = [row for row in rows if row.status == "failed"]
     result = envelope(
         "sweep",
-        {"cells": cells, "runs": [_short(row) for row in rows]},
+        {"cells": cells, "runs": [_short(row, results.get(row.key, {})) for row in rows]},
         about=None,
         options={"store": store, "profile": profile, "variant": variant, "seeds": seeds, "engine": engine.value},
         seconds=time.perf_counter() - started,
@@ -197,9 +198,9 @@ def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in config.items() if name not in ("task", "encoding", "seed")}
 
 
-def _short(row: Row) -> dict[str, Any]:
+def _short(row: Row, result: Mapping[str, Any]) -> dict[str, Any]:
     names = ("accuracy", "loss", "floor", "ceiling", "parameters", "seconds")
-    found = {name: (row.summary or {}).get(name) for name in names}
+    found = {name: result.get(name) for name in names}
     return {"key": row.key, "status": row.status, "words": row.words, "config": row.config, **found}
 
 

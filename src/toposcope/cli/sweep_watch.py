@@ -51,6 +51,8 @@ class Watcher:
 
     def __call__(self, event: Event) -> None:
         job, data = event.job, event.data
+        if event.what == "started" and "words" in data:
+            self._say(f"again      {title(job.config)}: {data['words']}")
         if event.what == "started" and self._progress:
             self._bars[job.key] = self._progress.add_task(self._label(event), total=self._steps[job.key])
         elif event.what == "progress":

@@ -62,6 +62,7 @@ def run(
     from toposcope.cli.pictures import write_pictures
     from toposcope.results import emit_json, envelope
     from toposcope.runs.grid import grid, jobs
+    from toposcope.sealed import SUM
 
     started = time.perf_counter()
     configs = grid([task], [encoding], [seed], profile=profile, variant=variant, changes=changes(settings, quirk))
@@ -71,7 +72,7 @@ def run(
     torch.set_num_threads(threads)
     with _watching(config) as watch:
         directory, result, new = _in_directory(Path(out), job, watch) if out else _in_store(store, job, watch)
-    body = {key: value for key, value in result.items() if key not in ("schema", "toposcope", "seconds")}
+    body = {key: value for key, value in result.items() if key not in ("schema", "toposcope", "seconds", SUM)}
     told = envelope(
         "train",
         {**body, "directory": str(directory), "trained_now": new, "training_seconds": result["seconds"]},
@@ -95,13 +96,15 @@ def _in_store(store: str, job: Job, watch: Watch) -> tuple[Path, dict[str, Any],
 
     with Store(store) as opened:
         directory = opened.directory(job.key)
-        for patience in range(5):  # a listing looks at locks for an instant
+        for patience in range(5):  # a repair looks at locks for an instant
             claim = opened.claim(job)
             if not isinstance(claim, Busy):
                 break
             time.sleep(0.1 * (patience + 1))
         if isinstance(claim, Finished):
             return directory, claim.result, False
+        if not isinstance(claim, Busy) and claim.remark:
+            sys.stderr.write(f"toposcope: {claim.remark} It is done now.\n")
         if isinstance(claim, Busy):
             raise BadValue(
                 f"this run ({job.key}) is being worked on by process {claim.owner}. Wait for it, or stop it: this "
@@ -129,9 +132,11 @@ def _in_store(store: str, job: Job, watch: Watch) -> tuple[Path, dict[str, Any],
 
 def _in_directory(directory: Path, job: Job, watch: Watch) -> tuple[Path, dict[str, Any], bool]:
     from toposcope.errors import BadFile, BadValue
+    from toposcope.lab.saved import WRITTEN
     from toposcope.runs import lock
     from toposcope.runs.directory import read_job, read_result, tidy, write_job
     from toposcope.runs.store import said_plainly
+    from toposcope.untrusted import require_plain
 
     with said_plainly(directory):
         directory.mkdir(parents=True, exist_ok=True)
@@ -146,11 +151,12 @@ def _in_directory(directory: Path, job: Job, watch: Watch) -> tuple[Path, dict[s
                 raise BadValue(
                     f"{directory} holds another run ({title(there.config)}, {there.key}). Give each its own."
                 )
+            require_plain(directory, WRITTEN)
             tidy(directory)
             write_job(directory, job)
-            new = read_result(directory) is None
+            new = read_result(directory, job) is None
             _work(job, directory, watch)
-            result = read_result(directory)
+            result = read_result(directory, job)
         finally:
             held.close()
     if result is None:

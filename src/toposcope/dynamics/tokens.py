@@ -8,9 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.arrays import read_npy
-from toposcope.checkpoints.installed import find_text
+from toposcope.checkpoints.installed import read_text
+from toposcope.checkpoints.locate import require_sound_files
 from toposcope.checkpoints.view import Model
-from toposcope.errors import BadFile, BadValue, MissingExtra, NotFound
+from toposcope.errors import BadFile, BadValue, MissingExtra
 from toposcope.unknown import unknown
 
 Array = NDArray[np.float64]
@@ -74,12 +75,13 @@ def text_ids(model: Model, text: str, count: int) -> NDArray[np.int64]:
             "a text needs the model's tokenizer: pip install 'toposcope[hf]'. "
             "Without it, use --token-ids, or leave --text out for tokens drawn from the vocabulary."
         ) from error
-    content = _content(text)
+    content = read_text(text)
     path = Path(model.path)
     where = {"gguf_file": path.name} if path.suffix == ".gguf" else {}
+    place = path.parent if path.is_file() else path
+    require_sound_files(place, weights=False)
     try:
-        place = str(path.parent if path.is_file() else path)
-        tokenizer = AutoTokenizer.from_pretrained(place, local_files_only=True, trust_remote_code=False, **where)
+        tokenizer = AutoTokenizer.from_pretrained(str(place), local_files_only=True, trust_remote_code=False, **where)
         ids = tokenizer(content[: 40 * count + 200], add_special_tokens=False)["input_ids"]
     except Exception as error:  # the tokenizer libraries raise anything
         raise BadFile(
@@ -98,16 +100,6 @@ def read_array(path: str, what: str) -> Array:
     if array.dtype.kind not in "fiu":
         raise BadFile(f"{path} does not hold a table of real numbers; expected {what}.")
     return array.astype(np.float64)
-
-
-def _content(text: str) -> str:
-    path = Path(text)
-    try:
-        if not path.exists():
-            path = find_text(text)
-        return path.read_text(encoding="utf-8", errors="replace")
-    except (IsADirectoryError, PermissionError) as error:
-        raise NotFound(f"cannot read {text}: {error.strerror}.") from error
 
 
 def _some(count: int) -> int:

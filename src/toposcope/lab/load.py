@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors.torch import load as from_bytes
 
+from toposcope.checkpoints.config import read_json
 from toposcope.checkpoints.families.lab import MODEL_TYPE
 from toposcope.errors import BadConfig, BadFile, NotFound
 from toposcope.lab.export import CONFIG, WEIGHTS
 from toposcope.lab.model import ModelConfig, Transformer
 from toposcope.lab.quirks import Quirks
+from toposcope.untrusted import SAVED, read_bytes, require_inside
 
 LARGEST = 1 << 32  # numbers, of a model whose weights are elsewhere
 HARMLESS = 1 << 22  # numbers that may be made of any file; its weights are looked at later
@@ -25,14 +26,16 @@ def load_model(directory: str | Path) -> Transformer:
     """The model in a directory that `export` wrote (or in its 'model' folder), in evaluation mode."""
     place = Path(directory)
     if not (place / CONFIG).exists() and (place / "model" / CONFIG).exists():
+        require_inside(place / "model", place)
         place = place / "model"
     for name in (CONFIG, WEIGHTS):
         if not (place / name).exists():
             raise NotFound(f"{place} holds no {name}: it is no model of the lab. 'toposcope train' makes one.")
     model = Transformer(load_config(place))
+    content = read_bytes(place / WEIGHTS, most=SAVED, inside=place)
     try:
-        model.load_state_dict(load_file(place / WEIGHTS))
-    except (OSError, SafetensorError, RuntimeError) as error:
+        model.load_state_dict(from_bytes(content))
+    except (SafetensorError, RuntimeError) as error:
         raise BadFile(f"{place / WEIGHTS} does not hold the weights that {CONFIG} describes: {error}") from error
     return model.eval()
 
@@ -40,8 +43,8 @@ def load_model(directory: str | Path) -> Transformer:
 def load_config(directory: Path) -> ModelConfig:
     """The configuration of an exported model."""
     path = directory / CONFIG
+    data = read_json(path, BadConfig, inside=directory)
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
         if data["model_type"] != MODEL_TYPE:
             raise BadConfig(f"{path} describes a '{data['model_type']}', not a model of the lab.")
         own = data["lab"]
@@ -63,7 +66,7 @@ def load_config(directory: Path) -> ModelConfig:
             seed=own["seed"],
             quirks=Quirks(**data["quirks"]),
         )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise BadConfig(f"{path} does not describe a model of the lab ({error!r}).") from error
 
 

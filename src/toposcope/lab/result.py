@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Self
 
 from toposcope._version import __version__
-from toposcope.errors import BadFile, BadValue
-from toposcope.files import write_json
+from toposcope.errors import BadFile, NotFound
 from toposcope.results import plain
+from toposcope.sealed import COUNT, SHARE, SIZE, Expected, Number, read_sealed, write_sealed
 
 SCHEMA = "toposcope/train/1"
 NAME = "result.json"
+_LAYER = {"layer": COUNT, "accuracy": [SHARE]}
+_ABLATED = {"sentences": COUNT, "base": SHARE, "floor": SHARE, "zero": [_LAYER], "mean": [_LAYER]}
+EXPECTED: Expected = {
+    "schema": SCHEMA,
+    "config": {},
+    "finished": True,
+    **dict.fromkeys(("step", "steps", "parameters"), COUNT),
+    **dict.fromkeys(("accuracy", "floor", "prior", "ceiling"), SHARE),
+    **dict.fromkeys(("loss", "seconds", "probe_seconds", "seconds_per_sample"), SIZE),
+    "curve": [{"step": COUNT, "loss": SIZE, "accuracy": SHARE}],
+    "gradients": [{"step": COUNT}],
+    "spectra": [{"step": COUNT}],
+    "hessian": [{"step": COUNT, "value": Number(missing=True)}],
+    "ablation": _ABLATED,
+}
 
 
 @dataclass(frozen=True)
@@ -56,20 +70,17 @@ class TrainResult:
         return {"schema": SCHEMA, "toposcope": __version__, **plain(asdict(self))}
 
     def write(self, directory: Path) -> Path:
-        return write_json(directory / NAME, self.as_dict())
+        return write_sealed(directory / NAME, self.key, self.as_dict())
 
     @classmethod
     def read(cls, directory: str | Path) -> Self | None:
         """The result in a run's directory; None where there is none."""
         path = Path(directory) / NAME
-        if not path.exists():
+        try:
+            data = read_sealed(path, None, EXPECTED)
+        except NotFound:
             return None
         try:
-            data = json.loads(path.read_text(encoding="utf-8"))
-            if data.get("schema") != SCHEMA:
-                raise BadValue(f"its schema is {data.get('schema')!r}")  # noqa: TRY301
             return cls(**{each.name: data[each.name] for each in fields(cls)})
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, BadValue) as error:
-            raise BadFile(
-                f"{path} is no result of a training run ({error}). Delete it to train again, or choose another place."
-            ) from error
+        except KeyError as error:
+            raise BadFile(f"{path} is no result of a training run (no {error}). Remove it to train again.") from error

@@ -3,7 +3,6 @@
 # mypy: allow-subclassing-any
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from toposcope.errors import BadValue
+from toposcope.checkpoints.config import read_json
+from toposcope.errors import BadConfig, BadValue
 from toposcope.lab.export import CONFIG, description
 from toposcope.lab.load import load_model
 from toposcope.lab.model import Transformer
@@ -47,7 +47,7 @@ def load_running(directory: Path) -> Running:
 
 def own_task(directory: Path, model: Transformer) -> Task:
     """The task a model was trained on, in the size it was trained for."""
-    name = json.loads((directory / CONFIG).read_text(encoding="utf-8")).get("task")
+    name = read_json(directory / CONFIG, BadConfig, inside=directory).get("task")
     if not isinstance(name, str):
         raise BadValue(f"{directory} does not say on which task it was trained. Train it with 'toposcope train'.")
     shape = (model.config.vocabulary, model.config.classes, model.config.length)

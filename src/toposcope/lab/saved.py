@@ -10,28 +10,38 @@ from typing import Any
 
 import torch
 
-from toposcope.errors import BadFile
+from toposcope._version import __version__
+from toposcope.errors import BadFile, NotFound
 from toposcope.files import write_bytes
+from toposcope.printable import printable
+from toposcope.untrusted import SAVED, read_bytes
 
 NAME = "checkpoint.pt"
+WRITTEN = (NAME, "run.json", "result.json", "model")  # into the directory of a run
 
 
 def save(directory: Path, state: dict[str, Any]) -> None:
     """Write the state to a temporary name, then rename it."""
     buffer = io.BytesIO()
-    torch.save(state, buffer)
+    torch.save({**state, "toposcope": __version__}, buffer)
     write_bytes(directory / NAME, buffer.getvalue())
 
 
 def restore(directory: Path) -> dict[str, Any] | None:
     """The state of an earlier session, or None. Only tensors and plain data are accepted."""
-    path = directory / NAME
-    if not path.exists():
+    try:
+        content = read_bytes(directory / NAME, most=SAVED, inside=directory, links=False)
+    except NotFound:
         return None
     with sound(directory):
-        state = torch.load(path, weights_only=True)
+        state = torch.load(io.BytesIO(content), weights_only=True)
         if not isinstance(state, dict) or {"key", "step", "model", "optimizer", "history"} - state.keys():
             raise ValueError("parts are missing")
+    if state.get("toposcope") != __version__:
+        raise BadFile(
+            f"{directory / NAME} is the state of a run that version {printable(state.get('toposcope', '0.1.0'), 20)} "
+            f"began; this is {__version__}, and the run would be a mixture. Delete it to start this run anew."
+        )
     return state
 
 

@@ -25,8 +25,9 @@ from toposcope.lab.export import export
 from toposcope.lab.model import Transformer
 from toposcope.lab.packed import passes_worth, scored
 from toposcope.lab.result import TrainResult
-from toposcope.lab.saved import forget, restore, save, sound
+from toposcope.lab.saved import WRITTEN, forget, restore, save, sound
 from toposcope.lab.tasks import Batch, Task
+from toposcope.untrusted import require_plain
 
 Report = Callable[[int, int, float, float | None], None]
 
@@ -61,6 +62,7 @@ def train(
     curve. `stop_after` ends the session at that step, to be resumed by another call.
     """
     place = Path(directory)
+    require_plain(place, WRITTEN)
     done = TrainResult.read(place)
     if done is not None:
         _own(done.key, config, place)

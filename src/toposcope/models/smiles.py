@@ -8,15 +8,22 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from toposcope.untrusted import SETTINGS, read_bytes
+
 TOKEN = r"\[[^\]]+\]|Br|Cl|%[0-9][0-9]|>>|."
 TELLING = {"c", "C", "Br", "Cl", "=", "(", ")", ">>", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[PAD]"}
+
+
+def _words(vocabulary: Path) -> list[str]:
+    content = read_bytes(vocabulary, most=SETTINGS, inside=vocabulary.parent)
+    return content.decode("utf-8", errors="replace").replace("\r\n", "\n").split("\n")
 
 
 def is_smiles(vocabulary: Path) -> bool:
     """Whether a vocab.txt lists the tokens of reactions, and no pieces of words."""
     if not vocabulary.is_file():
         return False
-    words = vocabulary.read_text(encoding="utf-8", errors="replace").split("\n")
+    words = _words(vocabulary)
     return set(words) >= TELLING and not any(word.startswith("##") for word in words)
 
 
@@ -28,7 +35,7 @@ def smiles_tokenizer(vocabulary: Path) -> Any:
     from tokenizers.processors import TemplateProcessing
     from transformers import PreTrainedTokenizerFast
 
-    words = vocabulary.read_text(encoding="utf-8", errors="replace").split("\n")
+    words = _words(vocabulary)
     numbers = {word: number for number, word in enumerate(words) if word}
     made = Tokenizer(WordLevel(numbers, unk_token="[UNK]"))
     made.pre_tokenizer = Sequence([WhitespaceSplit(), Split(Regex(TOKEN), "isolated")])

@@ -36,6 +36,7 @@ from toposcope.files import write_bytes
 from toposcope.models.instrument import Call, attached
 from toposcope.models.load import Reference
 from toposcope.models.sites import checked_site
+from toposcope.untrusted import SAVED, open_file
 
 Form = Literal["slice", "uniform"]
 FORMS = ("slice", "uniform")
@@ -149,6 +150,7 @@ def save(path: str | Path, values: Mapping[int, Tensor], form: Form) -> Path:
 
 def load(model: Any, path: str | Path) -> Installed:
     """Install the values of D that `Installed.save` wrote."""
+    open_file(path, most=SAVED).close()  # what is no regular file is refused before it is mapped
     try:
         with safe_open(str(path), "pt") as file:
             form = (file.metadata() or {})["form"]

@@ -10,10 +10,12 @@ from typing import Any
 
 import torch
 
-from toposcope.errors import BadFile, BadValue
+from toposcope.errors import BadFile, BadValue, NotFound
 from toposcope.files import write_bytes
+from toposcope.untrusted import SAVED, read_bytes, require_plain
 
 NAME = "checkpoint.pt"
+WRITTEN = (NAME, "result.json", "diagonal.safetensors")
 
 
 class State:
@@ -31,8 +33,9 @@ class State:
             self._path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise BadValue(f"cannot write into {self._path.parent}: {error.strerror}. Give another --out.") from error
-        if self._path.exists():
-            self._data = self._read(key)
+        require_plain(self._path.parent, WRITTEN)
+        with suppress(NotFound):
+            self._data = self._read(self._path, key)
 
     def kept(self, name: str, measure: Callable[[], list[float]]) -> list[float]:
         """The losses of a condition, measured once."""
@@ -88,15 +91,16 @@ class State:
             words = str(error).partition("\n")[0][:200]
             raise BadFile(f"{self._path} is damaged ({words}). Delete it to start anew.") from error
 
-    def _read(self, key: str) -> dict[str, Any]:
+    def _read(self, path: Path, key: str) -> dict[str, Any]:
+        content = read_bytes(path, most=SAVED, inside=path.parent, links=False)
         with self._sound():
-            found = torch.load(self._path, weights_only=True)
+            found = torch.load(io.BytesIO(content), weights_only=True)
             theirs = found["key"]
             if not all(isinstance(found[part], dict) for part in ("losses", "arms")):
                 raise ValueError("parts are missing")
         if theirs != key:
             raise BadFile(
-                f"{self._path} is of a run with another model, text or options. Give another --out, or delete it."
+                f"{path} is of a run with another model, text or options. Give another --out, or delete it."
             )
         return found
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import importlib
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from toposcope.errors import BadFile, BadValue, NotFound
+from toposcope.errors import BadFile, BadValue
 from toposcope.files import write_text
 from toposcope.report.blocks import Page
 from toposcope.report.page import page_html
+from toposcope.untrusted import read_saved
 
 # In the order in which a report shows them: first what is wrong, then what is there, then what it does.
 SCHEMAS = (
@@ -78,13 +78,9 @@ def read_results(places: Sequence[str | Path]) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for place in map(Path, places):
         path = place / "result.json" if place.is_dir() else place
-        try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError as error:
-            words = f"{place} holds no result.json" if place.is_dir() else f"no file {place}"
-            raise NotFound(f"{words}. Give files that --json wrote, or run directories.") from error
-        except (OSError, ValueError, RecursionError) as error:
-            raise BadFile(f"{path} cannot be read as a result of Toposcope ({error}).") from error
+        content = _of_run(place) if place.is_dir() else None
+        if content is None:
+            content = read_saved(path, inside=place if place.is_dir() else None)
         several = content if isinstance(content, list) else [content]
         for each in several:
             if not isinstance(each, dict):
@@ -92,6 +88,14 @@ def read_results(places: Sequence[str | Path]) -> list[dict[str, Any]]:
             schema_of(each)
             found.append(each)
     return found
+
+
+def _of_run(place: Path) -> dict[str, Any] | None:
+    """The result of a run's directory, which must be its own; None where the directory says of no run."""
+    from toposcope.runs.directory import read_job, read_result
+
+    job = read_job(place)
+    return None if job is None else read_result(place, job)
 
 
 def _title(results: Sequence[Mapping[str, Any]]) -> str:

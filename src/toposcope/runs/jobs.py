@@ -1,7 +1,7 @@
 """Kinds of work, by name: each is a function of a configuration, a directory and a callback for progress.
 
 Such a function does nothing where its directory already holds its result, goes on from whatever it kept there
-otherwise, and writes `result.json` last.
+otherwise, and writes its result last, with `directory.write_result`.
 """
 
 from __future__ import annotations

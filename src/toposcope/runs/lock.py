@@ -13,12 +13,16 @@ import errno
 import json
 import os
 import socket
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-from toposcope.errors import BadValue
+from toposcope.errors import BadFile, BadValue, ToposcopeError
+from toposcope.printable import printable
+from toposcope.untrusted import parse_json, read_bytes
 
 NAME = ".lock"
+LONGEST = 4096  # bytes of a signature
 
 
 @dataclass(frozen=True)
@@ -46,7 +50,7 @@ def take(directory: Path, owner: str) -> Lock | None:
         raise BadValue("runs need the file locks of Linux or macOS; on Windows, use WSL.") from None
     path = directory / NAME
     while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        descriptor = _open(path)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if _is_still(path, descriptor):
@@ -68,9 +72,50 @@ def take(directory: Path, owner: str) -> Lock | None:
 
 def holder(directory: Path) -> str:
     """The signature of whoever locked the directory last."""
-    with contextlib.suppress(OSError, ValueError, LookupError, TypeError, RecursionError):
-        return str(json.loads((directory / NAME).read_text())["owner"])
+    with contextlib.suppress(ToposcopeError):
+        owner = _owner(read_bytes(directory / NAME, most=LONGEST, inside=directory, links=False))
+        return printable(owner) if owner else "another process"
     return "another process"
+
+
+def _open(path: Path) -> int:
+    """The lock's file, made where there is none. A stranger's directory may have put anything under its name."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    try:
+        descriptor = os.open(path, flags, 0o666)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.EMLINK, errno.ENXIO, errno.EISDIR):  # a link, a socket, a directory
+            raise _no_lock(path) from error
+        raise
+    try:
+        _require_ours(path, descriptor)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _require_ours(path: Path, descriptor: int) -> None:
+    """Also a hard link may lead to something else, which signing would destroy."""
+    status = os.fstat(descriptor)
+    ours = stat.S_ISREG(status.st_mode) and status.st_size <= LONGEST
+    if not ours or _owner(os.pread(descriptor, LONGEST, 0)) is None:
+        raise _no_lock(path)
+
+
+def _owner(content: bytes) -> str | None:
+    """Who signed; None where that is no signature."""
+    if not content.strip(b"\0"):  # not yet signed, or lost with the power
+        return ""
+    try:
+        said = parse_json(content, NAME)
+    except BadFile:
+        return None
+    return str(said["owner"]) if isinstance(said, dict) and "owner" in said else None
+
+
+def _no_lock(path: Path) -> BadFile:
+    return BadFile(f"{printable(path)} is no lock of ours but a link or another file. Remove it, or the whole run.")
 
 
 def _is_still(path: Path, descriptor: int) -> bool:

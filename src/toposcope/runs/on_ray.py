@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from toposcope.errors import BadValue, MissingExtra
-from toposcope.runs.directory import pack, unpack
+from toposcope.runs.directory import Job, pack, unpack, write_job
 from toposcope.runs.local import TICK, stop_signals
 from toposcope.runs.queue import Failure, Queue
 from toposcope.runs.store import Claim, said_plainly
@@ -158,6 +158,7 @@ def _remote(
         torch.set_num_threads(threads)
     with tempfile.TemporaryDirectory(prefix="toposcope-") as name:
         directory = Path(name)
+        write_job(directory, Job(key, kind, config))  # its result must say whose it is
         unpack(directory, files)
         told, sent = time.monotonic(), time.monotonic()
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from toposcope.errors import BadFile
 from toposcope.runs.directory import Job
 from toposcope.runs.store import Busy, Claim, Finished, Store, full
 
@@ -63,7 +64,7 @@ class Queue:
             claimed = self.store.claim(job)
             if isinstance(claimed, Claim):
                 self._out[job.key] = claimed
-                self._say("started", job)
+                self._say("started", job, {"words": claimed.remark} if claimed.remark else None)
                 return claimed
             if isinstance(claimed, Finished):
                 self._say("found", job, claimed.result)
@@ -85,7 +86,12 @@ class Queue:
     def finished(self, claim: Claim) -> None:
         """The run's directory holds its result."""
         del self._out[claim.job.key]
-        self._say("done", claim.job, self.store.finish(claim))
+        try:
+            result = self.store.finish(claim)
+        except BadFile as error:  # what its work left is no result of it
+            self._say("failed", claim.job, {"words": str(error)})
+        else:
+            self._say("done", claim.job, result)
 
     def failed(self, claim: Claim, failure: Failure) -> None:
         """The run's work ended without a result: it is tried again while there is hope."""

@@ -1,12 +1,12 @@
 """The store: a directory of runs with an SQLite index of them.
 
-    <store>/index.sqlite      one row per run: what, in which state, how it ended
+    <store>/index.sqlite      one row per run: what, in which state, how it ended (index.py)
     <store>/<key>/            the run itself (directory.py), with the lock of whoever works on it (lock.py)
 
 Rows are written after the facts they state: a result is in its directory before its row says done. A kill in
-between leaves a row that says too little, and whoever meets it next (a claim, `repair`) mends it from the
+between leaves a row that says too little, and whoever works on the store next (a claim, `repair`) mends it from the
 directory. Even without the index nothing is lost. A claim is the run's lock and then one UPDATE that names the
-state it expects, so two sweeps on one store cannot both have a run.
+state it expects, so two sweeps on one store cannot both have a run. Who only looks uses listing.py.
 
 The journal is SQLite's rollback journal, not the write-ahead log: the latter needs memory shared between all
 writers, which network disks do not offer, and with a few writes per run its speed would buy nothing. Times in rows
@@ -16,66 +16,32 @@ are for people; nothing is decided by them.
 from __future__ import annotations
 
 import contextlib
-import errno
-import json
-import re
 import shutil
-import sqlite3
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from toposcope._version import __version__
-from toposcope.errors import BadFile, BadValue, NotFound, ToposcopeError
+from toposcope.errors import BadFile, BadValue
+from toposcope.printable import printable
 from toposcope.runs import lock
-from toposcope.runs.directory import Job, drop_state, read_job, read_result, summary, tidy, write_job
-
-INDEX = "index.sqlite"
-_KEY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
-SCHEMA = 1
-PATIENCE = 60.0  # seconds to wait for another process's write
-TABLE = """
-CREATE TABLE runs (
-    key TEXT PRIMARY KEY,
-    kind TEXT NOT NULL,
-    config TEXT NOT NULL,
-    status TEXT NOT NULL CHECK (status IN ('queued', 'running', 'done', 'failed')),
-    owner TEXT,
-    heartbeat TEXT,
-    summary TEXT,
-    words TEXT,
-    created TEXT NOT NULL,
-    started TEXT,
-    finished TEXT,
-    toposcope TEXT NOT NULL
+from toposcope.runs.directory import (
+    Job,
+    drop_state,
+    read_job,
+    read_result,
+    set_aside,
+    summary,
+    tidy,
+    write_job,
 )
-"""
+from toposcope.runs.index import INDEX, KEY, Index, Row, chosen, disk_is_full, dump, full, said_plainly
+from toposcope.runs.listing import require_runs
+from toposcope.untrusted import require_plain
 
-
-@dataclass(frozen=True)
-class Row:
-    """One run as the index knows it. `words` are the last words of a run that failed."""
-
-    key: str
-    kind: str
-    config: dict[str, Any]
-    status: str
-    owner: str | None
-    heartbeat: str | None
-    summary: dict[str, Any] | None
-    words: str | None
-    created: str
-    started: str | None
-    finished: str | None
-    toposcope: str
-
-    @property
-    def job(self) -> Job:
-        """What the run is to do."""
-        return Job(self.key, self.kind, self.config)
+__all__ = ["INDEX", "Busy", "Claim", "Finished", "Row", "Store", "disk_is_full", "full", "said_plainly"]
 
 
 @dataclass(frozen=True)
@@ -85,6 +51,7 @@ class Claim:
     job: Job
     directory: Path
     held: lock.Lock
+    remark: str | None = None  # on a result that was found there and does not count
 
 
 @dataclass(frozen=True)
@@ -106,18 +73,11 @@ class Store:
 
     def __init__(self, path: str | Path, *, create: bool = True) -> None:
         self.path = Path(path)
-        if not create and not (self.path / INDEX).is_file() and not any(self.path.glob("*/run.json")):
-            raise NotFound(
-                f"{self.path} holds no runs. 'toposcope train' and 'toposcope sweep' make them; see --store."
-            )
+        if not create:
+            require_runs(self.path)
         with said_plainly(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
-            self._db = sqlite3.connect(self.path / INDEX, timeout=PATIENCE, isolation_level=None)
-            try:
-                self._prepare()
-            except BaseException:
-                self._db.close()
-                raise
+            self._db = Index.work(self.path)
 
     def __enter__(self) -> Store:
         return self
@@ -131,10 +91,12 @@ class Store:
 
     def directory(self, key: str) -> Path:
         """Where the run of this key lives: in the store, whatever a foreign index may say."""
-        if not _KEY.fullmatch(key):
+        if not KEY.fullmatch(key):
             raise BadFile(
-                f"{key[:80]!r} is no key of a run: {self.path / INDEX} is damaged or hostile. Move it away."
+                f"{printable(key, 80)!r} is no key of a run: {self.path / INDEX} is damaged or hostile. Move it away."
             )
+        if (self.path / key).is_symlink():
+            raise BadFile(f"{self.path / key} is a link, and a store holds its runs themselves. Remove it.")
         return self.path / key
 
     # reading
@@ -142,37 +104,28 @@ class Store:
     def rows(self) -> list[Row]:
         """All runs, in the order they were added."""
         with said_plainly(self.path):
-            found = self._db.execute("SELECT * FROM runs ORDER BY rowid").fetchall()
-        return [_row(self.path, each) for each in found]
+            return self._db.rows()
 
     def get(self, key: str) -> Row | None:
         """The run of exactly this key."""
         with said_plainly(self.path):
-            found = self._db.execute("SELECT * FROM runs WHERE key = ?", (key,)).fetchone()
-        return _row(self.path, found) if found else None
+            return self._db.get(key)
 
     def find(self, prefix: str) -> Row:
         """The one run whose key begins so."""
-        wanted = prefix.strip().lower()
-        found = [row for row in self.rows() if wanted and row.key.startswith(wanted)]
-        if len(found) == 1:
-            return found[0]
-        if not found:
-            raise NotFound(
-                f"no run in {self.path} has a key that begins with '{prefix}'. 'toposcope runs ls' lists them."
-            )
-        raise BadValue(
-            f"'{prefix}' begins the keys of {len(found)} runs ({', '.join(row.key for row in found[:3])}"
-            f"{', ...' if len(found) > 3 else ''}). Give more of the key."
-        )
+        return chosen(self.rows(), prefix, self.path)
+
+    def result(self, job: Job) -> dict[str, Any] | None:
+        """The result of a run, which its directory holds once it is done; None before that."""
+        return read_result(self.directory(job.key), job)
 
     # the life of a run
 
     def add(self, jobs: Iterable[Job]) -> None:
         """Queue runs; those already known keep their state."""
         now = _now()
-        values = [(job.key, job.kind, _dump(job.config), now, __version__) for job in jobs]
-        with said_plainly(self.path), self._transaction():
+        values = [(job.key, job.kind, dump(job.config), now, __version__) for job in jobs]
+        with said_plainly(self.path), self._db.transaction():
             self._db.executemany(
                 "INSERT INTO runs (key, kind, config, status, created, toposcope) VALUES (?, ?, ?, 'queued', ?, ?) "
                 "ON CONFLICT (key) DO NOTHING",
@@ -183,16 +136,19 @@ class Store:
         """Take a run to work on it, unless it is done or a living process has it."""
         directory, owner = self.directory(job.key), owner or lock.here()
         known = self.get(job.key)
-        if known is not None and known.status == "done" and (result := read_result(directory)) is not None:
-            drop_state(directory)
-            return Finished(result)  # nothing changes that any more: no lock is needed
+        if known is not None and known.status == "done":
+            with contextlib.suppress(BadFile):
+                if (result := read_result(directory, job)) is not None:
+                    drop_state(directory)
+                    return Finished(result)  # nothing changes that any more: no lock is needed
         with said_plainly(self.path):
             directory.mkdir(parents=True, exist_ok=True)
             held = lock.take(directory, owner)
             if held is None:
                 return Busy(lock.holder(directory))
             try:
-                result = read_result(directory)
+                require_plain(directory)
+                result, remark = self._result_or_remark(directory, job)
                 if result is not None:
                     self._done(job, result)
                     drop_state(directory)
@@ -208,7 +164,7 @@ class Store:
                 with contextlib.suppress(OSError):
                     held.close()
                 raise
-        return Claim(job, directory, held)
+        return Claim(job, directory, held, remark)
 
     def beat(self, key: str) -> None:
         """Note that the run is being worked on, for whoever reads the list."""
@@ -217,11 +173,11 @@ class Store:
     def finish(self, claim: Claim) -> dict[str, Any]:
         """Index the result that the run's directory holds, and give the run back."""
         try:
-            result = read_result(claim.directory)
-            if result is None:
-                raise BadFile(
-                    f"{claim.directory} holds no result that can be read, though its work ended. Run it again."
-                )
+            result = self._left(claim)
+        except BadFile as error:
+            self.fail(claim, str(error))
+            raise
+        try:
             self._done(claim.job, result)
         finally:
             claim.held.close()
@@ -265,7 +221,7 @@ class Store:
     def repair(self) -> int:
         """Make the index agree with the directories; the number of rows that were mended."""
         known, mended = {row.key: row for row in self.rows()}, 0
-        for directory in sorted(path for path in self.path.iterdir() if path.is_dir()):
+        for directory in sorted(path for path in self.path.iterdir() if path.is_dir() and not path.is_symlink()):
             row, job = known.pop(directory.name, None), read_job(directory)
             if job is None or job.key != directory.name:
                 continue
@@ -280,13 +236,27 @@ class Store:
 
     # inside
 
+    def _left(self, claim: Claim) -> dict[str, Any]:
+        result = read_result(claim.directory, claim.job)
+        if result is None:
+            raise BadFile(f"{claim.directory} holds no result, though its work ended. Run it again.")
+        return result
+
+    def _result_or_remark(self, directory: Path, job: Job) -> tuple[dict[str, Any] | None, str | None]:
+        """What a run has done; or why what was found there does not count. That is then taken out of the way."""
+        try:
+            return read_result(directory, job), None
+        except BadFile as error:
+            set_aside(directory)
+            return None, str(error)
+
     def _mend(self, directory: Path, job: Job, row: Row | None) -> int:
-        if row is not None and row.status == "done" and (directory / "result.json").is_file():
-            return 0
-        result = read_result(directory)
-        if result is not None:
-            self._done(job, result)
-            return 1
+        with contextlib.suppress(BadFile):  # one that does not count is none
+            if (result := read_result(directory, job)) is not None:
+                if row is not None and row.status == "done":
+                    return 0
+                self._done(job, result)
+                return 1
         if row is None:
             self.add([job])
             return 1
@@ -331,119 +301,12 @@ class Store:
         self._change(
             "UPDATE runs SET status = 'done', owner = NULL, summary = ?, words = NULL, finished = ? "
             "WHERE key = ? AND status != 'done'",
-            (_dump(summary(result)), _now(), job.key),
+            (dump(summary(result)), _now(), job.key),
         )
 
     def _change(self, statement: str, values: tuple[Any, ...]) -> int:
         with said_plainly(self.path):
             return self._db.execute(statement, values).rowcount
-
-    @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        self._db.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-        except BaseException:
-            with contextlib.suppress(sqlite3.Error):
-                self._db.execute("ROLLBACK")
-            raise
-        self._db.execute("COMMIT")
-
-    def _prepare(self) -> None:
-        """Make the table where there is none; refuse what a later version made."""
-        if self._version() == 0:
-            with self._transaction():
-                if self._version() == 0:  # nobody was quicker
-                    self._db.execute(TABLE)
-                    self._db.execute(f"PRAGMA user_version = {SCHEMA}")
-        if self._version() > SCHEMA:
-            raise BadFile(
-                f"{self.path / INDEX} was made by a later version of Toposcope (its schema is {self._version()}, "
-                f"this version reads up to {SCHEMA}). Update Toposcope, or use another directory with --store."
-            )
-
-    def _version(self) -> int:
-        return int(self._db.execute("PRAGMA user_version").fetchone()[0])
-
-
-@contextmanager
-def said_plainly(path: Path) -> Iterator[None]:
-    """Turn what the disk and the database may say into what a user can do."""
-    try:
-        yield
-    except (sqlite3.Error, UnicodeDecodeError) as error:
-        raise _from_database(path, error) from error
-    except ToposcopeError:
-        raise
-    except OSError as error:
-        raise _from_disk(path, error) from error
-
-
-def disk_is_full(error: BaseException | None) -> bool:
-    """Whether an error, or one that caused it, says that no space is left."""
-    while error is not None:
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return True
-        if isinstance(error, sqlite3.Error) and getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_FULL:
-            return True
-        error = error.__cause__ or error.__context__
-    return False
-
-
-def full(path: Path) -> BadValue:
-    """What to say when the disk is full."""
-    return BadValue(
-        f"the disk of {path} is full. Nothing is lost: what was finished is kept, and what was begun goes on "
-        "from its last checkpoint. Free some space and give the same command again."
-    )
-
-
-def _from_database(path: Path, error: sqlite3.Error | UnicodeDecodeError) -> ToposcopeError:
-    index, code = path / INDEX, getattr(error, "sqlite_errorcode", 0) & 0xFF
-    if code == sqlite3.SQLITE_FULL:
-        return full(path)
-    if code in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
-        return _damaged(index, error)
-    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-        return BadValue(
-            f"{index} has been locked by another process for {PATIENCE:.0f} s. Try again when it has ended."
-        )
-    if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM):
-        return BadValue(f"{index} cannot be written ({error}). Choose a directory of your own with --store.")
-    return BadFile(f"{index} cannot be used: {error}. Move it away, and 'toposcope runs ls' makes a new one.")
-
-
-def _damaged(index: Path, error: Exception) -> BadFile:
-    return BadFile(
-        f"{index} is damaged ({error}). It is only an index: move it away, and 'toposcope runs ls' makes a new one "
-        "from the runs' directories."
-    )
-
-
-def _from_disk(path: Path, error: OSError) -> ToposcopeError:
-    if disk_is_full(error):
-        return full(path)
-    where = error.filename or path
-    return BadValue(f"{where} cannot be used: {error.strerror or error}. Choose another directory with --store.")
-
-
-def _row(path: Path, values: tuple[Any, ...]) -> Row:
-    try:
-        key, kind, config, status, owner, heartbeat, short, *rest = values
-        found = Row(
-            key, kind, json.loads(config), status, owner, heartbeat, json.loads(short) if short else None, *rest
-        )
-        if not isinstance(found.config, dict) or not isinstance(found.summary, dict | None):
-            raise TypeError("a configuration and a summary are objects")  # noqa: TRY301
-        if not all(isinstance(text, str) for text in (key, kind, status, found.created)):
-            raise TypeError("a run without a name or state")  # noqa: TRY301
-    except (ValueError, TypeError, RecursionError) as error:
-        raise _damaged(path / INDEX, error) from error
-    return found
-
-
-def _dump(value: Mapping[str, Any]) -> str:
-    return json.dumps(dict(value), sort_keys=True, ensure_ascii=False)
 
 
 def _now() -> str:

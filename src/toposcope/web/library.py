@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable
 from dataclasses import asdict
@@ -11,10 +10,10 @@ from typing import Any
 
 from toposcope.errors import BadFile, NotFound, ToposcopeError
 from toposcope.results import plain
+from toposcope.untrusted import read_saved
 
 KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
 MODEL = "model"  # where a training run keeps what it trained
-LARGEST = 200_000_000  # bytes of a result file
 
 
 class Library:
@@ -31,11 +30,10 @@ class Library:
         """All runs of the store, the latest first; empty where there is no store."""
         if self.store is None or not self.store.is_dir():
             return []
-        from toposcope.runs.store import Store
+        from toposcope.runs.listing import listing
 
         try:
-            with Store(self.store, create=False) as store:
-                rows = store.rows()
+            rows = listing(self.store)
         except NotFound:
             return []
         return [plain(asdict(row)) for row in reversed(rows)]
@@ -45,24 +43,21 @@ class Library:
         if not KEY.fullmatch(key) or self.store is None:
             raise NotFound(f"there is no run '{key[:80]}' here.")
         from toposcope.runs.directory import read_result as read_run
-        from toposcope.runs.store import Store
+        from toposcope.runs.listing import listing
 
-        if not self.store.is_dir():
+        row = next(iter(listing(self.store, key)), None) if self.store.is_dir() else None
+        if row is None:
             raise NotFound(f"there is no run '{key[:80]}' here.")
-        with Store(self.store, create=False) as store:
-            row = store.get(key)
-            if row is None:
-                raise NotFound(f"there is no run '{key[:80]}' here.")
-            result = read_run(store.directory(row.key))
-            trained = (store.directory(row.key) / MODEL).is_dir()
-        return {**plain(asdict(row)), "result": result, "trained": trained}
+        place = self.store / key
+        result = read_run(place, row.job) if row.status == "done" else None
+        return {**plain(asdict(row)), "result": result, "trained": _is_own(place / MODEL)}
 
     def model_of(self, key: str) -> Path:
         """The model that a run has trained."""
         self.run(key)
         assert self.store is not None
         place = self.store / key / MODEL
-        if not place.is_dir():
+        if not _is_own(place):
             raise NotFound(f"run '{key}' holds no trained model.")
         return place
 
@@ -86,6 +81,11 @@ class Library:
         return self._files[key].name, read_result(self._files[key])
 
 
+def _is_own(place: Path) -> bool:
+    """Whether a directory is there itself, not by a link."""
+    return place.is_dir() and not place.is_symlink() and not place.parent.is_symlink()
+
+
 def is_result(target: str) -> bool:
     """Whether an argument of the command line names a result file, not a model."""
     return target.lower().endswith(".json") and not target.lower().endswith(".index.json")
@@ -93,14 +93,7 @@ def is_result(target: str) -> bool:
 
 def read_result(path: Path) -> dict[str, Any]:
     """A result as a command wrote it with --json."""
-    try:
-        if path.stat().st_size > LARGEST:
-            raise BadFile(f"{path} is larger than {LARGEST // 10**6} MB; expected a result written with --json.")
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise NotFound(f"no file {path}.") from error
-    except (OSError, ValueError, RecursionError) as error:
-        raise BadFile(f"{path} is not a JSON file ({error}). Expected a result written with --json.") from error
+    found = read_saved(path)
     schema = found.get("schema") if isinstance(found, dict) else None
     if not isinstance(schema, str) or not schema.startswith("toposcope/"):
         raise BadFile(f"{path} is not a result of Toposcope: it has no schema. Expected a file written with --json.")

@@ -18,7 +18,7 @@ from typing import Any
 
 from toposcope.files import write_json
 from toposcope.runs import local
-from toposcope.runs.directory import Job, Report
+from toposcope.runs.directory import Job, Report, write_result
 from toposcope.runs.queue import Queue
 from toposcope.runs.store import Store
 
@@ -45,8 +45,8 @@ def work(config: Mapping[str, Any], directory: Path, report: Report) -> None:
         write_json(checkpoint, state)
         note(log, f"step {config['name']} {state['step']}")
         report({"step": state["step"], "node": _node()})
-    result = {"key": config["name"], "accuracy": int(state["chain"][:8], 16) / 2**32, "chain": state["chain"]}
-    write_json(directory / "result.json", result | {"seconds": time.perf_counter() - started})
+    result = {"accuracy": int(state["chain"][:8], 16) / 2**32, "chain": state["chain"]}
+    write_result(directory, result | {"seconds": time.perf_counter() - started})
     note(log, f"end {config['name']}")
 
 
@@ -85,9 +85,9 @@ def expected(name: str, steps: int = 6) -> str:
 
 
 def timeless(path: Path) -> bytes:
-    """A result's bytes without its timings."""
+    """A result's bytes without its timings, and the sum that they are in."""
     result = json.loads(path.read_text())
-    del result["seconds"]
+    del result["seconds"], result["sha256"]
     return json.dumps(result, sort_keys=True).encode()
 
 

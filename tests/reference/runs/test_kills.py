@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.reference.runs.fake import expected, job, sweep, timeless
-from toposcope.runs.directory import read_result
+from toposcope.runs.directory import read_job, read_result
 from toposcope.runs.store import INDEX, Busy, Finished, Store
 
 ROOT = Path(__file__).parents[3]
@@ -59,8 +59,10 @@ def check_against_undisturbed(store: Path, log: Path, tmp_path: Path, jobs: int 
     sweep(str(tmp_path / "calm"), str(tmp_path / "calm.log"), jobs, steps=STEPS)
     keys = [job(f"job {i}").key for i in range(jobs)]
     for i, key in enumerate(keys):
+        own = read_job(store / key)
+        assert own is not None
         assert timeless(store / key / "result.json") == timeless(tmp_path / "calm" / key / "result.json")
-        assert (read_result(store / key) or {})["chain"] == expected(f"job {i}", STEPS)
+        assert (read_result(store / key, own) or {})["chain"] == expected(f"job {i}", STEPS)
         assert not list((store / key).glob(".*.tmp"))
     with Store(store) as opened:
         rows = opened.rows()
@@ -131,7 +133,7 @@ def test_a_kill_between_two_writes(moment: str, tmp_path: Path) -> None:
 def _the_index_is_behind_and_repair_mends_it(store: Path) -> None:
     with Store(store) as opened:
         done = [row.key for row in opened.rows() if row.status == "done"]
-        finished = [row.key for row in opened.rows() if read_result(opened.directory(row.key))]
+        finished = [row.key for row in opened.rows() if opened.result(row.job)]
         assert len(finished) > len(done) == 2
         while any(row.status == "running" for row in opened.rows()):  # workers of the dead driver are still ending
             opened.repair()

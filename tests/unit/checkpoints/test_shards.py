@@ -100,16 +100,26 @@ def test_an_index_cannot_leave_its_directory(tmp_path: Path, shard: object) -> N
         open_checkpoint(inside)
 
 
-def test_links_to_shards_are_followed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("cached", [True, False], ids=["the hub's cache", "anywhere"])
+def test_links_to_shards_are_followed_in_the_hubs_cache_only(tmp_path: Path, cached: bool) -> None:
     """The Hugging Face cache keeps files elsewhere and links to them."""
-    blobs, snapshot = tmp_path / "blobs", tmp_path / "snapshot"
-    blobs.mkdir()
-    snapshot.mkdir()
+    place = tmp_path / ("models--org--name" if cached else "models")
+    blobs, snapshot = place / "blobs", place / "snapshots" / "1f3a"
+    blobs.mkdir(parents=True)
+    snapshot.mkdir(parents=True)
     make(blobs)
     for number, name in enumerate((*SHARDS, INDEX)):
         (blobs / name).rename(blobs / f"blob{number}")
         (snapshot / name).symlink_to(blobs / f"blob{number}")
-    assert open_checkpoint(snapshot).source.read("c")[0, 0] == 3
+    if cached:
+        assert open_checkpoint(snapshot).source.read("c")[0, 0] == 3
+        assert open_checkpoint(snapshot / INDEX).source.read("c")[0, 0] == 3
+        (snapshot / SHARDS[0]).unlink()
+        (snapshot / SHARDS[0]).symlink_to(tmp_path / "secret")
+        (tmp_path / "secret").touch()
+    for target in (snapshot, snapshot / INDEX):
+        with pytest.raises(BadFile, match="link that leaves"):
+            open_checkpoint(target)
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"weight_map": []}', "{}", '{"weight_map": {}}'])

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.runs.making import trained
 from toposcope.cli import main
-from toposcope.files import write_json
-from toposcope.runs.directory import Job
+from toposcope.runs.directory import Job, write_result
 from toposcope.runs.store import INDEX, Claim, Store
 
 KEYS = ("00aa11", "00bb22", "ffcc33")
@@ -36,8 +36,7 @@ def _store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         done, failed = store.claim(jobs[0]), store.claim(jobs[1])
         assert isinstance(done, Claim)
         assert isinstance(failed, Claim)
-        result = {"accuracy": 0.875, "floor": 0.25, "ceiling": 1.0, "steps": 400, "seconds": 21.5, "curve": [1, 2, 3]}
-        write_json(done.directory / "result.json", result)
+        write_result(done.directory, trained())
         store.finish(done)
         store.fail(failed, "first line\nthe loss became nan")
 
@@ -68,7 +67,7 @@ def test_the_list_needs_neither_torch_nor_the_index(capsys: pytest.CaptureFixtur
 def test_one_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert call("show", "00a", "--json", "one.json") == 0
     assert "87.5 % (floor 25.0 %, ceiling 100.0 %)" in capsys.readouterr().out
-    assert json.loads(Path("one.json").read_text())["result"]["curve"] == [1, 2, 3]
+    assert json.loads(Path("one.json").read_text())["result"]["curve"] == trained()["curve"]
     assert call("show", "00b") == 0
     assert "the loss became nan" in capsys.readouterr().out
 

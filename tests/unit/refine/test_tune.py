@@ -165,6 +165,8 @@ def test_the_command(directory: Path, tmp_path: Path, capsys: pytest.CaptureFixt
     assert "D tuned" in said
     assert "control tuned" in said
     result = json.loads((tmp_path / "out/result.json").read_text())
+    assert {"key", "sha256"} <= result.keys(), "whose it is, and a sum over it"
+    del result["sha256"]
     assert result["schema"] == "toposcope/refine/1"
     assert len(result["held_out"]["diagonal"]) == 3
     assert (tmp_path / "out/diagonal.safetensors").exists()
@@ -173,7 +175,7 @@ def test_the_command(directory: Path, tmp_path: Path, capsys: pytest.CaptureFixt
     assert run("--json", "-") == 0
     assert json.loads(capsys.readouterr().out) == result
     assert run("--seed", "5") == 2
-    assert "other options" in capsys.readouterr().err
+    assert "another model, text or options" in capsys.readouterr().err
 
 
 def test_what_cannot_be_tuned_is_said(directory: Path, reference: Reference, tmp_path: Path) -> None:

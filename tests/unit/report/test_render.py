@@ -225,8 +225,8 @@ def test_a_run_directory_is_read_by_its_result(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "error", "words"),
     [
-        (None, NotFound, "no file"),
-        ("{not json", BadFile, "cannot be read"),
+        (None, NotFound, "does not exist"),
+        ("{not json", BadFile, "not JSON"),
         ("[1, 2]", BadFile, "expected a result"),
         ('{"schema": "someone/else/1"}', BadFile, "not one that Toposcope can show"),
         ('{"schema": "toposcope/scan/9"}', BadFile, "another version"),
@@ -243,7 +243,7 @@ def test_what_is_no_result_is_refused(
 
 
 def test_a_directory_without_a_result_and_nothing_at_all_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(NotFound, match=r"holds no result\.json"):
+    with pytest.raises(NotFound, match=r"result\.json"):
         read_results([tmp_path])
     with pytest.raises(BadValue, match="at least one"):
         render([])

@@ -14,9 +14,8 @@ from pathlib import Path
 import pytest
 
 from toposcope.errors import BadFile, BadValue, NotFound
-from toposcope.files import write_json
 from toposcope.runs import lock
-from toposcope.runs.directory import STATE, Job, pack, read_job, unpack
+from toposcope.runs.directory import STATE, Job, pack, read_job, unpack, write_result
 from toposcope.runs.store import INDEX, Busy, Claim, Finished, Store, disk_is_full, said_plainly
 
 JOB = Job("00aa", "some:work", {"task": "distance", "seed": 0})
@@ -43,7 +42,7 @@ def claimed(store: Store, job: Job = JOB) -> Claim:
 
 def finish(store: Store, job: Job = JOB, **result: object) -> None:
     claim = claimed(store, job)
-    write_json(claim.directory / "result.json", {"accuracy": 0.5, "curve": [1, 2]} | result)
+    write_result(claim.directory, {"accuracy": 0.5, "curve": [1, 2]} | result)
     store.finish(claim)
 
 
@@ -61,7 +60,7 @@ def test_the_life_of_a_run(store: Store) -> None:
     assert row is not None
     assert (row.status, row.owner) == ("running", lock.here())
     assert read_job(claim.directory) == JOB
-    write_json(claim.directory / "result.json", {"accuracy": 0.5, "curve": [1, 2]})
+    write_result(claim.directory, {"accuracy": 0.5, "curve": [1, 2]})
     store.finish(claim)
     row = store.get(JOB.key)
     assert row is not None
@@ -180,8 +179,8 @@ def test_repair_of_each_disagreement(store: Store) -> None:
     (store.directory(JOB.key) / "result.json").write_text("{ half")
     store.claim(JOB)  # a damaged result is none
     assert status(store) == "running"
+    assert not (store.directory(JOB.key) / "result.json").exists(), "it was set aside"
     store._change("UPDATE runs SET status = 'done' WHERE key = ?", (JOB.key,))
-    (store.directory(JOB.key) / "result.json").unlink()
     assert store.repair() == 1
     assert status(store) == "queued"
     finish(store, OTHER)
@@ -256,7 +255,7 @@ def test_a_full_disk_in_a_directory(store: Store, monkeypatch: pytest.MonkeyPatc
 
 
 def test_locked_for_too_long(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toposcope.runs.store.PATIENCE", 0.05)
+    monkeypatch.setattr("toposcope.runs.index.PATIENCE", 0.05)
     blocker = sqlite3.connect(store.path / INDEX, isolation_level=None)
     blocker.execute("BEGIN EXCLUSIVE")
     with pytest.raises(BadValue, match="locked by another process"):

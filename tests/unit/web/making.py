@@ -9,9 +9,10 @@ from typing import Any
 
 from starlette.testclient import TestClient
 
+from tests.unit.runs.making import trained
 from tests.unit.tiny import write_llama
 from toposcope.cli import main
-from toposcope.runs.directory import Job
+from toposcope.runs.directory import Job, write_result
 from toposcope.runs.store import Claim, Store
 from toposcope.web.app import Served, application
 from toposcope.web.guard import Guard
@@ -36,8 +37,7 @@ def write_store(place: Path) -> Path:
         assert isinstance(done, Claim)
         assert isinstance(failed, Claim)
         curve = [{"step": 0, "loss": 2.0, "accuracy": 0.1}, {"step": 10, "loss": 1.0, "accuracy": 0.6}]
-        result = {"schema": "toposcope/train/1", "accuracy": 0.625, "loss": 1.0, "curve": curve}
-        (done.directory / "result.json").write_text(json.dumps(result))
+        write_result(done.directory, trained(accuracy=0.625, loss=1.0, curve=curve))
         write_llama(done.directory / "model", num_hidden_layers=1)
         store.finish(done)
         store.fail(failed, f"it broke: {HOSTILE}")

@@ -30,7 +30,7 @@ def test_a_directory_that_the_index_does_not_know_is_not_served(tmp_path: Path) 
 
 
 def test_wrong_files_are_told_at_once(tmp_path: Path) -> None:
-    with pytest.raises(NotFound, match="no file"):
+    with pytest.raises(NotFound):
         Library(None, [tmp_path / "none.json"])
     for content in ("{", "[]", "{}", '{"schema": 3}', '{"schema": "other/1"}', "\udcff"):
         place = tmp_path / "wrong.json"

@@ -6,7 +6,6 @@ was trained of them (a table, a network) stands among the tensors. From both, `l
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,7 +20,8 @@ from toposcope.checkpoints.source import TensorSource
 from toposcope.checkpoints.spec import LatentSpec, LayerSpec, Linear, ModelSpec, NormSpec
 from toposcope.encodings import NONE, Encoding, EncodingSpec, LogitBias, combine, fire, kerple, learned, parse, t5
 from toposcope.encodings import Sizes as EncodingSizes
-from toposcope.errors import BadConfig, BadEncoding, MissingTensor
+from toposcope.errors import BadConfig, BadEncoding, BadFile, MissingTensor, NotFound
+from toposcope.untrusted import SETTINGS, read_json, require_inside
 
 Array = NDArray[np.floating[Any]]
 MODEL_TYPE = "toposcope-lab"
@@ -41,8 +41,9 @@ def model_directory(target: str | Path) -> Path | None:
     """Where a model that `toposcope train` wrote lies: in a directory, or in 'model' inside it; None: it is none."""
     for place in (Path(target), Path(target) / "model"):
         try:
-            said = json.loads((place / "config.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError):
+            require_inside(place, target)
+            said = read_json(place / "config.json", most=SETTINGS, inside=place)
+        except (BadFile, NotFound):
             continue
         if isinstance(said, dict) and said.get("model_type") == MODEL_TYPE:
             return place

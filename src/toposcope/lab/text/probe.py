@@ -16,34 +16,33 @@ from torch import Tensor
 
 from toposcope import refine
 from toposcope._version import __version__
-from toposcope.errors import BadValue
-from toposcope.files import make_directory, write_json
+from toposcope.errors import BadValue, NotFound
+from toposcope.files import make_directory
 from toposcope.lab.batches import asked, loss_sum
 from toposcope.lab.export import export
 from toposcope.lab.saved import forget, restore, save, sound
 from toposcope.lab.text.cells import Biases, Built, build
 from toposcope.lab.text.config import ProbeConfig
+from toposcope.lab.text.expected import EXPECTED, RESULT, SCHEMA
 from toposcope.lab.text.measure import draw, judged, measured
 from toposcope.lab.text.texts import find
 from toposcope.lab.train import CLIP, SAVE_EVERY, TEST, TRAINING, moments, schedule, stream
 from toposcope.results import plain
+from toposcope.sealed import read_sealed, write_sealed
+from toposcope.untrusted import require_plain
 
-KIND = "toposcope.lab.text.probe:work"  # for the run store
-RESULT = "result.json"
 POINTS = 20  # of the curve
 Report = Callable[[int, int, float], None]
 
 
 def work(config: Mapping[str, Any], directory: Path, report: Callable[[Mapping[str, Any]], None]) -> None:
     """A job of the run store: nothing where the result is there, else train or go on."""
-    if (directory / RESULT).exists():
+    asked = ProbeConfig.from_dict(config)
+    try:
+        read_sealed(directory / RESULT, asked.key(), EXPECTED)
         forget(directory)
-    else:
-        run(
-            ProbeConfig.from_dict(config),
-            directory,
-            report=lambda step, steps, loss: report({"step": step, "steps": steps, "loss": loss}),
-        )
+    except NotFound:
+        run(asked, directory, report=lambda step, steps, loss: report({"step": step, "steps": steps, "loss": loss}))
 
 
 def run(
@@ -52,6 +51,7 @@ def run(
     """The result, written to the directory; None where `stop_after` ended the session before the last step."""
     place = Path(directory)
     make_directory(place)
+    require_plain(place)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
         return _session(config, place, report, stop_after)
@@ -109,7 +109,7 @@ def _session(
     if step < config.steps:
         return None
     result = _result(config, built, place, curve, times)
-    write_json(place / RESULT, result)
+    write_sealed(place / RESULT, config.key(), result)
     forget(place)
     return result
 
@@ -127,7 +127,7 @@ def _result(
     said = judged(place / "model", built.promised, built.judged)
     return plain(
         {
-            "schema": "toposcope/probe/1",
+            "schema": SCHEMA,
             "toposcope": __version__,
             "key": config.key(),
             "config": config.as_dict(),
