@@ -7,7 +7,8 @@ stored bytes is taken on the way, while each block is in the cache.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,10 @@ from numpy.typing import NDArray
 from toposcope.checkpoints.source import Stored, TensorInfo
 from toposcope.errors import BadFile, BadWeights
 
-BLOCK = 1 << 18  # numbers at a time: small beside any model, large beside Python's overhead
+BLOCK = 1 << 18  # numbers at a time: in the processor's cache, large beside Python's overhead
 LARGEST = 1 << 60  # no array may claim more numbers than this; numpy's own limit is near 2^63 bytes
 LONGEST_NAME = 1024  # letters of a tensor's name
-_ROWS = "\n"  # between a tensor's name, which never holds it, and what tells its rows
+ROWS = "\n"  # between a tensor's name, which never holds it, and the numbers of its rows
 MOST_DIMENSIONS = 32  # numpy 1.x allows no more
 
 # 8-bit floats by name; ml_dtypes gained some of them late.
@@ -44,9 +45,7 @@ class Ledger:
 
     def __init__(self, lines: Mapping[str, str] | None = None) -> None:
         self._lines: dict[str, str] = dict(lines or {})
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._lines
+        self._listening: list[dict[str, str]] = []
 
     @property
     def lines(self) -> Mapping[str, str]:
@@ -54,22 +53,50 @@ class Ledger:
         return self._lines
 
     def add(self, name: str, shape: tuple[int, ...], content: str) -> None:
-        self._lines[name] = f"{name}\0{','.join(map(str, shape))}\0{content}\n"
+        self._note(name, f"{name}\0{','.join(map(str, shape))}\0{content}\n")
 
     def add_rows(self, name: str, rows: NDArray[Any], stored: NDArray[Any]) -> None:
         """Note that some rows of a tensor were read, as they are stored. They count while it is not read whole."""
-        which = hashlib.sha256(np.asarray(rows, dtype="<i8").tobytes()).hexdigest()[:16]
+        numbers = np.asarray(rows, dtype="<i8")
+        which = hashlib.sha256(numbers.tobytes()).hexdigest()[:16]
         content = hashlib.sha256(np.ascontiguousarray(stored).reshape(-1).view(np.uint8).data).hexdigest()
-        self.add(f"{name}{_ROWS}{which}", stored.shape, content)
+        shape = ",".join(map(str, stored.shape))
+        key = f"{name}{ROWS}{','.join(map(str, numbers.tolist()))}"
+        self._note(key, f"{name}{ROWS}{which}\0{shape}\0{content}\n")
+
+    def learn(self, lines: Mapping[str, str]) -> None:
+        """Take over what another reading of the same files has noted; what differs there is refused."""
+        for key, line in lines.items():
+            self._note(key, line)
+
+    @contextmanager
+    def noted(self) -> Iterator[dict[str, str]]:
+        """The lines of all that is read within the block, also of what was read before."""
+        found: dict[str, str] = {}
+        self._listening.append(found)
+        try:
+            yield found
+        finally:
+            self._listening.pop()
 
     def digest(self, *others: Ledger) -> str:
         """sha256 over names, shapes and stored bytes, in the order of the names."""
-        lines = {name: line for ledger in (self, *others) for name, line in ledger._lines.items()}
+        lines = {key: line for ledger in (self, *others) for key, line in ledger._lines.items()}
         total = hashlib.sha256()
-        for name in sorted(lines):
-            if name.partition(_ROWS)[0] == name or name.partition(_ROWS)[0] not in lines:
-                total.update(lines[name].encode("utf-8", "surrogatepass"))
+        for line in sorted(
+            line for key, line in lines.items() if ROWS not in key or key.partition(ROWS)[0] not in lines
+        ):
+            total.update(line.encode("utf-8", "surrogatepass"))
         return total.hexdigest()
+
+    def _note(self, key: str, line: str) -> None:
+        if self._lines.setdefault(key, line) != line:
+            raise BadFile(
+                f"tensor '{key.partition(ROWS)[0]}' is not what it was when it was first read: its file was changed. "
+                "Wait until it is complete, then start again."
+            )
+        for found in self._listening:
+            found[key] = line
 
 
 def sound_name(name: str) -> bool:
@@ -90,23 +117,33 @@ def element_count(shape: tuple[int, ...]) -> int | None:
     return count
 
 
-def decode(raw: NDArray[Any], info: TensorInfo, path: Path, ledger: Ledger) -> Stored:
-    """A stored array as floats that hold it exactly, checked for NaN and infinity."""
-    wide = raw.dtype.kind in "biu" or raw.dtype == np.float64
-    out = allocate(raw.shape, np.float64 if wide else np.float32, info, path)
-    content = None if info.name in ledger else hashlib.sha256()
-    done = 0
+def decode(
+    parts: Iterable[NDArray[Any]], dtype: np.dtype[Any], info: TensorInfo, path: Path, ledger: Ledger
+) -> Stored:
+    """Stored numbers, given some at a time, as floats that hold them exactly, checked for NaN and infinity."""
+    wide = dtype.kind in "biu" or dtype == np.float64
+    out = allocate(info.shape, np.float64 if wide else np.float32, info, path)
+    flat, content, done = out.reshape(-1), hashlib.sha256(), 0
     with np.errstate(all="ignore"):
-        for stored, place in _blocks(raw, out):
-            if content is not None:
-                content.update(np.ascontiguousarray(stored).reshape(-1).view(np.uint8).data)
+        for part in parts:
+            stored = np.ascontiguousarray(part).reshape(-1)
+            content.update(stored.view(np.uint8).data)
+            place = flat[done : done + stored.size]
             place[...] = stored
-            if not wide or raw.dtype == np.float64:
+            if not wide or dtype == np.float64:
                 refuse_nonfinite(place, done, info, path)
-            done += place.size
-    if content is not None:
-        ledger.add(info.name, info.shape, content.hexdigest())
+            done += stored.size
+    ledger.add(info.name, info.shape, content.hexdigest())
     return out
+
+
+def parts_of(raw: NDArray[Any]) -> Iterator[NDArray[Any]]:
+    """An array in memory, some whole rows at a time."""
+    step = max(1, BLOCK * len(raw) // max(raw.size, 1)) if raw.ndim else 1
+    for start in range(0, len(raw), step) if raw.ndim else ():
+        yield raw[start : start + step]
+    if not raw.ndim:
+        yield raw
 
 
 def allocate(shape: tuple[int, ...], dtype: Any, info: TensorInfo, path: Path) -> Stored:
@@ -132,14 +169,3 @@ def refuse_nonfinite(block: Stored, start: int, info: TensorInfo, path: Path) ->
         f"tensor '{info.name}' in {path} holds {float(block.reshape(-1)[first])} at index {at}, and finite numbers "
         "were expected. The training may have diverged or the file may be damaged: compare it with its original."
     )
-
-
-def _blocks(raw: NDArray[Any], out: Stored) -> Iterator[tuple[NDArray[Any], Stored]]:
-    """Pairs of matching blocks of a stored array and of the array it is copied to."""
-    if raw.flags.c_contiguous:
-        raw, out = raw.reshape(-1), out.reshape(-1)
-        step = BLOCK
-    else:  # a transposed view in a torch file: whole rows, since its bytes do not follow one another
-        step = max(1, BLOCK * len(raw) // max(raw.size, 1))
-    for start in range(0, len(raw), step):
-        yield raw[start : start + step], out[start : start + step]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,8 @@ from toposcope.checkpoints.decode import (
     refuse_nonfinite,
 )
 from toposcope.checkpoints.gguf_header import LongArray, TensorPlace, parse_header
-from toposcope.checkpoints.mapped import Bytes, MappedFile
 from toposcope.checkpoints.source import Rows, Stored, TensorInfo
+from toposcope.checkpoints.stored_file import Bytes, StoredFile
 from toposcope.errors import BadFile
 
 DEFAULT_ALIGNMENT = 32
@@ -44,6 +44,7 @@ _PLAIN: dict[str, np.dtype[Any]] = {
 class _Entry:
     info: TensorInfo
     type_id: int
+    step: int  # bytes to decode at a time: whole blocks of quantised numbers
     start: int  # from the beginning of the file
     end: int
 
@@ -55,9 +56,9 @@ class GgufFile:
 
     def __init__(self, path: Path, *, shown: Path | None = None) -> None:
         self.path = shown or path  # what the user pointed at, which may be the directory
-        self._file = MappedFile(path)
+        self._file = StoredFile(path)
         self.ledger = Ledger()
-        header = parse_header(path, self._file.bytes.data)
+        header = parse_header(path, self._file)
         self.metadata: Mapping[str, Any] = header.metadata
         alignment = _alignment(path, header.metadata)
         data_start = -(-header.end // alignment) * alignment
@@ -80,29 +81,14 @@ class GgufFile:
     def read(self, name: str) -> Stored:
         """The tensor as float32, dequantised; float64 where it is stored so, and for integers."""
         entry = self._entries[name]
-        raw = self._file.bytes[entry.start : entry.end]
-        plain = _PLAIN.get(entry.info.dtype)
-        if plain is None:
-            values = _dequantise(raw, entry, self._file.path, self.ledger)
-        else:
-            values = decode(raw.view(plain).reshape(entry.info.shape), entry.info, self._file.path, self.ledger)
-        self._file.release(entry.start, entry.end)
-        return values
+        return _decoded(self._file.parts(entry.start, entry.end, entry.step), entry, self._file.path, self.ledger)
 
     def read_rows(self, name: str, rows: Rows) -> Stored:
         entry = self._entries[name]
-        with self._file.scattered(entry.start, entry.end):
-            stored = self._file.bytes[entry.start : entry.end].reshape(entry.info.shape[0], -1)[rows]
+        stored = self._file.rows(entry.start, entry.end, entry.info.shape[0], rows)
         self.ledger.add_rows(name, rows, stored)
-        shape = (len(stored), *entry.info.shape[1:])
-        part = replace(entry, info=replace(entry.info, shape=shape))
-        plain = _PLAIN.get(entry.info.dtype)
-        if plain is None:
-            values = _dequantise(stored.reshape(-1), part, self._file.path, Ledger())
-        else:
-            values = decode(stored.view(plain).reshape(shape), part.info, self._file.path, Ledger())
-        self._file.release(entry.start, entry.end)
-        return values
+        part = replace(entry, info=replace(entry.info, shape=(len(stored), *entry.info.shape[1:])))
+        return _decoded([stored.reshape(-1)], part, self._file.path, Ledger())
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -115,33 +101,37 @@ class GgufFile:
         self._file.close()
 
 
-def _dequantise(raw: Bytes, entry: _Entry, path: Path, ledger: Ledger) -> Stored:
+def _decoded(parts: Iterable[Bytes], entry: _Entry, path: Path, ledger: Ledger) -> Stored:
+    plain = _PLAIN.get(entry.info.dtype)
+    if plain is None:
+        return _dequantise(parts, entry, path, ledger)
+    return decode((part.view(plain) for part in parts), plain, entry.info, path, ledger)
+
+
+def _dequantise(parts: Iterable[Bytes], entry: _Entry, path: Path, ledger: Ledger) -> Stored:
+    """Each part holds whole quantisation blocks."""
     import gguf
     from gguf.quants import dequantize
 
     kind = gguf.GGMLQuantizationType(entry.type_id)
-    block_size, block_bytes = gguf.GGML_QUANT_SIZES[kind]
     out = allocate(entry.info.shape, np.float32, entry.info, path)
-    flat = out.reshape(-1)
-    content = None if entry.info.name in ledger else hashlib.sha256()
-    step = max(1, BLOCK // block_size)
+    flat, content, done = out.reshape(-1), hashlib.sha256(), 0
     with np.errstate(all="ignore"):  # a scale of infinity is reported below, as a sentence
-        for first in range(0, len(raw) // block_bytes, step):
-            # Quantisation blocks stand alone, so any run of them is a row; one row keeps gguf from looping over many.
-            part = raw[first * block_bytes : (first + step) * block_bytes]
-            if content is not None:
-                content.update(part.data)
-            place = flat[first * block_size : (first + step) * block_size]
+        for part in parts:
+            content.update(part.data)
             try:
-                place[...] = dequantize(part.reshape(1, -1), kind).reshape(-1)
+                # Blocks stand alone, so any run of them is a row; one row keeps gguf from looping over many.
+                values = dequantize(part.reshape(1, -1), kind).reshape(-1)
             except NotImplementedError as error:
                 raise BadFile(
                     f"tensor '{entry.info.name}' in {path} has the type {entry.info.dtype}, which the installed gguf "
                     "package cannot decode. Convert the model to F16, Q8_0 or a K-quantisation, or upgrade gguf."
                 ) from error
-            refuse_nonfinite(place, first * block_size, entry.info, path)
-    if content is not None:
-        ledger.add(entry.info.name, entry.info.shape, content.hexdigest())
+            place = flat[done : done + values.size]
+            place[...] = values
+            refuse_nonfinite(place, done, entry.info, path)
+            done += values.size
+    ledger.add(entry.info.name, entry.info.shape, content.hexdigest())
     return out
 
 
@@ -173,12 +163,13 @@ def _entry(path: Path, place: TensorPlace, data_start: int, alignment: int, size
     if row % block_size:
         raise _bad(path, f"tensor '{name}' has rows of {row:,}, not a multiple of {kind.name}'s {block_size}")
     nbytes = count // block_size * block_bytes
+    step = max(1, BLOCK // block_size) * block_bytes
     start = data_start + place.offset
     if place.offset % alignment:
         raise _bad(path, f"tensor '{name}' begins at byte {place.offset:,}, not a multiple of {alignment}")
     if start + nbytes > size:
         raise _bad(path, f"tensor '{name}' ends at byte {start + nbytes:,} and the file at {size:,}")
-    return _Entry(TensorInfo(name, shape, kind.name, nbytes), place.type_id, start, start + nbytes)
+    return _Entry(TensorInfo(name, shape, kind.name, nbytes), place.type_id, step, start, start + nbytes)
 
 
 def _refuse_overlap(path: Path, entries: Mapping[str, _Entry]) -> None:

@@ -15,7 +15,9 @@ from typing import Any, overload
 import numpy as np
 
 from toposcope.checkpoints.decode import LONGEST_NAME, sound_name
+from toposcope.checkpoints.stored_file import StoredFile
 from toposcope.errors import BadFile
+from toposcope.memory import foresee
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -25,6 +27,8 @@ MOST_PAIRS = 100_000
 MOST_TENSORS = 1_000_000
 MOST_DIMENSIONS = 4
 DEEPEST_ARRAY = 4
+LONGEST_TEXT = 1 << 26  # bytes of one setting; the templates of chats have some thousands
+WINDOW = 1 << 20  # bytes read at a time
 
 _STRING, _ARRAY = 8, 9
 _SCALARS: dict[int, np.dtype[Any]] = {
@@ -65,9 +69,9 @@ class Header:
 class LongArray(Sequence[Any]):
     """An array of the header that is decoded when it is used: its length is known, its entries are read on demand."""
 
-    def __init__(self, buffer: memoryview, at: int, type_id: int, count: int) -> None:
-        self._buffer = buffer
-        self._at = at
+    def __init__(self, file: StoredFile, start: int, end: int, type_id: int, count: int) -> None:
+        self._file = file
+        self._start, self._end = start, end
         self._type_id = type_id
         self._count = count
 
@@ -89,20 +93,23 @@ class LongArray(Sequence[Any]):
 
     def decode(self) -> list[Any]:
         """All entries, as a list."""
+        size = self._end - self._start
+        foresee(size + 64 * self._count, f"a list of {self._count:,} entries of {self._file.path}", "Leave it out.")
+        buffer = self._file.read(self._start, self._end).data
         dtype = _SCALARS.get(self._type_id)
         if dtype is not None:
-            return _numbers(self._buffer, self._at, dtype, self._count)
-        texts, at = [], self._at
+            return _numbers(buffer, dtype)
+        texts, at = [], 0
         for _ in range(self._count):
-            (length,) = struct.unpack_from("<Q", self._buffer, at)
-            texts.append(_text(self._buffer, at + 8, length))
+            (length,) = struct.unpack_from("<Q", buffer, at)
+            texts.append(_text(buffer[at + 8 : at + 8 + length]))
             at += 8 + length
         return texts
 
 
-def parse_header(path: Path, buffer: memoryview) -> Header:
+def parse_header(path: Path, file: StoredFile) -> Header:
     """Read and check the whole header."""
-    cursor = _Cursor(path, buffer)
+    cursor = _Cursor(path, file)
     magic = cursor.take(4, "its magic number")
     if magic != MAGIC:
         raise cursor.bad(f"it begins with {bytes(magic)!r} and not with 'GGUF'")
@@ -132,23 +139,34 @@ def parse_header(path: Path, buffer: memoryview) -> Header:
 class _Cursor:
     """A place in the header, moving forward and never past the end."""
 
-    def __init__(self, path: Path, buffer: memoryview) -> None:
+    def __init__(self, path: Path, file: StoredFile) -> None:
         self._path = path
-        self._buffer = buffer
+        self._file = file
+        self._window, self._from = memoryview(b""), 0  # some bytes of the file, and where they begin
         self.at = 0
 
     @property
     def left(self) -> int:
-        return len(self._buffer) - self.at
+        return self._file.size - self.at
 
     def bad(self, what: str) -> BadFile:
         return BadFile(f"{self._path} is not a sound GGUF file: {what}. Download or save it again.")
 
-    def take(self, count: int, what: str) -> memoryview:
+    def step(self, count: int, what: str) -> int:
+        """Go over so many bytes without reading them; where they begin."""
         if count > self.left:
             raise self.bad(f"{what} needs {count:,} bytes at byte {self.at:,} and only {self.left:,} are left")
         self.at += count
-        return self._buffer[self.at - count : self.at]
+        return self.at - count
+
+    def take(self, count: int, what: str) -> memoryview:
+        return self._bytes(self.step(count, what), count)
+
+    def _bytes(self, at: int, count: int) -> memoryview:
+        if not self._from <= at <= at + count <= self._from + len(self._window):
+            end = min(at + max(count, WINDOW), self._file.size)
+            self._window, self._from = self._file.read(at, end).data, at
+        return self._window[at - self._from : at - self._from + count]
 
     def number(self, code: str, what: str) -> int:
         (value,) = struct.unpack(code, self.take(struct.calcsize(code), what))
@@ -175,13 +193,12 @@ class _Cursor:
     def value(self, type_id: int, key: str) -> Any:
         dtype = _SCALARS.get(type_id)
         if dtype is not None:
-            start = self.at
-            self.take(dtype.itemsize, f"'{key}'")
-            return _numbers(self._buffer, start, dtype, 1)[0]
+            return _numbers(self.take(dtype.itemsize, f"'{key}'"), dtype)[0]
         if type_id == _STRING:
             length = self.number("<Q", f"'{key}'")
-            self.take(length, f"'{key}'")
-            return _text(self._buffer, self.at - length, length)
+            if LONGEST_TEXT < length <= self.left:
+                raise self.bad(f"the text '{key}' has {length:,} bytes; expected at most {LONGEST_TEXT:,}")
+            return _text(self.take(length, f"'{key}'"))
         if type_id == _ARRAY:
             return self.array(key, 1)
         raise self.bad(f"the setting '{key}' has the unknown type {type_id}")
@@ -193,7 +210,7 @@ class _Cursor:
         start = self.at
         dtype = _SCALARS.get(type_id)
         if dtype is not None:
-            self.take(count * dtype.itemsize, f"the array '{key}' of {count:,} numbers")
+            self.step(count * dtype.itemsize, f"the array '{key}' of {count:,} numbers")
         elif type_id == _STRING:
             self.refuse_count(count, 8, MOST_STRINGS, f"texts in '{key}'")
             self.skip_strings(count, key)
@@ -205,17 +222,21 @@ class _Cursor:
             return [self.array(key, depth + 1) for _ in range(count)]
         else:
             raise self.bad(f"the array '{key}' has entries of the unknown type {type_id}")
-        found = LongArray(self._buffer, start, type_id, count)
+        found = LongArray(self._file, start, self.at, type_id, count)
         return found.decode() if count <= SMALL_ARRAY else found
 
     def skip_strings(self, count: int, key: str) -> None:
         """Step over texts without decoding them: a vocabulary has hundreds of thousands."""
-        buffer, at, end = self._buffer, self.at, len(self._buffer)
+        at, end = self.at, self._file.size
         unpack = struct.Struct("<Q").unpack_from
+        window, first, last = self._window, self._from, self._from + len(self._window) - 8
         for _ in range(count):
             if at > end - 8:
                 raise self.bad(f"the array '{key}' of {count:,} texts ends with the file")
-            at += 8 + unpack(buffer, at)[0]
+            if not first <= at <= last:
+                self._bytes(at, 8)
+                window, first, last = self._window, self._from, self._from + len(self._window) - 8
+            at += 8 + unpack(window, at - first)[0]
         if at > end:
             raise self.bad(f"the array '{key}' of {count:,} texts runs past the end of the file")
         self.at = at
@@ -243,12 +264,12 @@ def _unknown_version(path: Path, version: int) -> BadFile:
     )
 
 
-def _numbers(buffer: memoryview, at: int, dtype: np.dtype[Any], count: int) -> list[Any]:
+def _numbers(buffer: memoryview, dtype: np.dtype[Any]) -> list[Any]:
     if dtype == np.bool_:  # any byte but 0 means true, and must not become an invalid numpy bool
-        return [bool(byte) for byte in buffer[at : at + count]]
-    return list(np.frombuffer(buffer, dtype=dtype, count=count, offset=at).tolist())
+        return [bool(byte) for byte in buffer]
+    return list(np.frombuffer(buffer, dtype=dtype).tolist())
 
 
-def _text(buffer: memoryview, at: int, length: int) -> str:
+def _text(buffer: memoryview) -> str:
     # A bad letter in a description must not keep anyone from reading the weights.
-    return str(buffer[at : at + length], "utf-8", "replace")
+    return str(buffer, "utf-8", "replace")

@@ -15,11 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from toposcope.checkpoints.decode import SMALL_FLOATS, Ledger, decode, element_count, sound_name
-from toposcope.checkpoints.mapped import MappedFile
+from toposcope.checkpoints.decode import BLOCK, SMALL_FLOATS, Ledger, decode, element_count, sound_name
 from toposcope.checkpoints.source import Rows, Stored, TensorInfo
+from toposcope.checkpoints.stored_file import StoredFile
 from toposcope.errors import BadFile
 
 HEADER_LIMIT = 100_000_000  # bytes; the limit of the reference implementation
@@ -88,7 +87,7 @@ class SafetensorsFile:
 
     def __init__(self, path: Path, *, shown: Path | None = None) -> None:
         self.path = shown or path  # what the user pointed at, which may be the directory
-        self._file = MappedFile(path)
+        self._file = StoredFile(path)
         self.ledger = Ledger()
         self._entries, self.metadata = _read_header(self._file)
 
@@ -101,31 +100,29 @@ class SafetensorsFile:
     def read(self, name: str) -> Stored:
         """The tensor as float32, or as float64 where float32 does not hold it (F64 and integers)."""
         entry = self._entries[name]
-        values = decode(self._raw(entry), entry.info, self._file.path, self.ledger)
-        self._file.release(entry.start, entry.end)
-        return values
+        dtype = self._dtype(entry)
+        parts = (part.view(dtype) for part in self._file.parts(entry.start, entry.end, BLOCK * dtype.itemsize))
+        return decode(parts, dtype, entry.info, self._file.path, self.ledger)
 
     def read_rows(self, name: str, rows: Rows) -> Stored:
         entry = self._entries[name]
-        with self._file.scattered(entry.start, entry.end):
-            stored = self._raw(entry)[rows]
+        dtype, count = self._dtype(entry), entry.info.shape[0]
+        stored = self._file.rows(entry.start, entry.end, count, rows).view(dtype).reshape(-1, *entry.info.shape[1:])
         self.ledger.add_rows(name, rows, stored)
-        values = decode(stored, replace(entry.info, shape=stored.shape), self._file.path, Ledger())
-        self._file.release(entry.start, entry.end)
-        return values
+        return decode([stored], dtype, replace(entry.info, shape=stored.shape), self._file.path, Ledger())
 
     @property
     def files(self) -> tuple[Path, ...]:
         return (self._file.path,)
 
-    def _raw(self, entry: _Entry) -> NDArray[Any]:
+    def _dtype(self, entry: _Entry) -> np.dtype[Any]:
         dtype = _NUMPY.get(entry.info.dtype)
         if dtype is None:
             raise BadFile(
                 f"tensor '{entry.info.name}' in {self._file.path} has the type {entry.info.dtype}, which is not "
                 f"read; expected one of {', '.join(_NUMPY)}. Convert the checkpoint to BF16 or F32 first."
             )
-        return self._file.bytes[entry.start : entry.end].view(dtype).reshape(entry.info.shape)
+        return dtype
 
     def digest(self) -> str:
         return self.ledger.digest()
@@ -134,17 +131,17 @@ class SafetensorsFile:
         self._file.close()
 
 
-def _read_header(file: MappedFile) -> tuple[dict[str, _Entry], Mapping[str, str]]:
+def _read_header(file: StoredFile) -> tuple[dict[str, _Entry], Mapping[str, str]]:
     """The tensors by name, and the file's own remarks."""
     path = file.path
     if file.size < 8:
         raise _bad(path, f"it has {file.size} bytes, fewer than the 8 that give the length of the header")
-    length = int.from_bytes(file.bytes[:8].tobytes(), "little")
+    length = int.from_bytes(file.read(0, 8).tobytes(), "little")
     if length > file.size - 8:
         raise _bad(path, f"it announces a header of {length:,} bytes and only {file.size - 8:,} follow")
     if length > HEADER_LIMIT:
         raise _bad(path, f"it announces a header of {length:,} bytes, beyond the {HEADER_LIMIT:,} the format allows")
-    header = _parse_json(path, file.bytes[8 : 8 + length].tobytes())
+    header = _parse_json(path, file.read(8, 8 + length).tobytes())
     metadata = _metadata(path, header.pop("__metadata__", {}))
     data_start = 8 + length
     entries = {name: _entry(path, name, value, data_start, file.size) for name, value in header.items()}

@@ -19,10 +19,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.checkpoints.decode import SMALL_FLOATS, Ledger, decode, sound_name
-from toposcope.checkpoints.mapped import readable, regular_size
+from toposcope.checkpoints.decode import SMALL_FLOATS, Ledger, decode, parts_of, sound_name
+from toposcope.checkpoints.mapped import readable
 from toposcope.checkpoints.source import Rows, Stored, TensorInfo
+from toposcope.checkpoints.stored_file import StoredFile
+from toposcope.checkpoints.torch_storage import Places, load_places
 from toposcope.errors import BadFile, MissingExtra, RefusedPickle
+from toposcope.memory import foresee
 
 # Where training scripts put the state dict, in the order in which they are looked for.
 CONTAINERS = ("state_dict", "model_state_dict", "model", "module")
@@ -62,10 +65,11 @@ class TorchFile:
 
     def __init__(self, path: Path, *, shown: Path | None = None) -> None:
         self.path = shown or path  # what the user pointed at, which may be the directory
-        self._file = path
+        self._file = StoredFile(path)
         self.ledger = Ledger()
-        size = regular_size(path)
-        loaded = _load(path, size)
+        size = self._file.size
+        loaded, self._places = _load(path, self._file)
+        self._file.refuse_replaced()
         if not isinstance(loaded, dict):
             raise BadFile(
                 f"{path} holds a {type(loaded).__name__}, and a dictionary of tensors was expected. "
@@ -83,26 +87,36 @@ class TorchFile:
 
     def read(self, name: str) -> Stored:
         """The tensor as float32, or as float64 where float32 does not hold it (float64 and integers)."""
-        raw = _as_numpy(self._file, name, self._tensors[name])
-        return decode(raw, self._infos[name], self._file, self.ledger)
+        if self._places is None:
+            raw = _as_numpy(self._file.path, name, self._tensors[name])
+            parts, dtype = parts_of(raw), raw.dtype
+        else:
+            parts, dtype = self._places.parts(name, self._tensors[name])
+        return decode(parts, dtype, self._infos[name], self._file.path, self.ledger)
 
     def read_rows(self, name: str, rows: Rows) -> Stored:
-        stored = _as_numpy(self._file, name, self._tensors[name])[rows]
+        if self._places is None:
+            stored = _as_numpy(self._file.path, name, self._tensors[name])[rows]
+        else:
+            stored = self._places.rows(name, self._tensors[name], rows)
         self.ledger.add_rows(name, rows, stored)
-        return decode(stored, replace(self._infos[name], shape=stored.shape), self._file, Ledger())
+        info = replace(self._infos[name], shape=stored.shape)
+        return decode([stored], stored.dtype, info, self._file.path, Ledger())
 
     @property
     def files(self) -> tuple[Path, ...]:
-        return (self._file,)
+        return (self._file.path,)
 
     def digest(self) -> str:
         return self.ledger.digest()
 
     def close(self) -> None:
         self._tensors = {}
+        self._file.close()
 
 
-def _load(path: Path, size: int) -> Any:
+def _load(path: Path, file: StoredFile) -> tuple[Any, Places | None]:
+    """What the file holds, and where its tensors' numbers lie; None where they are in memory."""
     try:
         import torch
     except ImportError as error:
@@ -112,19 +126,21 @@ def _load(path: Path, size: int) -> Any:
         ) from error
     with readable(path), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's remarks on old files are of no use to who reads them
-        with path.open("rb") as file:
-            head = file.read(len(_OLD_MAGIC))
-        zipped = head.startswith(b"PK\x03\x04")  # as torch decides; its older files cannot be mapped
-        if zipped:
-            _check_archive(path, size)
+        head = file.read(0, min(len(_OLD_MAGIC), file.size)).tobytes()
+        zipped = head.startswith(b"PK\x03\x04")  # as torch decides; of its older files the places are not known
+        entries = _check_archive(path, file.size) if zipped else []
         try:
-            return torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
+            found = load_places(file, entries) if zipped else None
+            if found is not None:
+                return found
+            foresee(file.size, f"{path}, which can only be read whole,", "Convert the model to safetensors.")
+            return torch.load(path, map_location="cpu", weights_only=True), None
         except _DAMAGE as error:
             raise _explain(path, error, by_torch=zipped or head == _OLD_MAGIC) from error
 
 
-def _check_archive(path: Path, size: int) -> None:
-    """Refuse archives that would unpack to more than they weigh, and programs in disguise."""
+def _check_archive(path: Path, size: int) -> list[zipfile.ZipInfo]:
+    """The entries of an archive; refuses those that unpack to more than they weigh, and programs in disguise."""
     try:
         with zipfile.ZipFile(path) as archive:
             entries = archive.infolist()
@@ -151,6 +167,7 @@ def _check_archive(path: Path, size: int) -> None:
             f"{path} announces {total:,} bytes of content in {size:,} bytes of file, so it is not read. "
             "Download or save it again."
         )
+    return entries
 
 
 def _explain(path: Path, error: Exception, *, by_torch: bool) -> BadFile | RefusedPickle:
