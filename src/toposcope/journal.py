@@ -11,12 +11,14 @@ import contextlib
 import hashlib
 import json
 import os
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from toposcope.errors import BadFile, BadValue, NotFound
+from toposcope.untrusted import RESULT
 
 FORMAT = "toposcope/journal/2"  # 2: with sums
 SUM = "sha256"
@@ -36,10 +38,14 @@ class Journal:
         self.entries: list[dict[str, Any]] = []
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = self.path.open("ab+", buffering=0)  # a buffer would write a failed line again when closed
+            # no buffer: it would write a failed line again when closed; no link: a directory from elsewhere could
+            # have one that leads to any file of the user's; no waiting for the other end of a pipe
+            flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+            self._file = os.fdopen(os.open(self.path, flags, 0o666), "ab+", buffering=0)
         except OSError as error:
             raise NotFound(f"cannot write the journal {self.path}: {error.strerror}. Give another --out.") from error
         try:
+            self._refuse_what_is_no_file()
             self._hold()
             self._read(about)
         except BaseException:
@@ -74,31 +80,44 @@ class Journal:
         except OSError as error:
             raise BadValue(f"another process is writing {self.path}. Wait for it, or give another --out.") from error
 
+    def _refuse_what_is_no_file(self) -> None:
+        status = os.fstat(self._file.fileno())
+        if not stat.S_ISREG(status.st_mode) or status.st_size > RESULT:
+            raise BadFile(f"{self.path} is no journal, but a device, a pipe or a giant. Give another --out.")
+
     def _read(self, about: Mapping[str, Any]) -> None:
         try:
             self._file.seek(0)
             content = self._file.read()
-            whole = content[: content.rfind(b"\n") + 1]
-            if len(whole) < len(content):
-                self._file.truncate(len(whole))
         except OSError as error:
             raise BadFile(f"cannot read the journal {self.path}: {error.strerror}. Give another --out.") from error
-        self._length = len(whole)
+        whole = content[: content.rfind(b"\n") + 1]
+        first = {"format": FORMAT, "key": self.key, "about": dict(about)}
         lines = whole.splitlines()
-        if not lines:
-            self._write({"format": FORMAT, "key": self.key, "about": dict(about)})
-            return
-        header, *entries = (self._parsed(line, number) for number, line in enumerate(lines, 1))
+        if not lines and not _line(first).encode().startswith(content):
+            raise self._strange()
+        header, *entries = (self._parsed(line, number) for number, line in enumerate(lines, 1)) if lines else (first,)
         if header.get("format") != FORMAT:
-            raise BadFile(
-                f"{self.path} is not a journal of this version of toposcope. Give another --out, or move it away."
-            )
+            raise self._strange()
         if header.get("key") != self.key:
             raise BadFile(
                 f"{self.path} holds measurements of something else ({_difference(header.get('about'), about)}). "
                 "Give another --out, or remove the journal to begin anew."
             )
         self.entries = [self._checked(entry, number) for number, entry in enumerate(entries, 2)]
+        self._length = len(whole)
+        try:
+            if len(whole) < len(content):
+                self._file.truncate(len(whole))
+        except OSError as error:
+            raise BadFile(f"cannot mend the journal {self.path}: {error.strerror}. Give another --out.") from error
+        if not lines:
+            self._write(first)
+
+    def _strange(self) -> BadFile:
+        return BadFile(
+            f"{self.path} is not a journal of this version of toposcope. Give another --out, or move it away."
+        )
 
     def _checked(self, entry: dict[str, Any], number: int) -> dict[str, Any]:
         """The entry without its sum, if that is the right one."""

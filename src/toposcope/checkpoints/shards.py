@@ -15,7 +15,9 @@ INDEX_LIMIT = 100_000_000  # bytes
 
 
 class FileSource(TensorSource, Protocol):
-    """A source over one file."""
+    """A source over one file, whose ledger is that of all files together."""
+
+    ledger: Ledger
 
 
 class ShardedSource:
@@ -39,6 +41,9 @@ class ShardedSource:
         self._where = dict(where)
         self._opener = opener
         self._opened: dict[Path, FileSource] = dict(opened or {})
+        self.ledger = Ledger()
+        for source in self._opened.values():
+            source.ledger = self.ledger
 
     def names(self) -> Collection[str]:
         return self._where.keys()
@@ -56,10 +61,6 @@ class ShardedSource:
     def files(self) -> tuple[Path, ...]:
         return tuple(sorted(set(self._where.values())))
 
-    @property
-    def ledger(self) -> Ledger:
-        return Ledger({name: line for source in self._opened.values() for name, line in source.ledger.lines.items()})
-
     def digest(self) -> str:
         return self.ledger.digest()
 
@@ -72,6 +73,7 @@ class ShardedSource:
         source = self._opened.get(shard)
         if source is None:
             source = self._opened[shard] = self._opener(shard)
+            source.ledger = self.ledger
         if name not in source.names():
             raise BadFile(
                 f"{self._listing} says that tensor '{name}' is in {shard.name}, and {shard.name} does not hold it. "

@@ -55,9 +55,10 @@ class Places:
         return self._strided(tensor, dtype, start, end)[rows]
 
     def _strided(self, tensor: Any, dtype: np.dtype[Any], start: int, end: int) -> NDArray[Any]:
-        flat = self._file.read(start, end).view(dtype)
+        flat = self._file.read(start, end).view(f"u{dtype.itemsize}")  # numpy strides no 8-bit floats
         strides = [step * dtype.itemsize for step in tensor.stride()]
-        found = np.lib.stride_tricks.as_strided(flat, tuple(tensor.shape), strides, writeable=False)
+        shape = tuple(tensor.shape)
+        found = np.lib.stride_tricks.as_strided(flat, shape, strides, writeable=False).view(dtype)
         return -found if tensor.is_neg() else found
 
     def _span(self, name: str, tensor: Any) -> tuple[int, int]:
@@ -71,7 +72,8 @@ class Places:
         end = start + count * tensor.element_size()
         if count and not place.start <= start <= end <= place.end:
             raise BadFile(
-                f"tensor '{name}' in {self._file.path} claims numbers beyond the end of its data. Save the model again."
+                f"tensor '{name}' in {self._file.path} claims numbers beyond the end of its data. "
+                "Save the model again."
             )
         return start, end
 

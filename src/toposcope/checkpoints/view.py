@@ -202,6 +202,7 @@ class Model:
         self.spec = spec
         self.source = source
         self.config = config
+        self.tables = source.digest()  # of what was read to describe the model
         self._read_layer = read_layer
         self._held: tuple[LayerSpec, LayerWeights] | None = None
         self.layers = tuple(Layer(i, layer, self._weights_of) for i, layer in enumerate(spec.layers))
@@ -233,8 +234,12 @@ class Model:
             self._held = (spec, self._read_layer(self.source, spec))
         return self._held[1]
 
-    def close(self) -> None:
+    def release(self) -> None:
+        """Let go of the layer in memory: it is read again when it is used."""
         self._held = None
+
+    def close(self) -> None:
+        self.release()
         self.source.close()
 
     def __enter__(self) -> Model:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from toposcope.models.corpus import Corpus
     from toposcope.models.load import Reference
     from toposcope.models.meter import Heads, Meter, Text
     from toposcope.models.proof import Proof
@@ -142,7 +143,7 @@ def run(
             raise typer.Exit(1)
         return
 
-    key = _determines(reference, corpus.sequences, method, seed)
+    key = _determines(reference, corpus, method, seed)
     name = _plain_name(model)
     where = Path(out) if out else Path("runs") / f"ablate-{name}-{key_of(key)[:8]}"
     said.print(f"Kept in {where}: a sweep that is stopped continues there.", soft_wrap=True)
@@ -184,23 +185,19 @@ def _texts(only: str) -> list[str]:
     return [name for name in TEXTS if name in names]
 
 
-def _determines(reference: Reference, sequences: Any, method: str, seed: int) -> dict[str, Any]:
-    """Everything that the measured numbers depend on."""
-    import hashlib
-
-    from toposcope._version import __version__
-    from toposcope.models.about import weights_digest
+def _determines(reference: Reference, corpus: Corpus, method: str, seed: int) -> dict[str, Any]:
+    """Everything that the measured numbers depend on, whichever of the texts are measured on."""
+    from toposcope.checkpoints.identity import fingerprint
+    from toposcope.models.about import identity_of
     from toposcope.models.score import kind_of
 
-    digest = hashlib.sha256()
-    for ids in sequences:
-        digest.update(f"{len(ids)} ".encode() + ids.tobytes())
+    tokenizer = reference.tokenizer
+    special = [sorted(tokenizer.all_special_ids), getattr(tokenizer, "mask_token_id", None)]
     return {
         "work": "ablate",
-        "toposcope": __version__,
-        "weights": weights_digest(reference.model),
+        **identity_of(reference.model),
         "score": kind_of(reference.model),
-        "tokens": digest.hexdigest(),
+        "tokens": fingerprint([corpus.sequences, special]),
         "method": method,
         "seed": seed,
     }

@@ -24,6 +24,7 @@ def run_lab(
     from toposcope.errors import BadValue
     from toposcope.lab.ablation import ablation_map
     from toposcope.lab.running import load_running, own_task, sentences
+    from toposcope.models.about import weights_digest
     from toposcope.results import emit_csv, emit_json, envelope, subject
 
     if figure:
@@ -33,9 +34,7 @@ def run_lab(
     task = own_task(directory, model.inner)
     found = ablation_map(model.inner, sentences(task, SENTENCES, seed), task.floor, seed=seed).as_dict()
     with load(directory) as opened:
-        for layer in opened.layers:
-            layer.weights  # noqa: B018 - the hash is of what was read
-        about = subject(opened)
+        about = {**subject(opened), "sha256": weights_digest(model.inner)}
     body = {"task": task.name, "ablation": found}
     options = {"sentences": SENTENCES, "seed": seed}
     result = envelope("lab-ablate", body, about=about, options=options, seconds=time.perf_counter() - started)

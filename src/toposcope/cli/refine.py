@@ -47,36 +47,32 @@ def run(
     from toposcope.cli.refine_words import print_refine
     from toposcope.errors import BadValue
     from toposcope.files import write_json
+    from toposcope.models.about import about_running
     from toposcope.models.corpus import cut
     from toposcope.models.load import load_reference, read_text, require
-    from toposcope.models.view import view
-    from toposcope.results import emit_json, envelope, plain, subject
+    from toposcope.results import emit_json, envelope, plain
 
     started = time.perf_counter()
     require("torch", "transformers")
     from toposcope.refine.diagonal import save
     from toposcope.refine.saved import forget
-    from toposcope.refine.tune import Settings, ticks, tune
+    from toposcope.refine.tune import Settings, key_of, ticks, tune
 
     settings = Settings(diagonal, form, steps, lr, control_lr, norms=norms, seed=seed)  # type: ignore[arg-type]
     options = {"model": model, "text": text, "tokens": tokens, "held_out": held_out, **plain(settings)}
-    place = Path(out)
-    result = _finished(place, options)
+    place, content = Path(out), read_text(text)
+    edge = len(content) * 4 // 5
+    reference = load_reference(model, head=True, attention="sdpa")
+    train = cut(reference, content[:edge], tokens=tokens, count=steps, name=text)
+    held = cut(reference, content, tokens=tokens, count=held_out, name=text, begin=edge)
+    if len(held.sequences) < 2:
+        raise BadValue(f"the last fifth of {text} holds one sequence, and an interval needs two. Give more text.")
+    result = _finished(place, key_of(reference, train, held, settings))
     kept = result is not None
     if result is None:
-        content = read_text(text)
-        edge = len(content) * 4 // 5
-        reference = load_reference(model, head=True, attention="sdpa")
-        train = cut(reference, content[:edge], tokens=tokens, count=steps, name=text)
-        held = cut(reference, content, tokens=tokens, count=held_out, name=text, begin=edge)
-        if len(held.sequences) < 2:
-            raise BadValue(f"the last fifth of {text} holds one sequence, and an interval needs two. Give more text.")
+        about = about_running(reference)
         with progress("steps", ticks(settings)) as tick:
             found, values = tune(reference, train, held, settings, directory=place, tick=tick)
-        weights = view(reference.model)
-        for layer in weights.layers:  # read, so that they are in the digest
-            _ = layer.weights
-        about = {**subject(weights), "path": str(reference.path)}
         save(place / "diagonal.safetensors", values, settings.form)
         result = envelope("refine", plain(found), about=about, options=options, seconds=time.perf_counter() - started)
         write_json(place / "result.json", result)
@@ -93,8 +89,8 @@ def run(
                 console().print(f"  {name}", soft_wrap=True)
 
 
-def _finished(place: Any, options: dict[str, Any]) -> dict[str, Any] | None:
-    """The result that is there already, if it is of the same options."""
+def _finished(place: Any, key: str) -> dict[str, Any] | None:
+    """The result that is there already, if it is of the same model, texts and options."""
     import json
 
     from toposcope.errors import BadFile, BadValue
@@ -104,9 +100,11 @@ def _finished(place: Any, options: dict[str, Any]) -> dict[str, Any] | None:
         return None
     try:
         found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        same = found["schema"] == "toposcope/refine/1" and found["options"] == options
+        same = found["schema"] == "toposcope/refine/1" and found["key"] == key
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise BadFile(f"{path} is no result of 'toposcope refine' ({error}). Give another --out.") from error
     if not same:
-        raise BadValue(f"{place} holds the result of other options. Give another --out, or remove {path}.")
+        raise BadValue(
+            f"{place} holds the result of another model, text or options. Give another --out, or remove {path}."
+        )
     return found

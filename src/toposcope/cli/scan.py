@@ -88,7 +88,7 @@ def run(
     from toposcope.runs.local import cores
     from toposcope.scanning import local
     from toposcope.scanning.asked import DEFAULT_CONTEXT, Asked, determines
-    from toposcope.scanning.record import put_together
+    from toposcope.scanning.record import kept, put_together
 
     started = time.perf_counter()
     checked_figure(figure)
@@ -102,7 +102,10 @@ def run(
         asked = Asked(null, seed, layer_sums, length, tuple(what_if or ()))
         _ = asked.encodings  # a wrong name is said before any work
         with Journal(Path(out) / JOURNAL, determines(opened, asked)) if out else nullcontext() as journal:
-            entries: dict[int, Entry] = {entry["layer"]: entry for entry in journal.entries} if journal else {}
+            entries: dict[int, Entry] = {}
+            if journal and journal.entries:
+                with progress("comparing kept layers", len(journal.entries)) as tick:
+                    entries = kept(opened, journal.entries, chosen, str(journal.path), tick)
             todo = [number for number in chosen if number not in entries]
             if entries:
                 done = len(chosen) - len(todo)

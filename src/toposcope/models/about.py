@@ -5,9 +5,15 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
+import numpy as np
+
+from toposcope._version import __version__
+from toposcope.checkpoints.identity import fingerprint
 from toposcope.models.load import Reference
 from toposcope.models.view import view
 from toposcope.results import subject
+
+_ABOUT_FILES = ("_name_or_path", "transformers_version")  # entries of a configuration that no number depends on
 
 
 def about_running(model: Any) -> dict[str, Any]:
@@ -16,6 +22,22 @@ def about_running(model: Any) -> dict[str, Any]:
     known = {**subject(view(module)), "sha256": weights_digest(module)}
     path = getattr(model, "path", None)
     return known if path is None else {**known, "path": str(path)}
+
+
+def identity_of(model: Any) -> dict[str, str]:
+    """All that decides what a loaded transformers model computes: weights, configuration, and who computes."""
+    import torch
+    import transformers
+
+    said = {key: value for key, value in model.config.to_dict().items() if key not in _ABOUT_FILES}
+    return {
+        "weights": weights_digest(model),
+        "config": fingerprint([type(model).__name__, said]),
+        "toposcope": __version__,
+        "numpy": np.__version__,
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+    }
 
 
 def weights_digest(model: Any) -> str:

@@ -1,13 +1,16 @@
 """A GGUF file as transformers reads it, kept in Hugging Face layout: the slow conversion is done once.
 
-The copy lies in the user's cache directory under the file's hash and the version of transformers, in float32, which
-holds every dequantised number exactly. Set TOPOSCOPE_CACHE to another directory, or to 'off'.
+The copy lies in the user's cache directory under the file's hash and the versions of transformers and gguf, in
+float32, which holds every dequantised number exactly. What is converted is a private copy of the file that has this
+very hash: the file itself may be written to while it is mapped by others' readers. Set TOPOSCOPE_CACHE to another
+directory, or to 'off'.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import importlib.metadata
 import os
 import shutil
 import tempfile
@@ -15,10 +18,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from toposcope.errors import BadFile
+from toposcope.untrusted import open_file
+
 SETTING = "TOPOSCOPE_CACHE"
 LAYOUT = 2  # counts changes in how copies are written: older ones are not read
 WRITING = ".writing-"
 _DONE = "config.json"
+_HEX = 32  # digits of the hash in a copy's name
 
 
 def directory_for(gguf: Path) -> Path | None:
@@ -30,9 +37,37 @@ def directory_for(gguf: Path) -> Path | None:
     if told.lower() == "off":
         return None
     root = Path(told) if told else Path(platformdirs.user_cache_dir("toposcope"))
-    with gguf.open("rb") as file:
+    with open_file(gguf) as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-    return root / "gguf" / f"{digest[:32]}-{transformers.__version__}-{LAYOUT}"
+    versions = f"{transformers.__version__}-{importlib.metadata.version('gguf')}"
+    return root / "gguf" / f"{digest[:_HEX]}-{versions}-{LAYOUT}"
+
+
+@contextlib.contextmanager
+def copied(gguf: Path, directory: Path) -> Iterator[Path | None]:
+    """A copy of the file that nobody else writes to, for as long as the block lasts; None where there is no room.
+
+    Refused where the file is no longer the one that `directory` is named after.
+    """
+    digest, begun, copy = hashlib.sha256(), None, None
+    try:
+        with contextlib.suppress(OSError), open_file(gguf) as file:
+            directory.parent.mkdir(parents=True, exist_ok=True)
+            begun = Path(tempfile.mkdtemp(prefix=WRITING, dir=directory.parent))
+            with (begun / gguf.name).open("xb") as out:
+                while part := file.read(1 << 20):
+                    digest.update(part)
+                    out.write(part)
+            copy = begun / gguf.name
+        if copy is not None and not directory.name.startswith(f"{digest.hexdigest()[:_HEX]}-"):
+            raise BadFile(
+                f"{gguf} was written to while it was being read. Wait until it is complete, and start again."
+            )
+        with _held(begun) if begun is not None else contextlib.nullcontext():
+            yield copy
+    finally:
+        if begun is not None:
+            shutil.rmtree(begun, ignore_errors=True)
 
 
 def find(directory: Path | None) -> Path | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import io
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
@@ -139,7 +140,11 @@ def _converted(place: _Place) -> _Place:
 
     directory = gguf_cache.directory_for(place.directory / str(place.gguf))
     if directory is not None and gguf_cache.find(directory) is None:
-        tokenizer, model = _tokenizer(place), _model(place, True, "eager")
+        with gguf_cache.copied(place.directory / str(place.gguf), directory) as file:
+            if file is None:
+                return place
+            copy = _Place(file.parent, file.name)
+            tokenizer, model = _tokenizer(copy), _model(copy, True, "eager")
 
         def save(to: Path) -> None:
             from safetensors.torch import save_file
@@ -176,7 +181,8 @@ def _model(place: _Place, head: bool, attention: str) -> Any:
         raise NotFound(f"{place.directory} holds no config.json, without which transformers cannot run the model.")
     try:
         built = _auto_class(place, head)
-        model = built.from_pretrained(**place.arguments, dtype=torch.float32, attn_implementation=attention)
+        given = {"dtype": torch.float32, "attn_implementation": attention, **_unmapped(place)}
+        model = built.from_pretrained(**place.arguments, **given)
     except (OSError, RuntimeError, SafetensorError) as error:
         raise BadFile(f"transformers cannot read the weights in {place.directory} ({_brief(error)}).") from error
     except Exception as error:  # what its configurations, and those of its parts, are checked by raises anything
@@ -184,7 +190,22 @@ def _model(place: _Place, head: bool, attention: str) -> Any:
             f"transformers cannot build the model of {place.directory} ({_brief(error)}). "
             "It must be a model that AutoModel knows."
         ) from error
+    _take_over(model)
     return model.eval()
+
+
+def _unmapped(place: _Place) -> dict[str, Any]:
+    """Have transformers read files rather than map them: a mapped file that is cut short ends the process."""
+    from transformers import PreTrainedModel
+
+    known = inspect.signature(PreTrainedModel.from_pretrained).parameters
+    return {"disable_mmap": True} if place.gguf is None and "disable_mmap" in known else {}
+
+
+def _take_over(model: Any) -> None:
+    """Weights in memory of our own, one after the other: torch files are mapped whatever one asks for."""
+    for tensor in {id(each): each for each in (*model.parameters(), *model.buffers())}.values():
+        tensor.data = tensor.data.clone()
 
 
 def _auto_class(place: _Place, head: bool) -> Any:

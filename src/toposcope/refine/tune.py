@@ -12,7 +12,6 @@ An interrupted run goes on where it was: the state is written whole, to a tempor
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,8 +23,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from toposcope.checkpoints.identity import fingerprint
 from toposcope.errors import BadConfig, BadValue
 from toposcope.intervals import half_width
+from toposcope.models.about import identity_of
 from toposcope.models.corpus import Corpus
 from toposcope.models.instrument import attached
 from toposcope.models.load import Reference
@@ -104,8 +105,12 @@ class Moved:
 
 @dataclass(frozen=True)
 class TuneResult:
-    """Losses in nats per token; `held_out` has, for each condition, one loss per sequence."""
+    """Losses in nats per token; `held_out` has, for each condition, one loss per sequence.
 
+    `key` is the sha256 of all that decided them: model, texts, settings.
+    """
+
+    key: str
     settings: Settings
     text: str
     held_text: str
@@ -140,7 +145,8 @@ def tune(
     bounds = {layer.number: bound(layer) for layer in weights.layers}
     trials = [trial(reference, ids) for ids in train.sequences]
     tests = [trial(reference, ids) for ids in held.sequences]
-    state = State(directory, _key(model, trials, tests, settings))
+    key = key_of(reference, train, held, settings)
+    state = State(directory, key)
     order = _order(len(trials), settings)
     with _frozen(model):
         starts, least = _starts(model, trials[0], settings, bounds)
@@ -160,6 +166,7 @@ def tune(
             tick()
     pairs = [("start", "before"), ("diagonal", "before"), ("control", "before"), ("diagonal", "control")]
     result = TuneResult(
+        key=key,
         settings=settings,
         text=train.cut,
         held_text=held.cut,
@@ -171,6 +178,11 @@ def tune(
         moved=tuple(_moved(number, value, starts, least, bounds) for number, value in values.items()),
     )
     return result, values
+
+
+def key_of(reference: Reference, train: Corpus, held: Corpus, settings: Settings) -> str:
+    """The sha256 of everything that decides the numbers: the model, both texts as tokens, the settings."""
+    return fingerprint([identity_of(reference.model), train.sequences, held.sequences, settings])
 
 
 def ticks(settings: Settings) -> int:
@@ -348,15 +360,3 @@ def _moved(
         largest=float(free.max()) / starts[number],
         bound=bounds[number],
     )
-
-
-def _key(model: Any, trials: Sequence[Trial], tests: Sequence[Trial], settings: Settings) -> str:
-    """The sha256 of everything that decides the numbers; of each weight a few entries."""
-    digest = hashlib.sha256(repr(settings).encode())
-    for name, weight in model.state_dict().items():
-        digest.update(
-            name.encode() + weight.detach().flatten()[:: max(1, weight.numel() // 64)].float().numpy().tobytes()
-        )
-    for each in (*trials, *tests):
-        digest.update(each.inputs["input_ids"].numpy().tobytes() + b"|")
-    return digest.hexdigest()

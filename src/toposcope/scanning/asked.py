@@ -10,10 +10,10 @@ import numpy as np
 import scipy
 
 from toposcope._version import __version__
-from toposcope.checkpoints.identity import identity
+from toposcope.checkpoints.identity import fingerprint, identity
 from toposcope.checkpoints.view import Model
-from toposcope.encodings import parse
-from toposcope.spectra.of_model import Encodings
+from toposcope.encodings import Encoding, parse
+from toposcope.spectra.of_model import Encodings, built
 
 DEFAULT_CONTEXT = 4096
 
@@ -42,13 +42,24 @@ class Asked:
 
 
 def determines(model: Model, asked: Asked) -> dict[str, Any]:
-    """Everything that records depend on: a journal that says something else is not continued."""
+    """What records depend on beside the weights: a journal that says something else is not continued.
+
+    The weights behind a record stand in its own entry.
+    """
     return {
         "work": "scan",
         "toposcope": __version__,
         "numpy": np.__version__,
         "scipy": scipy.__version__,
-        **identity(model),
+        **identity(model, asked.context),
         **asked.as_dict(),
+        "encodings": fingerprint(_others(model, asked), asked.context),
         "seed": asked.seed if asked.null else None,
     }
+
+
+def _others(model: Model, asked: Asked) -> list[Encoding]:
+    """The encodings asked for, in every size that the layers have."""
+    sizes = {(each.spec.width, each.spec.heads, each.spec.head_dim, each.spec.causal): each for each in model.layers}
+    specs = [spec for _, spec in asked.encodings if spec is not None]
+    return [built(spec, layer, asked.context) for spec in specs for layer in sizes.values()]

@@ -9,7 +9,7 @@ from toposcope.checkpoints.view import Model
 from toposcope.dynamics.factored import Factored
 from toposcope.dynamics.layers import product_fits
 from toposcope.scanning.asked import Asked
-from toposcope.scanning.record import Entry, layer_record
+from toposcope.scanning.record import Entry, layer_entry
 from toposcope.spectra.of_heads import second_moment
 
 
@@ -24,15 +24,13 @@ def run(
     factors: dict[int, Factored] = {}
     if not numbers:
         return factors
-    moment = second_moment(model)
+    with model.source.ledger.noted() as drawn:
+        moment = second_moment(model)
     stays = product_fits(model.layers)
-    told: dict[str, str] = {}
     with ThreadPoolExecutor(threads) as pool:
         for number in numbers:
-            record, parts = layer_record(model, number, asked, moment, pool)
+            entry, parts = layer_entry(model, number, asked, moment, drawn, pool)
             if parts is not None and stays:
                 factors[number] = parts
-            read = {name: line for name, line in model.source.ledger.lines.items() if name not in told}
-            told |= read
-            keep({"layer": number, "record": record, "read": read})
+            keep(entry)
     return factors

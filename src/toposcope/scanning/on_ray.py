@@ -13,17 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from toposcope.checkpoints import load
-from toposcope.checkpoints.identity import identity
+from toposcope.checkpoints.identity import difference, identity
 from toposcope.checkpoints.view import Model
 from toposcope.errors import BadValue, ToposcopeError
 from toposcope.runs.local import TICK, stop_signals
 from toposcope.runs.on_ray import connect
 from toposcope.scanning.asked import Asked
-from toposcope.scanning.record import Entry, Moment, layer_record
+from toposcope.scanning.record import Entry, Moment, layer_entry
 from toposcope.spectra.of_heads import second_moment
 
 RETRIES = 3  # of one layer
-_OPENED: dict[str, Model] = {}  # on a node: the checkpoint that the jobs of this process read
+_OPENED: dict[tuple[Any, ...], Model] = {}  # on a node: the checkpoint that the jobs of this process read
 
 
 def run(
@@ -41,14 +41,15 @@ def run(
     """Give `keep` one entry for each layer, in the order in which they come back from the cluster."""
     if not numbers:
         return
-    moment = second_moment(model)
+    with model.source.ledger.noted() as drawn:
+        moment = second_moment(model)
     path = Path(target)
     where = {"target": str(path.resolve()) if path.exists() else target, "family": family, "heads": heads}
     ray = connect(address)
     try:
         with stop_signals() as stopped:
             task = ray.remote(num_cpus=1, max_retries=0)(_remote)
-            shared, expected = ray.put(moment), _recognised(model)
+            shared, expected = ray.put((moment, drawn)), identity(model, asked.context)
             waiting, lost, out = list(numbers), dict.fromkeys(numbers, 0), dict[Any, int]()
             try:
                 while waiting or out:
@@ -70,6 +71,12 @@ def run(
                             continue
                         if words is not None:
                             raise BadValue(f"layer {number}, on a node of the cluster: {words}")
+                        name = difference(model.source, entry["read"])
+                        if name is not None:
+                            raise BadValue(
+                                f"layer {number}, on a node of the cluster: tensor '{name}' differs there from the "
+                                f"driver's. Copy the checkpoint to every node."
+                            )
                         keep(entry)
             finally:
                 for reference in out:
@@ -85,25 +92,25 @@ def _given_up(number: int, error: Exception) -> str:
     )
 
 
-def _recognised(model: Model) -> dict[str, str]:
-    """What must be the same on every node. Not the files' dates: a copy has its own."""
-    return {name: value for name, value in identity(model).items() if name != "files"}
-
-
 def _remote(
-    where: Mapping[str, Any], expected: Mapping[str, str], number: int, asked: Mapping[str, Any], moment: Moment
+    where: Mapping[str, Any],
+    expected: Mapping[str, str],
+    number: int,
+    asked: Mapping[str, Any],
+    shared: tuple[Moment, Mapping[str, str]],
 ) -> tuple[Entry | None, str | None]:
     """On a node: one layer's entry, or why there can be none."""
     try:
-        model = _OPENED.get(where["target"])
+        wanted, opened = Asked.from_dict(asked), tuple(where.values())
+        model = _OPENED.get(opened)
         if model is None:
-            model = _OPENED[where["target"]] = load(**where)
-            if _recognised(model) != expected:
-                del _OPENED[where["target"]]
+            model = _OPENED[opened] = load(**where)
+            if identity(model, wanted.context) != expected:
+                del _OPENED[opened]
                 name = os.uname().nodename if hasattr(os, "uname") else "this node"
                 return None, f"{name} finds another checkpoint at {where['target']} than the driver. Copy it there."
         with ThreadPoolExecutor(1) as pool:
-            record, _ = layer_record(model, number, Asked.from_dict(asked), moment, pool)
+            entry, _ = layer_entry(model, number, wanted, *shared, pool)
     except ToposcopeError as error:
         return None, str(error)
-    return {"layer": number, "record": record, "read": dict(model.source.ledger.lines)}, None
+    return entry, None

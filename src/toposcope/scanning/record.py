@@ -7,7 +7,7 @@ from records of several runs or machines is the result of one undisturbed run.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.checkpoints.decode import Ledger
+from toposcope.checkpoints.identity import refuse_difference
 from toposcope.checkpoints.view import Model
 from toposcope.dynamics.factored import Factored
 from toposcope.dynamics.layers import layer_factors, product_fits
@@ -27,7 +28,19 @@ from toposcope.spectra.of_heads import HeadSpectra
 from toposcope.spectra.of_model import LayerSpectra, ModelSpectra, gathered, layer_spectra, tokens_of
 
 Moment = NDArray[np.float64] | TokenRows | None
-Entry = dict[str, Any]  # {"layer": its number, "record": its record, "read": lines of the ledger}
+Tick = Callable[[], None]
+# {"layer": its number, "record": its record, "read": the lines of the ledger for each tensor it was made from}
+Entry = dict[str, Any]
+
+
+def layer_entry(
+    model: Model, number: int, asked: Asked, moment: Moment, drawn: Mapping[str, str], pool: Executor
+) -> tuple[Entry, Factored | None]:
+    """A layer's record with the lines of all that it was made from; `drawn` are those of the tokens' moment."""
+    model.release()  # what is in memory already would not be noted
+    with model.source.ledger.noted() as read:
+        record, factors = layer_record(model, number, asked, moment, pool)
+    return {"layer": number, "record": record, "read": {**drawn, **read}}, factors
 
 
 def layer_record(
@@ -46,6 +59,20 @@ def layer_record(
         "spectra": {name: asdict(part) for name, part in spectra.items()},
     }
     return json.dumps(plain(record), allow_nan=False), None if found.whole is None else found.whole.factors
+
+
+def kept(model: Model, entries: Sequence[Entry], numbers: Sequence[int], where: str, tick: Tick) -> dict[int, Entry]:
+    """Those of a journal's entries that belong to these layers; refused where a tensor is not what it was."""
+    found = {entry["layer"]: entry for entry in entries if entry["layer"] in numbers}
+    for number, entry in found.items():
+        refuse_difference(
+            model.source,
+            entry["read"],
+            f"layer {number} in {where}",
+            "Give another --out, or remove the journal to begin anew.",
+        )
+        tick()
+    return found
 
 
 @dataclass(frozen=True)

@@ -90,7 +90,7 @@ def layer_spectra(
         return {name: LayerSpectra(()) for name, _ in encodings}
     _ = layer.weights  # read once, before threads share it
     known = moment if moment is not None and len(moment) == layer.spec.width else None  # towers differ in width
-    used = {name: layer.encoding if spec is None else _built(spec, layer, context) for name, spec in encodings}
+    used = {name: layer.encoding if spec is None else built(spec, layer, context) for name, spec in encodings}
 
     def one(index: int) -> list[HeadSpectra]:
         head = fold(layer, layer.heads[index])
@@ -127,7 +127,7 @@ def gathered(
         for layer in (model.layers[number] for number in layers):
             if layer.spec.kind == "cross" or not layer.encoding.exact_tables:
                 continue
-            used = layer.encoding if spec is None else _built(spec, layer, context)
+            used = layer.encoding if spec is None else built(spec, layer, context)
             biases = biases or bias_spectra(used, context)
             table = table or table_spectrum(used, context)
         heads = tuple(row for part in parts for row in part[name].heads)
@@ -192,6 +192,7 @@ def _one_frequency(rows_ND: Array) -> float:
     return float(np.median(((energy_KD * near_KD).sum(axis=0) / np.where(alive, total_D, 1.0))[alive]))
 
 
-def _built(spec: EncodingSpec, layer: Layer, context: int) -> Encoding:
+def built(spec: EncodingSpec, layer: Layer, context: int) -> Encoding:
+    """An encoding in a layer's sizes."""
     sizes = Sizes(layer.spec.width, layer.spec.heads, layer.spec.head_dim, context, layer.spec.causal)
     return spec.build(sizes)

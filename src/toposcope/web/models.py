@@ -195,8 +195,11 @@ class Shown:
     def _scan(self) -> None:
         try:
             with self._one_scan, load(self.target) as model:
+                model.source.ledger.learn(self.open().source.ledger.lines)  # one content: the page's and the scan's
                 self._rows = self._scanned(model)
                 changed = _stamp(model) != self._scanned_as
+                if not changed:
+                    self.open().source.ledger.learn(model.source.ledger.lines)
             self.state = "new" if changed else "done"
         except _Stopped:
             self.state = "new"

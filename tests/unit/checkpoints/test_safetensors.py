@@ -231,14 +231,16 @@ def test_results_outlive_the_file(tmp_path: Path) -> None:
 def test_the_digest_depends_on_what_was_read_and_not_on_the_order(tmp_path: Path) -> None:
     content = safetensors_of({"a": ("U8", np.arange(6, dtype=np.uint8)), "b": ("U8", np.arange(3, dtype=np.uint8))})
     reshaped = safetensors_of({"a": ("U8", np.arange(6, dtype=np.uint8).reshape(2, 3))})
-    first, second, third = opened(tmp_path, content), opened(tmp_path, content), opened(tmp_path, content)
+    first = opened(tmp_path, content)
+    second, third = SafetensorsFile(first.path), SafetensorsFile(first.path)
     for name in ("a", "b", "a"):
         first.read(name)
     for name in ("b", "a"):
         second.read(name)
     third.read("a")
     assert first.digest() == second.digest() != third.digest()
-    other = opened(tmp_path, reshaped)
+    (tmp_path / "other").mkdir()
+    other = opened(tmp_path / "other", reshaped)
     other.read("a")
     assert other.digest() != third.digest()
 

@@ -173,7 +173,7 @@ def test_the_command(directory: Path, tmp_path: Path, capsys: pytest.CaptureFixt
     assert run("--json", "-") == 0
     assert json.loads(capsys.readouterr().out) == result
     assert run("--seed", "5") == 2
-    assert "other options" in capsys.readouterr().err
+    assert "another model, text or options" in capsys.readouterr().err
 
 
 def test_what_cannot_be_tuned_is_said(directory: Path, reference: Reference, tmp_path: Path) -> None:
