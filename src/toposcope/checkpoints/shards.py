@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from toposcope.checkpoints.config import read_json
 from toposcope.checkpoints.decode import Ledger
+from toposcope.checkpoints.mapped import readable
 from toposcope.checkpoints.source import Rows, Stored, TensorInfo, TensorSource
 from toposcope.errors import BadFile, NotFound
 
@@ -41,6 +42,7 @@ class ShardedSource:
         self._where = dict(where)
         self._opener = opener
         self._opened: dict[Path, FileSource] = dict(opened or {})
+        self._stamps = {shard: _stamp(shard) for shard in self.files}
         self.ledger = Ledger()
         for source in self._opened.values():
             source.ledger = self.ledger
@@ -74,12 +76,23 @@ class ShardedSource:
         if source is None:
             source = self._opened[shard] = self._opener(shard)
             source.ledger = self.ledger
+            if _stamp(shard) != self._stamps[shard]:
+                raise BadFile(
+                    f"{shard} was replaced after others of its model had been opened, so they may not fit. "
+                    "Start again."
+                )
         if name not in source.names():
             raise BadFile(
                 f"{self._listing} says that tensor '{name}' is in {shard.name}, and {shard.name} does not hold it. "
                 "The files are of different versions: download them all again."
             )
         return source
+
+
+def _stamp(path: Path) -> tuple[int, int, int, int]:
+    with readable(path):
+        found = path.stat()
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def open_index(
