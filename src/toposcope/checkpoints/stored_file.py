@@ -105,7 +105,7 @@ class StoredFile:
 
     def _into(self, buffer: Bytes, at: int) -> int:
         if hasattr(os, "preadv"):
-            return os.preadv(self._open(), [buffer], at)
+            return os.preadv(self._open(), [buffer.data], at)
         with self._one_at_a_time:  # pragma: no cover - where there is no POSIX a file has one place to read from
             os.lseek(self._open(), at, os.SEEK_SET)
             found = os.read(self._open(), len(buffer))

@@ -16,7 +16,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from toposcope.errors import BadFile
 from toposcope.untrusted import open_file
@@ -38,7 +38,7 @@ def directory_for(gguf: Path) -> Path | None:
         return None
     root = Path(told) if told else Path(platformdirs.user_cache_dir("toposcope"))
     with open_file(gguf) as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        digest = _sha256(file)
     versions = f"{transformers.__version__}-{importlib.metadata.version('gguf')}"
     return root / "gguf" / f"{digest[:_HEX]}-{versions}-{LAYOUT}"
 
@@ -49,17 +49,15 @@ def copied(gguf: Path, directory: Path) -> Iterator[Path | None]:
 
     Refused where the file is no longer the one that `directory` is named after.
     """
-    digest, begun, copy = hashlib.sha256(), None, None
+    digest, begun, copy = "", None, None
     try:
         with contextlib.suppress(OSError), open_file(gguf) as file:
             directory.parent.mkdir(parents=True, exist_ok=True)
             begun = Path(tempfile.mkdtemp(prefix=WRITING, dir=directory.parent))
             with (begun / gguf.name).open("xb") as out:
-                while part := file.read(1 << 20):
-                    digest.update(part)
-                    out.write(part)
+                digest = _sha256(file, out)
             copy = begun / gguf.name
-        if copy is not None and not directory.name.startswith(f"{digest.hexdigest()[:_HEX]}-"):
+        if copy is not None and not directory.name.startswith(f"{digest[:_HEX]}-"):
             raise BadFile(
                 f"{gguf} was written to while it was being read. Wait until it is complete, and start again."
             )
@@ -68,6 +66,16 @@ def copied(gguf: Path, directory: Path) -> Iterator[Path | None]:
     finally:
         if begun is not None:
             shutil.rmtree(begun, ignore_errors=True)
+
+
+def _sha256(file: BinaryIO, copy: BinaryIO | None = None) -> str:
+    """The hash of a file's content, which is written to another on the way."""
+    total = hashlib.sha256()
+    while part := file.read(1 << 20):
+        total.update(part)
+        if copy is not None:
+            copy.write(part)
+    return total.hexdigest()
 
 
 def find(directory: Path | None) -> Path | None:
