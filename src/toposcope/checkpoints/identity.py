@@ -48,15 +48,14 @@ def difference(source: TensorSource, lines: Mapping[str, str]) -> str | None:
         name, _, rows = key.partition(ROWS)
         if name not in known:
             return name
-        with source.ledger.noted() as now:
-            if rows:
-                chosen = np.array([int(row) for row in rows.split(",")], dtype=np.intp)
-                if chosen.min() < 0 or chosen.max() >= source.info(name).shape[0]:
-                    return name
-                source.read_rows(name, chosen)
-            else:
-                source.read(name)
-        if now.get(key) != line:
+        if key not in source.ledger.lines and rows:
+            chosen = np.array([int(row) for row in rows.split(",")], dtype=np.intp)
+            if chosen.min() < 0 or chosen.max() >= source.info(name).shape[0]:
+                return name
+            source.read_rows(name, chosen)
+        elif key not in source.ledger.lines:
+            source.read(name)
+        if source.ledger.lines.get(key) != line:
             return name
     return None
 
