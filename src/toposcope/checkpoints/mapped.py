@@ -1,19 +1,13 @@
-"""A file mapped into memory, read-only, with every way of failing to open it turned into a sentence."""
+"""Every way in which the system fails to read a file, turned into a sentence."""
 
 from __future__ import annotations
 
-import mmap
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
 from toposcope.errors import BadFile, NotFound
-
-Bytes = NDArray[np.uint8]
 
 
 @contextmanager
@@ -44,46 +38,3 @@ def regular_size(path: Path) -> int:
     if status.st_size == 0:
         raise BadFile(f"{path} is empty (0 bytes), and a checkpoint was expected. Download or save it again.")
     return status.st_size
-
-
-class MappedFile:
-    """The bytes of a file, mapped: slicing costs nothing until the bytes are used."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.size = regular_size(path)
-        with readable(path), path.open("rb") as file:
-            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        self._bytes: Bytes | None = np.frombuffer(self._map, dtype=np.uint8)
-        self.size = len(self._bytes)
-
-    @property
-    def bytes(self) -> Bytes:
-        if self._bytes is None:
-            raise RuntimeError(f"{self.path} was closed, then read: a bug in the caller")
-        return self._bytes
-
-    @contextmanager
-    def scattered(self, start: int, end: int) -> Iterator[None]:
-        """Say that few of these bytes will be read, here and there: the system then does not read around them."""
-        if not hasattr(self._map, "madvise"):
-            yield
-            return
-        first = start // mmap.PAGESIZE * mmap.PAGESIZE
-        self._map.madvise(mmap.MADV_RANDOM, first, end - first)
-        try:
-            yield
-        finally:
-            self._map.madvise(mmap.MADV_NORMAL, first, end - first)
-
-    def release(self, start: int, end: int) -> None:
-        """Say that these bytes were read and are not needed soon: their pages stop counting as our memory."""
-        if hasattr(self._map, "madvise"):
-            first = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
-            whole = end // mmap.PAGESIZE * mmap.PAGESIZE - first
-            if whole > 0:
-                self._map.madvise(mmap.MADV_DONTNEED, first, whole)
-
-    def close(self) -> None:
-        """Let go of the mapping; the system unmaps it once no slice is left."""
-        self._bytes = None
