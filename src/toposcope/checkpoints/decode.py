@@ -71,7 +71,7 @@ class Ledger:
 
     @contextmanager
     def noted(self) -> Iterator[dict[str, str]]:
-        """The lines of all that is read within the block, also of what was read before."""
+        """The lines of all that is read or used within the block, also of what was read before."""
         found: dict[str, str] = {}
         self._listening.append(found)
         try:

@@ -204,7 +204,7 @@ class Model:
         self.config = config
         self.tables = source.digest()  # of what was read to describe the model
         self._read_layer = read_layer
-        self._held: tuple[LayerSpec, LayerWeights] | None = None
+        self._held: tuple[LayerSpec, LayerWeights, Mapping[str, str]] | None = None
         self.layers = tuple(Layer(i, layer, self._weights_of) for i, layer in enumerate(spec.layers))
 
     def __repr__(self) -> str:
@@ -231,15 +231,13 @@ class Model:
         if self._held is not None and self._held[0] is not spec:
             self._held = None  # released before the next is read: never two layers at once
         if self._held is None:
-            self._held = (spec, self._read_layer(self.source, spec))
+            with self.source.ledger.noted() as read:
+                self._held = (spec, self._read_layer(self.source, spec), read)
+        self.source.ledger.learn(self._held[2])  # used again, though not read again
         return self._held[1]
 
-    def release(self) -> None:
-        """Let go of the layer in memory: it is read again when it is used."""
-        self._held = None
-
     def close(self) -> None:
-        self.release()
+        self._held = None
         self.source.close()
 
     def __enter__(self) -> Model:

@@ -65,8 +65,6 @@ def run(
             else:
                 measured = Beside(opened.path.name, tuple(beside_states(opened, h, chosen, tick) for h in seen))
                 body = {"beside": measured.as_dict()}
-        for number in chosen:
-            opened.layers[number].weights  # noqa: B018 - the hash is of what was read, and --verdicts reads elsewhere
         about = subject(opened)
     options = {"text": names, "tokens": tokens, "begin": begin, "layers": layers, "verdicts": verdicts}
     result = envelope("beside", body, about=about, options=options, seconds=time.perf_counter() - started)

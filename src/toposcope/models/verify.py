@@ -18,7 +18,7 @@ and stops early at growth 1e4 or after 6000 calls of the field. What theory allo
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from multiprocessing import get_context
@@ -213,17 +213,21 @@ def verify(
     else:
         # `spawn`: torch has started threads by now, and a fork of them may hang.
         with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-            for found, left in pool.map(_verify_stored, tasks):
+            for found, left, read in pool.map(_verify_stored, tasks):
+                model.source.ledger.learn(read)
                 runs += found
                 undecided += left
                 tick()
     return Verification(model.path.name, hidden.cut, hidden.count, tuple(runs), undecided)
 
 
-def _verify_stored(task: tuple[str, int, Array, Sequence[int] | None]) -> tuple[list[HeadRun], int]:
+def _verify_stored(
+    task: tuple[str, int, Array, Sequence[int] | None],
+) -> tuple[list[HeadRun], int, Mapping[str, str]]:
+    """The same for a layer of a checkpoint, with the lines of the tensors that were read."""
     path, number, x_ND, heads = task
     with load(Path(path)) as model:
-        return verify_layer(model, number, x_ND, heads)
+        return *verify_layer(model, number, x_ND, heads), dict(model.source.ledger.lines)
 
 
 def verify_layer(

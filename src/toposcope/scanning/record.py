@@ -37,7 +37,6 @@ def layer_entry(
     model: Model, number: int, asked: Asked, moment: Moment, drawn: Mapping[str, str], pool: Executor
 ) -> tuple[Entry, Factored | None]:
     """A layer's record with the lines of all that it was made from; `drawn` are those of the tokens' moment."""
-    model.release()  # what is in memory already would not be noted
     with model.source.ledger.noted() as read:
         record, factors = layer_record(model, number, asked, moment, pool)
     return {"layer": number, "record": record, "read": {**drawn, **read}}, factors
