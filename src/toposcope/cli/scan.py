@@ -128,7 +128,7 @@ def run(
                     factors = local.run(opened, todo, asked, keep, threads=jobs or cores())
             found = put_together(opened, chosen, entries, asked, factors)
         about = {**subject(opened), "sha256": found.sha256}
-        findings = _checked(opened, about) if html else []
+        findings = _checked(opened) if html else []
         estimate = {"estimate": _estimate(opened, sample, found.heads)} if sample else {}
     result = envelope(
         "scan",
@@ -194,14 +194,14 @@ def _estimate(opened: Model, sample: Sample, rows: list[dict[str, Any]]) -> dict
     return estimates(sample, sizes, verdicts)
 
 
-def _checked(opened: Model, about: dict[str, Any]) -> list[dict[str, Any]]:
+def _checked(opened: Model) -> list[dict[str, Any]]:
     """The findings of `check`, which stand on top of a report."""
     from toposcope.check import check_model
-    from toposcope.results import envelope
+    from toposcope.results import envelope, subject
 
     started = time.perf_counter()
     body = check_model(opened).as_dict()
-    return [envelope("check", body, about=about, options={}, seconds=time.perf_counter() - started)]
+    return [envelope("check", body, about=subject(opened), options={}, seconds=time.perf_counter() - started)]
 
 
 def _flat(row: dict[str, Any]) -> dict[str, Any]:

@@ -11,12 +11,14 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Self
 
+from toposcope.encodings.kinds import kind_origins
 from toposcope.errors import BadValue, MissingExtra, did_you_mean
 from toposcope.lab.mix import parse_mix
 from toposcope.lab.profiles import Profile, find_profile
 from toposcope.lab.quirks import Quirks
 from toposcope.lab.settings import from_settings
-from toposcope.lab.tasks import Task, find
+from toposcope.lab.tasks import Task, find, task_origins
+from toposcope.plugins import BUILT_IN
 
 if TYPE_CHECKING:
     from toposcope.lab.model import ModelConfig
@@ -149,9 +151,17 @@ class RunConfig:
             "quirks": sorted(self.switches.names()),
             "causal": self.causal,
             "probes": self.probes,
+            **self._brought_by(),
             **self.settings,
         }
         return json.dumps(told, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+    def _brought_by(self) -> dict[str, Any]:
+        """The packages, with their versions, whose task or encoding this run is of; empty where all is our own."""
+        kinds = kind_origins()
+        named = [kinds.get(item.spec.kind.name, BUILT_IN) for item in parse_mix(self.encoding).items]
+        others = sorted({task_origins().get(self.task, BUILT_IN), *named} - {BUILT_IN})
+        return {"plugins": others} if others else {}
 
     def key(self) -> str:
         """The first 16 hex digits of the canonical form's sha256: the name of this run."""

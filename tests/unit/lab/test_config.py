@@ -43,6 +43,16 @@ def test_the_key_is_the_hash_of_the_canonical_form() -> None:
     assert PLAIN.key() == hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
+@pytest.mark.parametrize("whose", ["task_origins", "kind_origins"])
+def test_another_version_of_a_plug_in_is_another_run(monkeypatch: pytest.MonkeyPatch, whose: str) -> None:
+    keys = {PLAIN.key()}
+    for version in ("1.0", "1.1"):
+        brought = {"distance": f"waves {version}", "rope": f"waves {version}"}
+        monkeypatch.setattr(f"toposcope.lab.config.{whose}", lambda brought=brought: brought)
+        keys.add(PLAIN.key())
+    assert len(keys) == 3
+
+
 def test_equal_runs_have_equal_keys_and_different_ones_different() -> None:
     assert RunConfig("distance", "rotary").key() == PLAIN.key()
     assert replace(PLAIN, steps=400, width=64).key() == PLAIN.key()
