@@ -16,8 +16,10 @@ from toposcope.checkpoints import installed
 from toposcope.checkpoints.installed import read_text as read_text
 from toposcope.checkpoints.locate import require_sound_files
 from toposcope.errors import BadConfig, BadFile, MissingExtra, NotFound, ToposcopeError, did_you_mean
+from toposcope.memory import available
 from toposcope.models.smiles import is_smiles, smiles_tokenizer
 
+MEMORY_SHARE = 0.25  # of what is free that may be taken twice to read a model rather than map it
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.txt", "vocab.json", "spiece.model")
 
 
@@ -105,6 +107,7 @@ class _Place:
 
     directory: Path
     gguf: str | None
+    ours: bool = False  # a copy in the cache, which nobody else writes to
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -137,7 +140,7 @@ def _converted(place: _Place) -> _Place:
         with gguf_cache.copied(place.directory / str(place.gguf), directory) as file:
             if file is None:
                 return place
-            copy = _Place(file.parent, file.name)
+            copy = _Place(file.parent, file.name, ours=True)
             tokenizer, model = _tokenizer(copy), _model(copy, True, "eager")
 
         def save(to: Path) -> None:
@@ -153,7 +156,7 @@ def _converted(place: _Place) -> _Place:
 
         gguf_cache.keep(directory, save)
     found = gguf_cache.find(directory)
-    return place if found is None else _Place(found, None)
+    return place if found is None else _Place(found, None, ours=True)
 
 
 def _untied(model: Any) -> dict[str, Any]:
@@ -175,7 +178,9 @@ def _model(place: _Place, head: bool, attention: str) -> Any:
         raise NotFound(f"{place.directory} holds no config.json, without which transformers cannot run the model.")
     try:
         built = _auto_class(place, head)
-        given = {"dtype": torch.float32, "attn_implementation": attention, **_unmapped(place)}
+        given = {"dtype": torch.float32, "attn_implementation": attention}
+        if not place.ours:
+            given |= _unmapped(place)
         model = built.from_pretrained(**place.arguments, **given)
     except (OSError, RuntimeError, SafetensorError) as error:
         raise BadFile(f"transformers cannot read the weights in {place.directory} ({_brief(error)}).") from error
@@ -184,16 +189,22 @@ def _model(place: _Place, head: bool, attention: str) -> Any:
             f"transformers cannot build the model of {place.directory} ({_brief(error)}). "
             "It must be a model that AutoModel knows."
         ) from error
-    _take_over(model)
+    if not place.ours:
+        _take_over(model)
     return model.eval()
 
 
 def _unmapped(place: _Place) -> dict[str, Any]:
-    """Have transformers read files rather than map them: a mapped file that is cut short ends the process."""
+    """Have transformers read files rather than map them: a mapped file that is cut short ends the process.
+
+    It then holds them twice while it loads, so models that are large beside the memory are mapped for that time.
+    """
     from transformers import PreTrainedModel
 
-    known = inspect.signature(PreTrainedModel.from_pretrained).parameters
-    return {"disable_mmap": True} if place.gguf is None and "disable_mmap" in known else {}
+    known, free = inspect.signature(PreTrainedModel.from_pretrained).parameters, available()
+    size = sum(file.stat().st_size for file in place.directory.glob("*.safetensors"))
+    small = free is None or 2 * size <= MEMORY_SHARE * free
+    return {"disable_mmap": True} if "disable_mmap" in known and place.gguf is None and small else {}
 
 
 def _take_over(model: Any) -> None:
