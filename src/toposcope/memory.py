@@ -11,8 +11,9 @@ _ROOT = Path("/")
 
 
 def available(root: Path = _ROOT) -> int | None:
-    """The bytes a process may still take, where the system says so (Linux): of the machine and of its cgroup."""
-    known = [each for each in (_machine(root), *_cgroups(root)) if each is not None]
+    """The bytes this process may still take, where the system says so (Linux): of the machine, of its control groups,
+    and under its own limit of addresses (ulimit -v)."""
+    known = [each for each in (_machine(root), *_cgroups(root), _addresses(root)) if each is not None]
     return min(known, default=None)
 
 
@@ -56,6 +57,18 @@ def _cgroups(root: Path) -> list[int | None]:
                 break
             group = group.parent
     return left
+
+
+def _addresses(root: Path) -> int | None:
+    """What the limit of this process's address space leaves."""
+    try:
+        import resource  # not on Windows
+
+        most = resource.getrlimit(resource.RLIMIT_AS)[0]
+        taken = resource.getpagesize() * int((root / "proc/self/statm").read_text(encoding="ascii").split()[0])
+    except (ImportError, OSError, ValueError):
+        return None
+    return None if most == resource.RLIM_INFINITY else max(0, most - taken)
 
 
 def _left(group: Path, limit: str, used: str) -> int | None:

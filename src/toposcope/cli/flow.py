@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from toposcope.cli.common import FamilyOption, FigureOption, HeadsOption, HtmlOption, JsonOption, console
+from toposcope.cli.common import FamilyOption, FigureOption, HeadsOption, HtmlOption, JsonOption, console, safe
 from toposcope.cli.flow_words import print_one, print_side_by_side
+from toposcope.printable import LONGEST_TEXT
 
 if TYPE_CHECKING:
     from toposcope.checkpoints.view import Model
@@ -197,7 +198,7 @@ def run(
         screen = console()
         for line in title.splitlines():
             told = textwrap.fill(line, 80, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
-            screen.print(f"[bold]{told}[/bold]", soft_wrap=True)
+            screen.print(f"[bold]{safe(told, LONGEST_TEXT)}[/bold]", soft_wrap=True)
         if compare:
             print_side_by_side(screen, wanted, [(result, verdict, word) for _, result, verdict, word in found])
         else:
@@ -415,7 +416,12 @@ def _clock(flows: int) -> Iterator[Callable[[float], None]]:
         return
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=console(to_stderr=True), transient=True) as bar:
         task = bar.add_task("flowing", total=flows)
         yield lambda done: bar.update(task, completed=done)

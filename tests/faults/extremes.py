@@ -1,0 +1,229 @@
+"""Extreme numbers and words for every option of every command: an answer or a sentence, within memory and time.
+
+    python -m tests.faults.extremes            # all cases
+    python -m tests.faults.extremes --only flow --show
+
+Each case runs in a forked process that may use a limited amount of memory more than it begins with and a limited
+processor time. Bad is: a traceback, exit code 3, being killed, memory or time used up.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import os
+import random
+import resource
+import signal
+import sys
+import tempfile
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tests.unit.tiny import write_llama
+
+MEMORY = 3 << 30  # bytes beyond what the process began with
+SECONDS = 20  # of processor time
+NUMBERS = (
+    "-1", "0", "1", "2", "3", "10000000", "1000000000000", "9" * 25, "nan", "inf", "-inf", "1e308", "1e-320", "", "9" * 400,
+    "4" * 5000, "x" * 20000, "\u0663", "\u202e7", "[/bold]", "\x1b[2J", "%s", "{0}", "0-99999999999", "1,,2",
+)  # fmt: skip
+SPECS = (
+    "learned:length=1000000000", "random:length=1000000000000", "rope:base=1e308", "rope:base=1.0000001", "xpos:gamma=1e308",
+    "rope:factor=1e300,scaling=dynamic", "rope:scaling=yarn,factor=1e300", "rope:scaling=linear,factor=1e308",
+    "rope:scaling=ntk,factor=1e300", "rope:scaling=llama3,factor=1e300", "rope:rotary_dim=10000000", "t5:buckets=1000000000",
+    "t5:max_distance=1000000000000000000000", "alibi:max_bias=1e308", "alibi:scale=1e308", "kerple:r1=1e308", "kerple:r2=1e308",
+    "kerple-power:r2=2,r1=1e308", "fire:hidden=1000000000", "fire:c=1e308", "fire:threshold=1e-320", "sinusoidal:base=1e308",
+    "sinusoidal:scale=1e308", "sinusoidal:offset=1000000000000000000000", "sinusoidal:denominator=1e-320", "xpos:scale_base=1e-320",
+    "rope:channel_offset=1000000000", "mla:rope_dim=1000000000", "cope:positions=1000000000000", "pope:base=1e308", "learned:std=1e308",
+    "learned:seed=99999999999999999999999999", "random:std=inf", "rope:base=" + "9" * 400, "rope:base=nan", "alibi:slopes=1e308",
+    "rope:scaling=longrope,factor=1e300,short_factor=1e-320,long_factor=1e308", "rope:original_context=" + "9" * 30 + ",scaling=yarn",
+    "rope:scaling=dynamic,factor=1e300,original_context=1", "none:x=1", "rope:" + "a" * 5000, "\x1b]0;x\x07", "[/bold]",
+)  # fmt: skip
+CONFIGS: tuple[dict[str, Any], ...] = (
+    {"head_dim": 2**24}, {"head_dim": 2**40}, {"head_dim": 1}, {"head_dim": -4}, {"num_hidden_layers": 10**12}, {"num_hidden_layers": 7},
+    {"num_attention_heads": 10**12}, {"num_attention_heads": 2**24}, {"num_key_value_heads": 10**12}, {"hidden_size": 10**12},
+    {"max_position_embeddings": 10**12}, {"max_position_embeddings": 10**30}, {"max_position_embeddings": 1}, {"rope_theta": 1e308},
+    {"rope_theta": 10**400}, {"rope_theta": 1e-320}, {"rope_theta": -1.0}, {"vocab_size": 10**15}, {"rms_norm_eps": 1e308},
+    {"rms_norm_eps": -1}, {"rope_scaling": {"rope_type": "dynamic", "factor": 1e300}},
+    {"rope_scaling": {"rope_type": "yarn", "factor": 1e300}}, {"rope_scaling": {"rope_type": "linear", "factor": 1e308}},
+    {"rope_scaling": {"rope_type": "yarn", "factor": 4, "beta_fast": 1e308, "beta_slow": 1e-320}},
+    {"rope_scaling": {"rope_type": "llama3", "factor": 1e308, "low_freq_factor": 1, "high_freq_factor": 1}},
+    {"rope_scaling": {"rope_type": "longrope", "short_factor": [1e308, 1e-320], "long_factor": [1e308, 1e-320]}},
+    {"partial_rotary_factor": 1e-320}, {"sliding_window": 10**30}, {"sliding_window": -5}, {"attention_multiplier": 1e308},
+    {"model_type": "x" * 20_000_000}, {"model_type": "\x1b[2J[/bold]"}, {"query_pre_attn_scalar": 1e-320}, {"attn_logit_softcapping": 1e308},
+)  # fmt: skip
+WEIGHTS = (3e38, 1e-45, 0.0, 1e19)
+
+
+@dataclass(frozen=True)
+class Case:
+    arguments: tuple[str, ...]
+    name: str
+
+
+class Ground:
+    """The models and arrays that the cases are about, made once."""
+
+    def __init__(self, scratch: Path) -> None:
+        self.scratch = scratch
+        self.model = str(write_llama(scratch / "model"))
+        self.configs = [self._changed(i, change) for i, change in enumerate(CONFIGS)]
+        self.weights = [self._scaled(i, size) for i, size in enumerate(WEIGHTS)]
+        self.arrays = []
+        for i, size in enumerate((1e300, 1e-300, 1e154, 0.0)):
+            path = scratch / f"v{i}.npy"
+            np.save(path, size * np.random.default_rng(i).standard_normal((3, 3)))
+            self.arrays.append(str(path))
+        self.one = str(scratch / "one.npy")
+        np.save(self.one, np.eye(3))
+
+    def _changed(self, i: int, change: dict[str, Any]) -> str:
+        where = write_llama(self.scratch / f"config{i}")
+        config = json.loads((where / "config.json").read_text())
+        (where / "config.json").write_text(json.dumps({**config, **change}))
+        return str(where)
+
+    def _scaled(self, i: int, size: float) -> str:
+        from safetensors.numpy import load_file, save_file
+
+        where = write_llama(self.scratch / f"weights{i}")
+        file = where / "model.safetensors"
+        made = {
+            name: np.full_like(value, size) * np.sign(value).astype(np.float32) if "proj" in name else value
+            for name, value in load_file(file).items()
+        }
+        save_file(made, file)
+        return str(where)
+
+
+def cases(ground: Ground) -> Iterator[Case]:
+    model, one = ground.model, ground.one
+
+    def each(base: Sequence[str], option: str, values: Sequence[str] = NUMBERS) -> Iterator[Case]:
+        for value in values:
+            said = value if len(value) < 40 else f"{value[:20]}.. ({len(value)})"
+            yield Case((*base, f"{option}={value}"), f"{' '.join(base)} {option}={said}".replace(str(ground.scratch), ""))
+
+    flow = ("flow", "--preset=collapse", "--horizon=1")
+    for option in ("--n", "--seed", "--add-diagonal", "--growth-cap", "--max-evaluations", "--rtol"):
+        yield from each(flow, option)
+    yield from each(("flow", "--preset=collapse"), "--horizon")
+    yield from each(flow, "--encoding", SPECS)
+    for array in ground.arrays:
+        for extra in ((), ("--encoding=rope:rotary_dim=2",), ("--no-causal",), ("--add-diagonal=1e300",)):
+            yield Case(("flow", f"--W={one}", f"--V={array}", *extra), f"flow V {array[-6:]} {extra}")
+            yield Case(("flow", f"--W={array}", f"--V={one}", *extra), f"flow W {array[-6:]} {extra}")
+        yield Case(("flow", f"--W={array}", f"--V={array}"), f"flow W V {array[-6:]}")
+        yield Case(("flow", f"--W={one}", f"--V={one}", f"--start={array}"), f"flow start {array[-6:]}")
+    head = ("flow", model, "--head=0.0", "--horizon=0.5")
+    for option in ("--head", "--layer", "--token-ids", "--n"):
+        yield from each(("flow", model, "--horizon=0.5"), option)
+    yield from each(head, "--encoding", SPECS)
+    for spec in ("rope", "alibi", "t5", "kerple", "fire", "sinusoidal", "learned", "random", "xpos", "mla", "none"):
+        for option in ("--context", "--head-dim", "--heads", "--width"):
+            yield from each(("spectrum", spec), option)
+    for spec in SPECS:
+        yield from each(("spectrum",), spec, ()) or ()
+        yield Case(("spectrum", spec, "--context=64"), f"spectrum {spec[:60]!r}")
+    yield from each(("spectrum", "rope"), "--offsets")
+    for option in ("--layers", "--heads", "--seed", "--context", "--what-if"):
+        yield from each(("scan", model), option, SPECS if option == "--what-if" else NUMBERS)
+    yield from each(("inspect", model), "--layers")
+    yield from each(("check", model), "--heads")
+    yield from each(("compare", model, model), "--layers")
+    for i, changed in enumerate(ground.configs):
+        what = str(CONFIGS[i])[:60]
+        for command in ("check", "inspect", "scan"):
+            yield Case((command, changed), f"{command} {what}")
+        yield Case(("scan", changed, "--what-if=alibi", "--null"), f"scan --what-if {what}")
+        yield Case(("flow", changed, "--head=0.0", "--horizon=0.5"), f"flow {what}")
+        yield Case(("compare", changed, model), f"compare {what}")
+    for size, weights in zip(WEIGHTS, ground.weights, strict=True):
+        for command in ("check", "inspect", "scan"):
+            yield Case((command, weights), f"{command} weights {size}")
+        yield Case(("scan", weights, "--what-if=none", "--null", "--layer-sums"), f"scan --null weights {size}")
+        for part in ("--head=0.0", "--layer=0", "--stack"):
+            yield Case(("flow", weights, part, "--horizon=0.5"), f"flow {part} weights {size}")
+        yield Case(("compare", weights, model), f"compare weights {size}")
+    train = ("train", "--task=distance", "--profile=tiny", f"--store={ground.scratch / 'store'}")
+    for option in ("--seed", "--threads"):
+        yield from each(train, option, tuple(value for value in NUMBERS if value not in ("1", "2", "3", "0")))
+    yield from each(train, "--encoding", SPECS)
+    for setting in ("steps", "layers", "heads", "width", "batch", "length", "rate"):
+        yield from each((*train, "--encoding=rope"), f"--set={setting}")
+
+
+def run(case: Case) -> str | None:
+    """What is bad about a case, or None."""
+    with tempfile.TemporaryFile("w+", errors="backslashreplace") as said:
+        child = os.fork()
+        if child == 0:
+            code = 70
+            try:
+                taken = resource.getpagesize() * int(Path("/proc/self/statm").read_text().split()[0])
+                resource.setrlimit(resource.RLIMIT_AS, (taken + MEMORY, taken + MEMORY))
+                resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS + 1))
+                code = _call(case, said)
+            except BaseException:  # noqa: BLE001 whatever it is, it is the answer
+                said.write(traceback.format_exc()[-3000:])
+            finally:
+                said.flush()
+                os._exit(code)
+        _, status, used = os.wait4(child, 0)
+        said.seek(0)
+        words = said.read()
+        if os.WIFSIGNALED(status):
+            return f"killed by {signal.Signals(os.WTERMSIG(status)).name} after {used.ru_utime:.0f} s"
+        code = os.WEXITSTATUS(status)
+        if code in (0, 1, 2) and "Traceback" not in words and "Warning" not in words and used.ru_utime < SECONDS / 2:
+            return None
+        return f"code {code}, {used.ru_utime:.0f} s: {words[-1500:]}"
+
+
+def _call(case: Case, said: Any) -> int:
+    from toposcope.cli import main
+
+    os.environ["TOPOSCOPE_TRACEBACK"] = "1"
+    out = io.StringIO()
+    try:
+        with redirect_stdout(out), redirect_stderr(said):
+            main(case.arguments)
+    except SystemExit as end:
+        return int(end.code or 0)
+    return 0
+
+
+def main_(arguments: Sequence[str] | None = None) -> int:
+    given = argparse.ArgumentParser()
+    given.add_argument("--only", default="")
+    given.add_argument("--show", action="store_true")
+    given.add_argument("--sample", type=int, default=0)
+    asked = given.parse_args(arguments)
+    import toposcope.cli
+    import toposcope.dynamics.run
+    import toposcope.spectra  # noqa: F401 loaded once, before the forks
+
+    with tempfile.TemporaryDirectory() as scratch:
+        chosen = [case for case in cases(Ground(Path(scratch))) if asked.only in case.name]
+        if asked.sample:
+            chosen = random.Random(0).sample(chosen, min(asked.sample, len(chosen)))
+        bad = 0
+        for case in chosen:
+            wrong = run(case)
+            if wrong:
+                bad += 1
+                print(f"BAD {case.name[:150]!r}\n   {wrong if asked.show else wrong[-300:]}", flush=True)
+    print(f"{len(chosen)} cases, {bad} bad")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main_())
