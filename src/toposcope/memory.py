@@ -7,6 +7,7 @@ from pathlib import Path
 from toposcope.errors import BadValue
 
 GIGABYTE = 1e9
+UNNOTICED = 1 << 26  # bytes: less is not worth asking the system about
 _ROOT = Path("/")
 
 
@@ -19,11 +20,13 @@ def available(root: Path = _ROOT) -> int | None:
 
 def foresee(needed: float, what: str, advice: str) -> None:
     """Complain where so many bytes are not there."""
+    if needed < UNNOTICED:
+        return
     there = available()
     if there is not None and needed > there:
+        gigabytes = min(needed, 1e30) / GIGABYTE
         raise BadValue(
-            f"{what} would take about {needed / GIGABYTE:,.1f} GB of memory, and {there / GIGABYTE:.1f} GB are free. "
-            f"{advice}"
+            f"{what} would take about {gigabytes:,.1f} GB of memory, and {there / GIGABYTE:.1f} GB are free. {advice}"
         )
 
 

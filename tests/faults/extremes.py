@@ -131,7 +131,6 @@ def cases(ground: Ground) -> Iterator[Case]:
         for option in ("--context", "--head-dim", "--heads", "--width"):
             yield from each(("spectrum", spec), option)
     for spec in SPECS:
-        yield from each(("spectrum",), spec, ()) or ()
         yield Case(("spectrum", spec, "--context=64"), f"spectrum {spec[:60]!r}")
     yield from each(("spectrum", "rope"), "--offsets")
     for option in ("--layers", "--heads", "--seed", "--context", "--what-if"):
@@ -153,12 +152,6 @@ def cases(ground: Ground) -> Iterator[Case]:
         for part in ("--head=0.0", "--layer=0", "--stack"):
             yield Case(("flow", weights, part, "--horizon=0.5"), f"flow {part} weights {size}")
         yield Case(("compare", weights, model), f"compare weights {size}")
-    train = ("train", "--task=distance", "--profile=tiny", f"--store={ground.scratch / 'store'}")
-    for option in ("--seed", "--threads"):
-        yield from each(train, option, tuple(value for value in NUMBERS if value not in ("1", "2", "3", "0")))
-    yield from each(train, "--encoding", SPECS)
-    for setting in ("steps", "layers", "heads", "width", "batch", "length", "rate"):
-        yield from each((*train, "--encoding=rope"), f"--set={setting}")
 
 
 def run(case: Case) -> str | None:

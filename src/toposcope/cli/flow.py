@@ -14,7 +14,7 @@ import typer
 
 from toposcope.cli.common import FamilyOption, FigureOption, HeadsOption, HtmlOption, JsonOption, console, safe
 from toposcope.cli.flow_words import print_one, print_side_by_side
-from toposcope.printable import LONGEST_TEXT
+from toposcope.printable import LONGEST_TEXT, printable
 
 if TYPE_CHECKING:
     from toposcope.checkpoints.view import Model
@@ -54,7 +54,7 @@ def run(
     n: Annotated[
         int | None, typer.Option("--n", "--tokens", metavar="N", help="How many tokens (default 32).")
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", help="Seed of every random choice.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of every random choice.")] = 0,
     encoding: Annotated[
         str | None,
         typer.Option("--encoding", metavar="SPEC", help="Encode position so (default: as the model does)."),
@@ -244,15 +244,19 @@ def _checked_names(plot: str | None, movie: str | None, out: str | None, compare
 
 def _tau(text: str | None) -> float | str:
     from toposcope.errors import BadValue
+    from toposcope.ranges import computable
 
     if text is None:
         return 0.0
     if text.strip().lower() == "auto":
         return "auto"
     try:
-        return float(text)
+        tau = float(text)
     except ValueError as error:
-        raise BadValue(f"--add-diagonal takes a number or 'auto', got '{text}'.") from error
+        raise BadValue(f"--add-diagonal takes a number or 'auto', got '{printable(text, 80)}'.") from error
+    if not computable(tau):
+        raise BadValue(f"--add-diagonal {tau:g} is too large or too small a number to compute with.")
+    return tau
 
 
 def _model_tokens(

@@ -28,6 +28,7 @@ from toposcope.dynamics.rotation import turned
 from toposcope.dynamics.run import GROWTH_CAP, SAMPLES, Piece, Problem, run
 from toposcope.encodings import NONE, Encoding, EncodingSpec, Rotary, Sizes, parse
 from toposcope.errors import BadEncoding, BadValue
+from toposcope.ranges import LARGEST, SMALLEST, computable
 
 Array = NDArray[np.float64]
 Absolute = Literal["input", "reinject", "logits"]
@@ -203,6 +204,11 @@ def square(matrix: ArrayLike, name: str) -> Array:
         raise BadValue(f"{name} has shape {array.shape}; expected a square matrix.")
     if not np.isfinite(array).all():
         raise BadValue(f"{name} holds NaN or infinity; a flow of it would be meaningless.")
+    if not computable(float(np.abs(array).max())):
+        raise BadValue(
+            f"the largest entry of {name} is {np.abs(array).max():.3g}; expected one between {SMALLEST:g} and "
+            f"{LARGEST:g}. Rescale it: V only sets the clock, W the size of the tokens."
+        )
     return array
 
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from toposcope.encodings.record import Array, Encoding, InputTable
 from toposcope.encodings.words import short, stated
 from toposcope.errors import BadEncoding, BadValue
+from toposcope.memory import foresee
 
 Layout = Literal["interleaved", "half"]
 
@@ -123,6 +124,7 @@ def _drawn(width: int, length: int, std: float, seed: int) -> Array:
         raise BadEncoding(f"a table of position vectors needs positions and width, got {length} x {width}.")
     if not (math.isfinite(std) and std >= 0):
         raise BadEncoding(f"std must not be negative, got {std}.")
+    foresee(16 * length * width, f"a table of {length:,} position vectors", "Give it a smaller length.")
     return std * np.random.default_rng(seed).standard_normal((length, width))
 
 

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from toposcope.errors import BadEncoding, BadValue
+from toposcope.memory import foresee
 
 Array = NDArray[np.float64]
 Pairing = Literal["half", "interleaved"]
@@ -42,6 +43,7 @@ class InputTable:
                 f"position {int(at_N.max() if at_N.max() >= self.length else at_N.min())} has no vector: "
                 f"the table holds positions 0 to {self.length - 1}. Use a shorter context."
             )
+        foresee(32 * at_N.size * self.width, f"{at_N.size:,} position vectors", "Use a shorter context.")
         return self.vectors_at(at_N)
 
 
@@ -90,6 +92,8 @@ class Rotary:
         if vectors_NR.shape[-1] != self.head_dim:
             raise BadValue(f"vectors of width {vectors_NR.shape[-1]} given to a rotation of width {self.head_dim}.")
         at_N = np.atleast_1d(np.asarray(positions, dtype=np.float64))
+        taken = 24 * max(vectors_NR.size, at_N.size * self.head_dim)
+        foresee(taken, f"rotating {at_N.size:,} vectors of width {self.head_dim:,}", "Use fewer positions.")
         angle_NF = at_N[:, None] * self.frequencies(context)
         size_NF = np.full_like(angle_NF, self.attention_factor)
         if self.decay_F is not None:
@@ -122,6 +126,8 @@ class LogitBias:
         """b_HNM for the given positions."""
         query_N = np.atleast_1d(np.asarray(query_positions, dtype=np.float64))
         key_M = np.atleast_1d(np.asarray(key_positions, dtype=np.float64))
+        taken = 32 * self.heads * query_N.size * key_M.size
+        foresee(taken, f"a bias of {query_N.size:,} x {key_M.size:,} positions", "Use fewer positions.")
         return self.bias_at(query_N, key_M)
 
     def by_offset(self, offsets: ArrayLike) -> Array:
@@ -129,6 +135,7 @@ class LogitBias:
         if not self.toeplitz:
             raise BadValue("this bias depends on both positions, not on their difference alone; use table().")
         offset_T = np.atleast_1d(np.asarray(offsets, dtype=np.float64))
+        foresee(32 * self.heads * offset_T.size, f"a bias at {offset_T.size:,} offsets", "Use fewer of them.")
         return self.bias_at(np.zeros(1), -offset_T)[:, 0, :]
 
 
