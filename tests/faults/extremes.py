@@ -154,6 +154,13 @@ def cases(ground: Ground) -> Iterator[Case]:
         yield Case(("compare", weights, model), f"compare weights {size}")
 
 
+def warm_up(ground: Ground) -> None:
+    """Import what the commands import, once, before the forks."""
+    for words in (("scan", ground.model), ("flow", "--preset=c1"), ("spectrum", "rope", "--context=32"),
+                  ("check", ground.model), ("inspect", ground.model), ("compare", ground.model, ground.model)):  # fmt: skip
+        assert _call(Case(words, ""), sys.stderr) == 0, words
+
+
 def run(case: Case) -> str | None:
     """What is bad about a case, or None."""
     with tempfile.TemporaryFile("w+", errors="backslashreplace") as said:
@@ -200,12 +207,10 @@ def main_(arguments: Sequence[str] | None = None) -> int:
     given.add_argument("--show", action="store_true")
     given.add_argument("--sample", type=int, default=0)
     asked = given.parse_args(arguments)
-    import toposcope.cli
-    import toposcope.dynamics.run
-    import toposcope.spectra  # noqa: F401 loaded once, before the forks
-
     with tempfile.TemporaryDirectory() as scratch:
-        chosen = [case for case in cases(Ground(Path(scratch))) if asked.only in case.name]
+        ground = Ground(Path(scratch))
+        warm_up(ground)
+        chosen = [case for case in cases(ground) if asked.only in case.name]
         if asked.sample:
             chosen = random.Random(0).sample(chosen, min(asked.sample, len(chosen)))
         bad = 0

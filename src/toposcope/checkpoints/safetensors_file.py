@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from toposcope.checkpoints.decode import SMALL_FLOATS, Ledger, decode, element_count, sound_name
 from toposcope.checkpoints.mapped import MappedFile
-from toposcope.checkpoints.source import Rows, Stored, TensorInfo
+from toposcope.checkpoints.source import ByName, Rows, Stored, TensorInfo
 from toposcope.errors import BadFile
 
 HEADER_LIMIT = 100_000_000  # bytes; the limit of the reference implementation
@@ -90,7 +90,8 @@ class SafetensorsFile:
         self.path = shown or path  # what the user pointed at, which may be the directory
         self._file = MappedFile(path)
         self.ledger = Ledger()
-        self._entries, self.metadata = _read_header(self._file)
+        entries, self.metadata = _read_header(self._file)
+        self._entries = ByName(entries, self._file.path)
 
     def names(self) -> Collection[str]:
         return self._entries.keys()

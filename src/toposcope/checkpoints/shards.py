@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from toposcope.checkpoints.config import read_json
 from toposcope.checkpoints.decode import Ledger
-from toposcope.checkpoints.source import Rows, Stored, TensorInfo, TensorSource
+from toposcope.checkpoints.source import ByName, Rows, Stored, TensorInfo, TensorSource
 from toposcope.errors import BadFile, NotFound
 
 INDEX_LIMIT = 100_000_000  # bytes
@@ -36,7 +36,7 @@ class ShardedSource:
         self._listing = listing
         self.format = form
         self.metadata = metadata
-        self._where = dict(where)
+        self._where = ByName(where, path)
         self._opener = opener
         self._opened: dict[Path, FileSource] = dict(opened or {})
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from toposcope.checkpoints.decode import SMALL_FLOATS, Ledger, decode, sound_name
 from toposcope.checkpoints.mapped import readable, regular_size
-from toposcope.checkpoints.source import Rows, Stored, TensorInfo
+from toposcope.checkpoints.source import ByName, Rows, Stored, TensorInfo
 from toposcope.errors import BadFile, MissingExtra, RefusedPickle
 
 # Where training scripts put the state dict, in the order in which they are looked for.
@@ -72,8 +72,8 @@ class TorchFile:
                 "Save the model with torch.save(model.state_dict(), FILE)."
             )
         tensors, self.metadata = _unwrap(path, loaded)
-        self._tensors = _plain_names(tensors)
-        self._infos = {name: _info(path, name, tensor, size) for name, tensor in self._tensors.items()}
+        self._tensors = ByName(_plain_names(tensors), path)
+        self._infos = ByName({name: _info(path, name, tensor, size) for name, tensor in self._tensors.items()}, path)
 
     def names(self) -> Collection[str]:
         return self._infos.keys()
@@ -99,7 +99,7 @@ class TorchFile:
         return self.ledger.digest()
 
     def close(self) -> None:
-        self._tensors = {}
+        self._tensors.clear()
 
 
 def _load(path: Path, size: int) -> Any:

@@ -63,8 +63,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         except Exception as error:
             if os.environ.get(TRACEBACK):
                 raise
-            sys.stderr.write(_last_resort(error))
-            raise SystemExit(3) from None
+            code, words = _last_resort(error)
+            sys.stderr.write(words)
+            raise SystemExit(code) from None
 
 
 @contextmanager
@@ -80,21 +81,26 @@ def _mouths() -> Iterator[None]:
         sys.stdout, sys.stderr = before
 
 
-def _last_resort(error: Exception) -> str:
-    """What cannot be the user's fault, or was not foreseen, in a paragraph: what, where, what to do."""
+def _last_resort(error: Exception) -> tuple[int, str]:
+    """The exit code and a paragraph for what was not foreseen: what, where, what to do."""
     import traceback
     from pathlib import Path
+
+    from toposcope.plugins import at_fault
 
     ours = [each for each in traceback.extract_tb(error.__traceback__) if "toposcope" in each.filename]
     where = f" ({Path(ours[-1].filename).name}, line {ours[-1].lineno})" if ours else ""
     words = f"{type(error).__name__}: {error}{where}"
+    package = at_fault(error)
+    if package is not None:
+        return 2, f"toposcope: the plug-in of {package} failed: {words}.\n  Its authors can mend it; we cannot.\n"
     if isinstance(error, MemoryError):
         cause = "the memory of this machine does not suffice, which should have been foreseen"
     elif isinstance(error, ArithmeticError) or type(error).__name__ == "LinAlgError":
         cause = "numbers here are too large or too small to compute with, which should have been noticed earlier"
     else:
         cause = "this is a bug in Toposcope"
-    return f"toposcope: {cause}: {words}.\n  Please report it, with the command and what {TRACEBACK}=1 adds.\n"
+    return 3, f"toposcope: {cause}: {words}.\n  Please report it with the command; {TRACEBACK}=1 shows more.\n"
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from toposcope.encodings.record import Array, Encoding, InputTable
 from toposcope.encodings.words import short, stated
 from toposcope.errors import BadEncoding, BadValue
 from toposcope.memory import foresee
+from toposcope.ranges import computable
 
 Layout = Literal["interleaved", "half"]
 
@@ -116,6 +117,8 @@ def _rows(table_ND: NDArray[Any]) -> NDArray[Any]:
     rows = np.asarray(table_ND)
     if rows.ndim != 2:
         raise BadEncoding(f"a table of position vectors has the shape (positions, width), got {rows.shape}.")
+    if rows.size and not computable(float(np.abs(rows).max())):
+        raise BadEncoding(f"a position vector holds {np.abs(rows).max():.3g}; that cannot be computed with.")
     return rows
 
 

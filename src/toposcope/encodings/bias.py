@@ -16,6 +16,7 @@ from toposcope.encodings.record import Array, Encoding, LogitBias
 from toposcope.encodings.words import short, stated
 from toposcope.errors import BadEncoding
 from toposcope.memory import foresee
+from toposcope.ranges import computable
 
 Precision = Literal["float64", "float32", "bfloat16"]
 
@@ -57,6 +58,8 @@ def t5(table_BH: NDArray[Any], *, bidirectional: bool = True, max_distance: int 
     values_BH = np.asarray(table_BH).astype(np.float64)
     if values_BH.ndim != 2:
         raise BadEncoding(f"a T5 table has the shape (buckets, heads), got {values_BH.shape}.")
+    if values_BH.size and not computable(float(np.abs(values_BH).max())):
+        raise BadEncoding(f"a T5 table holds {np.abs(values_BH).max():.3g}; that cannot be computed with.")
     buckets, heads = values_BH.shape
     t5_bucket(0, bidirectional=bidirectional, buckets=buckets, max_distance=max_distance)  # complain now, not later
 

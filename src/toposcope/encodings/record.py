@@ -44,7 +44,7 @@ class InputTable:
                 f"the table holds positions 0 to {self.length - 1}. Use a shorter context."
             )
         foresee(32 * at_N.size * self.width, f"{at_N.size:,} position vectors", "Use a shorter context.")
-        return self.vectors_at(at_N)
+        return _shaped(self.vectors_at(at_N), (at_N.size, self.width), "position vectors")
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,15 +128,14 @@ class LogitBias:
         key_M = np.atleast_1d(np.asarray(key_positions, dtype=np.float64))
         taken = 32 * self.heads * query_N.size * key_M.size
         foresee(taken, f"a bias of {query_N.size:,} x {key_M.size:,} positions", "Use fewer positions.")
-        return self.bias_at(query_N, key_M)
+        return _shaped(self.bias_at(query_N, key_M), (self.heads, query_N.size, key_M.size), "a bias")
 
     def by_offset(self, offsets: ArrayLike) -> Array:
         """b_HT for offsets t = i - j (query minus key), for biases that depend on nothing else."""
         if not self.toeplitz:
             raise BadValue("this bias depends on both positions, not on their difference alone; use table().")
         offset_T = np.atleast_1d(np.asarray(offsets, dtype=np.float64))
-        foresee(32 * self.heads * offset_T.size, f"a bias at {offset_T.size:,} offsets", "Use fewer of them.")
-        return self.bias_at(np.zeros(1), -offset_T)[:, 0, :]
+        return self.table(np.zeros(1), -offset_T)[:, 0, :]
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,6 +169,13 @@ class Encoding:
         """Where position enters: any of 'input', 'rotary', 'bias', or 'content'."""
         found = [part for part in ("input", "rotary", "bias") if getattr(self, part) is not None]
         return tuple(found) if self.exact_tables else ("content",)
+
+
+def _shaped(table: Array, expected: tuple[int, ...], what: str) -> Array:
+    """The table, if it has its shape: functions of other packages may give anything."""
+    if np.shape(table) != expected:
+        raise BadEncoding(f"{what} came out with shape {np.shape(table)}; expected {expected}.")
+    return table
 
 
 NONE = Encoding(name="none", title="no positional encoding")
