@@ -60,7 +60,7 @@ CONFIGS: tuple[dict[str, Any], ...] = (
     {"partial_rotary_factor": 1e-320}, {"sliding_window": 10**30}, {"sliding_window": -5}, {"attention_multiplier": 1e308},
     {"model_type": "x" * 20_000_000}, {"model_type": "\x1b[2J[/bold]"}, {"query_pre_attn_scalar": 1e-320}, {"attn_logit_softcapping": 1e308},
 )  # fmt: skip
-WEIGHTS = (3e38, 1e-45, 0.0, 1e19)
+WEIGHTS = (3e38, 1e-45, 0.0, 9e11)
 
 
 @dataclass(frozen=True)

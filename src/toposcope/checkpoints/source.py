@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 # As read: float32 where that holds the stored value exactly (bf16, f16, fp8, quantised), float64 where stored so.
 Stored = NDArray[np.floating[Any]]
-LARGEST_WEIGHT = 1e30  # the tenth power is still a float64
+LARGEST_WEIGHT = 1e12  # products of three are still numbers in single precision
 T = TypeVar("T")
 Rows = NDArray[np.intp]  # the numbers of some rows of a tensor
 

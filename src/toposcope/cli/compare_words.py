@@ -20,7 +20,7 @@ def print_comparison(out: Console, result: Mapping[str, Any], *, every: bool = F
     out.print(f"[bold]{safe(result['a'])}[/bold] and [bold]{safe(result['b'])}[/bold]", soft_wrap=True)
     heads = result["heads"]
     _say(out, encodings(result), "")
-    if any(head.get("change_W") is not None for head in heads):
+    if "of" not in result:  # two models; otherwise two stored results
         _print_layers(out, result["layers"])
         _print_heads(out, heads if every else ranked(heads)[:MOST], every=every, total=len(heads))
     else:

@@ -150,7 +150,7 @@ def natural_horizon(V: Array, count: int, causal: bool) -> float:
     A decaying causal system is given 14 n / |alpha|, since token i finally decays at the rate |alpha| / i (T6); never
     more than 300 / |V|, so that a run ends.
     """
-    norm = float(np.linalg.norm(V, 2))
+    norm = float(np.linalg.norm(V, 2)) if V.size else 0.0
     if norm == 0:
         return 1.0
     alpha = float(np.linalg.eigvals(V).real.max())
