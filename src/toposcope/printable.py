@@ -21,15 +21,12 @@ _UNSEEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 
 def printable(words: object, most: int = LONGEST) -> str:
     """The words with unseen characters written as escapes, shortened in the middle to at most so many characters."""
-    return visible(_shortened(str(words), most), keep="")
+    return visible(_cut(str(words), most), keep="")
 
 
 def sentences(words: object, most: int = LONGEST_TEXT, word: int = LONGEST) -> str:
     """The same for a text in which names stand: line ends stay, and each word too long to be one is shortened."""
-    text = _shortened(str(words), 10 * most)  # first of all short enough to be looked through
-    if len(text) > word:
-        text = re.sub(rf"\S{{{word + 1},}}", lambda found: _shortened(found[0], word), text)
-    return visible(_shortened(text, most))
+    return visible(shortened(str(words), most, word))
 
 
 def visible(text: str, keep: str = "\n\t") -> str:
@@ -39,6 +36,14 @@ def visible(text: str, keep: str = "\n\t") -> str:
     return "".join(
         each if each in keep or unicodedata.category(each) not in _UNSEEN else _escape(each) for each in text
     )
+
+
+def shortened(text: str, most: int, word: int) -> str:
+    """The text with words and itself cut in the middle to at most so many characters."""
+    text = _cut(text, 10 * most)  # first of all short enough to be looked through
+    if len(text) > word:
+        text = re.sub(rf"\S{{{word + 1},}}", lambda found: _cut(found[0], word), text)
+    return _cut(text, most)
 
 
 def is_unseen(character: str) -> bool:
@@ -67,7 +72,7 @@ class Mouth:
         return getattr(self.rich_proxied_file, name)
 
 
-def _shortened(text: str, most: int) -> str:
+def _cut(text: str, most: int) -> str:
     half = (most - 5) // 2
     return text if len(text) <= most else f"{text[:half]} ... {text[-half:]}"
 

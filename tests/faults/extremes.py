@@ -13,7 +13,6 @@ import argparse
 import io
 import json
 import os
-import random
 import resource
 import signal
 import sys
@@ -32,34 +31,99 @@ from tests.unit.tiny import write_llama
 MEMORY = 3 << 30  # bytes beyond what the process began with
 SECONDS = 20  # of processor time
 NUMBERS = (
-    "-1", "0", "1", "2", "3", "10000000", "1000000000000", "9" * 25, "nan", "inf", "-inf", "1e308", "1e-320", "", "9" * 400,
-    "4" * 5000, "x" * 20000, "\u0663", "\u202e7", "[/bold]", "\x1b[2J", "%s", "{0}", "0-99999999999", "1,,2",
-)  # fmt: skip
+    *[
+        "-1",
+        "0",
+        "1",
+        "2",
+        "3",
+        "10000000",
+        "1000000000000",
+        "nan",
+        "inf",
+        "-inf",
+        "1e308",
+        "1e-320",
+        "[/bold]",
+        "%s",
+        "{0}",
+        "0-99999999999",
+        "1,,2",
+    ],
+    *("", "9" * 25, "9" * 400, "4" * 5000, "x" * 20000, "\u0663", "\u202e7", "\x1b[2J"),
+)
 SPECS = (
-    "learned:length=1000000000", "random:length=1000000000000", "rope:base=1e308", "rope:base=1.0000001", "xpos:gamma=1e308",
-    "rope:factor=1e300,scaling=dynamic", "rope:scaling=yarn,factor=1e300", "rope:scaling=linear,factor=1e308",
-    "rope:scaling=ntk,factor=1e300", "rope:scaling=llama3,factor=1e300", "rope:rotary_dim=10000000", "t5:buckets=1000000000",
-    "t5:max_distance=1000000000000000000000", "alibi:max_bias=1e308", "alibi:scale=1e308", "kerple:r1=1e308", "kerple:r2=1e308",
-    "kerple-power:r2=2,r1=1e308", "fire:hidden=1000000000", "fire:c=1e308", "fire:threshold=1e-320", "sinusoidal:base=1e308",
-    "sinusoidal:scale=1e308", "sinusoidal:offset=1000000000000000000000", "sinusoidal:denominator=1e-320", "xpos:scale_base=1e-320",
-    "rope:channel_offset=1000000000", "mla:rope_dim=1000000000", "cope:positions=1000000000000", "pope:base=1e308", "learned:std=1e308",
-    "learned:seed=99999999999999999999999999", "random:std=inf", "rope:base=" + "9" * 400, "rope:base=nan", "alibi:slopes=1e308",
-    "rope:scaling=longrope,factor=1e300,short_factor=1e-320,long_factor=1e308", "rope:original_context=" + "9" * 30 + ",scaling=yarn",
-    "rope:scaling=dynamic,factor=1e300,original_context=1", "none:x=1", "rope:" + "a" * 5000, "\x1b]0;x\x07", "[/bold]",
-)  # fmt: skip
+    *[
+        "learned:length=1000000000",
+        "random:length=1000000000000",
+        "learned:std=1e308",
+        "random:std=inf",
+        "learned:seed=99999999999999999999999999",
+        "rope:base=1e308",
+        "rope:base=1.0000001",
+        "rope:base=nan",
+        "rope:factor=1e300,scaling=dynamic",
+        "rope:scaling=dynamic,factor=1e300,original_context=1",
+        "rope:scaling=yarn,factor=1e300",
+        "rope:scaling=linear,factor=1e308",
+        "rope:scaling=ntk,factor=1e300",
+        "rope:scaling=llama3,factor=1e300",
+        "rope:rotary_dim=10000000",
+        "rope:channel_offset=1000000000",
+        "rope:scaling=longrope,factor=1e300,short_factor=1e-320,long_factor=1e308",
+        "t5:buckets=1000000000",
+        "t5:max_distance=1000000000000000000000",
+        "alibi:max_bias=1e308",
+        "alibi:scale=1e308",
+        "alibi:slopes=1e308",
+        "kerple:r1=1e308",
+        "kerple:r2=1e308",
+        "kerple-power:r2=2,r1=1e308",
+        "fire:hidden=1000000000",
+        "fire:c=1e308",
+        "fire:threshold=1e-320",
+        "sinusoidal:base=1e308",
+        "sinusoidal:scale=1e308",
+        "sinusoidal:offset=1000000000000000000000",
+        "sinusoidal:denominator=1e-320",
+        "xpos:gamma=1e308",
+        "xpos:scale_base=1e-320",
+        "mla:rope_dim=1000000000",
+        "cope:positions=1000000000000",
+        "pope:base=1e308",
+        "none:x=1",
+        "[/bold]",
+    ],
+    *(
+        "rope:base=" + "9" * 400,
+        "rope:scaling=yarn,original_context=" + "9" * 30,
+        "rope:" + "a" * 5000,
+        "\x1b]0;x\x07",
+    ),
+)
 CONFIGS: tuple[dict[str, Any], ...] = (
-    {"head_dim": 2**24}, {"head_dim": 2**40}, {"head_dim": 1}, {"head_dim": -4}, {"num_hidden_layers": 10**12}, {"num_hidden_layers": 7},
-    {"num_attention_heads": 10**12}, {"num_attention_heads": 2**24}, {"num_key_value_heads": 10**12}, {"hidden_size": 10**12},
-    {"max_position_embeddings": 10**12}, {"max_position_embeddings": 10**30}, {"max_position_embeddings": 1}, {"rope_theta": 1e308},
-    {"rope_theta": 10**400}, {"rope_theta": 1e-320}, {"rope_theta": -1.0}, {"vocab_size": 10**15}, {"rms_norm_eps": 1e308},
-    {"rms_norm_eps": -1}, {"rope_scaling": {"rope_type": "dynamic", "factor": 1e300}},
-    {"rope_scaling": {"rope_type": "yarn", "factor": 1e300}}, {"rope_scaling": {"rope_type": "linear", "factor": 1e308}},
+    *({"head_dim": size} for size in (2**24, 2**40, 2**14, 1, -4)),
+    *({"num_hidden_layers": size} for size in (10**12, 7)),
+    *({"num_attention_heads": size} for size in (10**12, 2**24)),
+    *({"max_position_embeddings": size} for size in (10**12, 10**30, 1)),
+    *({"rope_theta": size} for size in (1e308, 10**400, 1e-320, -1.0)),
+    *({"rms_norm_eps": size} for size in (1e308, -1, 0)),
+    *({"sliding_window": size} for size in (10**30, -5)),
+    *({"model_type": name} for name in ("x" * 20_000_000, "\x1b[2J[/bold]")),
+    {"num_key_value_heads": 10**12},
+    {"hidden_size": 10**12},
+    {"vocab_size": 10**15},
+    {"partial_rotary_factor": 1e-320},
+    {"attention_multiplier": 1e308},
+    {"query_pre_attn_scalar": 1e-320},
+    {"attn_logit_softcapping": 1e308},
+    {"rope_scaling": {"rope_type": "dynamic", "factor": 1e300}},
+    {"rope_scaling": {"rope_type": "yarn", "factor": 1e300}},
+    {"rope_scaling": {"rope_type": "linear", "factor": 1e308}},
     {"rope_scaling": {"rope_type": "yarn", "factor": 4, "beta_fast": 1e308, "beta_slow": 1e-320}},
     {"rope_scaling": {"rope_type": "llama3", "factor": 1e308, "low_freq_factor": 1, "high_freq_factor": 1}},
     {"rope_scaling": {"rope_type": "longrope", "short_factor": [1e308, 1e-320], "long_factor": [1e308, 1e-320]}},
-    {"partial_rotary_factor": 1e-320}, {"sliding_window": 10**30}, {"sliding_window": -5}, {"attention_multiplier": 1e308},
-    {"model_type": "x" * 20_000_000}, {"model_type": "\x1b[2J[/bold]"}, {"query_pre_attn_scalar": 1e-320}, {"attn_logit_softcapping": 1e308},
-)  # fmt: skip
+)
 WEIGHTS = (3e38, 1e-45, 0.0, 9e11)
 
 
@@ -110,7 +174,8 @@ def cases(ground: Ground) -> Iterator[Case]:
     def each(base: Sequence[str], option: str, values: Sequence[str] = NUMBERS) -> Iterator[Case]:
         for value in values:
             said = value if len(value) < 40 else f"{value[:20]}.. ({len(value)})"
-            yield Case((*base, f"{option}={value}"), f"{' '.join(base)} {option}={said}".replace(str(ground.scratch), ""))
+            name = f"{' '.join(base)} {option}={said}".replace(str(ground.scratch), "")
+            yield Case((*base, f"{option}={value}"), name)
 
     flow = ("flow", "--preset=collapse", "--horizon=1")
     for option in ("--n", "--seed", "--add-diagonal", "--growth-cap", "--max-evaluations", "--rtol"):
@@ -156,8 +221,8 @@ def cases(ground: Ground) -> Iterator[Case]:
 
 def warm_up(ground: Ground) -> None:
     """Import what the commands import, once, before the forks."""
-    for words in (("scan", ground.model), ("flow", "--preset=c1"), ("spectrum", "rope", "--context=32"),
-                  ("check", ground.model), ("inspect", ground.model), ("compare", ground.model, ground.model)):  # fmt: skip
+    sound = [(verb, ground.model) for verb in ("scan", "check", "inspect")]
+    for words in (*sound, ("compare", ground.model, ground.model), ("flow", "--preset=c1"), ("spectrum", "none")):
         assert _call(Case(words, ""), sys.stderr) == 0, words
 
 
@@ -201,27 +266,28 @@ def _call(case: Case, said: Any) -> int:
     return 0
 
 
-def main_(arguments: Sequence[str] | None = None) -> int:
+def check(chosen: Sequence[Case]) -> list[str]:
+    """What is bad about these cases, in words."""
+    found = ((case, run(case)) for case in chosen)
+    return [f"{case.name[:150]!r}\n   {wrong}" for case, wrong in found if wrong]
+
+
+def main_of(arguments: Sequence[str] | None = None) -> int:
     given = argparse.ArgumentParser()
-    given.add_argument("--only", default="")
-    given.add_argument("--show", action="store_true")
-    given.add_argument("--sample", type=int, default=0)
+    given.add_argument("--only", default="", help="cases whose name holds this")
     asked = given.parse_args(arguments)
+    count = bad = 0
     with tempfile.TemporaryDirectory() as scratch:
         ground = Ground(Path(scratch))
         warm_up(ground)
-        chosen = [case for case in cases(ground) if asked.only in case.name]
-        if asked.sample:
-            chosen = random.Random(0).sample(chosen, min(asked.sample, len(chosen)))
-        bad = 0
-        for case in chosen:
-            wrong = run(case)
-            if wrong:
-                bad += 1
-                print(f"BAD {case.name[:150]!r}\n   {wrong if asked.show else wrong[-300:]}", flush=True)
-    print(f"{len(chosen)} cases, {bad} bad")
+        for case in cases(ground):
+            if asked.only in case.name:
+                wrong = check([case])
+                count, bad = count + 1, bad + len(wrong)
+                print(*(f"BAD {words}" for words in wrong), sep="\n", end="\n" if wrong else "", flush=True)
+    print(f"{count} cases, {bad} bad")
     return 1 if bad else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main_())
+    sys.exit(main_of())

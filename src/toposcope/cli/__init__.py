@@ -74,7 +74,7 @@ def _mouths() -> Iterator[None]:
     from toposcope.printable import Mouth, sentences
 
     before = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = Mouth(sys.stdout), Mouth(sys.stderr, sentences)  # type: ignore[assignment]
+    sys.stdout, sys.stderr = Mouth(sys.stdout), Mouth(sys.stderr, sentences)
     try:
         yield
     finally:

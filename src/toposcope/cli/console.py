@@ -10,15 +10,16 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
-from toposcope.printable import LONGEST_PATH, sentences, visible
+from toposcope.printable import LONGEST_PATH, shortened, visible
 
 # All the markup there is. Everything else in brackets is text, so no name can be wrong markup.
-_TAG = re.compile(r"(\\?)\[(/?)(bold|dim|green|red|yellow)\]")
+_TAG = re.compile(r"\[(/?)(bold|dim|green|red|yellow)\]")
+_NO_TAG = "\0"  # behind a bracket: it opens no tag
 
 
 def literal(words: str) -> str:
     """Words in which no tag is obeyed."""
-    return _TAG.sub(r"\\\g<0>", words)
+    return words.replace("[", f"[{_NO_TAG}")
 
 
 class IndentedConsole(Console):
@@ -37,25 +38,28 @@ class IndentedConsole(Console):
 
     def render_str(self, text: str, *, markup: bool | None = None, style: Any = "", **options: Any) -> Text:
         """A string as rich text: our few tags, if they are to be obeyed, and nothing that is not seen."""
-        text = sentences(text, most=1_000_000, word=LONGEST_PATH)
+        text = shortened(text, most=1_000_000, word=LONGEST_PATH)
         found = Text(style=style, justify=options.get("justify"), overflow=options.get("overflow"))
         if markup is False:
-            return found.append(text)
+            return found.append(visible(text))
         open_tags: list[str] = []
         end = 0
         for tag in _TAG.finditer(text):
-            found.append(text[end : tag.start()], " ".join(open_tags))
+            found.append(_words(text[end : tag.start()]), " ".join(open_tags))
             end = tag.end()
-            escaped, closes, name = tag.groups()
-            if not escaped and not closes:
-                open_tags.append(name)
-            elif not escaped and name in open_tags:
-                open_tags.remove(name)
+            if not tag[1]:
+                open_tags.append(tag[2])
+            elif tag[2] in open_tags:
+                open_tags.remove(tag[2])
             else:
-                found.append(f"[{closes}{name}]", " ".join(open_tags))
-        return found.append(text[end:], " ".join(open_tags))
+                found.append(tag[0], " ".join(open_tags))
+        return found.append(_words(text[end:]), " ".join(open_tags))
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """As rich's own; whatever the words came in, unseen characters leave it as escapes."""
         for segment in super().render(renderable, options):
             yield segment if segment.control else Segment(visible(segment.text), segment.style)
+
+
+def _words(text: str) -> str:
+    return visible(text.replace(_NO_TAG, ""))

@@ -41,7 +41,7 @@ RankStatement = Literal["theorem", "numerical"]
 ConditionStatement = Literal["theorem", "numerical", "at least"]
 ALL_EIGENVALUES = 2**21  # ALiBi: beyond it only the extremes are computed
 LANCZOS_LIMIT = 2**17  # other biases: beyond it only bounds are computed
-LAGS_LIMIT = 2**24  # any Toeplitz matrix without a closed form: beyond it, minutes and gigabytes
+LAGS_LIMIT = 2**22  # any Toeplitz matrix without a closed form: at it about a minute, beyond it hours
 GRAM_LIMIT = 2e12  # operations on a table of position vectors: some minutes
 BIASES_AT_ONCE = 2**24  # entries of a table with all heads of a bias that is not Toeplitz
 DECAYING = "decaying rotary kernel, equal weights, for i >= j only"
