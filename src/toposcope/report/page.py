@@ -24,7 +24,7 @@ from toposcope.results import json_text
 CHARTS = ("vendor/vega.min.js", "vendor/vega-lite.min.js", "vendor/vega-embed.min.js", "chart.js")
 SCRIPTS = ("core.js", "heatmap.js", "particles.js", *CHARTS, "report.js")
 STYLE = "toposcope.css"
-LONGEST_PARAGRAPH = 20_000
+LONGEST_PARAGRAPH = 100_000
 _UNSAFE: dict[str, str | int | None] = {each: f"\\u{ord(each):04x}" for each in "<>&\u2028\u2029"}
 
 
