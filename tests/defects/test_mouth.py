@@ -285,6 +285,10 @@ def test_9_numbers_of_a_spectrum(command: Command, words: tuple[str, ...]) -> No
     assert command("spectrum", *words)[0] == 2
 
 
+def test_9_a_context_of_400_digits(command: Command, tmp_path: Path) -> None:
+    assert command("scan", write_llama(tmp_path / "model"), "--context", "9" * 400)[0] == 2
+
+
 def test_9_an_accuracy_of_400_digits(command: Command, tmp_path: Path) -> None:
     """A store that somebody else wrote: its rows are shown without the number, or refused in a sentence."""
     number = "9" * 400

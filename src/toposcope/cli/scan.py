@@ -52,7 +52,8 @@ def run(
     null: Annotated[bool, typer.Option("--null", help="Compare with a twin of random orientation.")] = False,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Of the twin, and of a sample of layers.")] = 0,
     context: Annotated[
-        int | None, typer.Option("--context", metavar="N", min=2, help="Context for kernels (default: the model's).")
+        int | None,
+        typer.Option("--context", metavar="N", min=2, max=2**40, help="Context for kernels (default: the model's)."),
     ] = None,
     what_if: Annotated[
         list[str] | None, typer.Option("--what-if", metavar="ENCODING", help="The same under another encoding.")
