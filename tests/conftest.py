@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from typing import Any
 
 import pytest
 from hypothesis import settings
+
+os.environ.setdefault("TOPOSCOPE_TRACEBACK", "1")  # a bug must look like one in tests
 
 # The same examples in every run, so that a failure is the change's and not the draw's; to look further, run
 # pytest --hypothesis-profile explore.

@@ -44,7 +44,7 @@ class MissingTensor(ToposcopeError):
 
 
 class BadWeights(ToposcopeError):
-    """A tensor holds NaN or infinity."""
+    """A tensor holds NaN, infinity, or numbers whose products are no longer numbers."""
 
 
 class BadEncoding(ToposcopeError):

@@ -7,22 +7,26 @@ from pathlib import Path
 from toposcope.errors import BadValue
 
 GIGABYTE = 1e9
+UNNOTICED = 1 << 26  # bytes: less is not worth asking the system about
 _ROOT = Path("/")
 
 
 def available(root: Path = _ROOT) -> int | None:
-    """The bytes a process may still take, where the system says so (Linux): of the machine and of its cgroup."""
-    known = [each for each in (_machine(root), *_cgroups(root)) if each is not None]
+    """The bytes this process may still take, where the system says so (Linux): of the machine, of its control groups,
+    and under its own limit of addresses (ulimit -v)."""
+    known = [each for each in (_machine(root), *_cgroups(root), _addresses(root)) if each is not None]
     return min(known, default=None)
 
 
 def foresee(needed: float, what: str, advice: str) -> None:
     """Complain where so many bytes are not there."""
+    if needed < UNNOTICED:
+        return
     there = available()
     if there is not None and needed > there:
+        gigabytes = min(needed, 1e30) / GIGABYTE
         raise BadValue(
-            f"{what} would take about {needed / GIGABYTE:,.1f} GB of memory, and {there / GIGABYTE:.1f} GB are free. "
-            f"{advice}"
+            f"{what} would take about {gigabytes:,.1f} GB of memory, and {there / GIGABYTE:.1f} GB are free. {advice}"
         )
 
 
@@ -56,6 +60,18 @@ def _cgroups(root: Path) -> list[int | None]:
                 break
             group = group.parent
     return left
+
+
+def _addresses(root: Path) -> int | None:
+    """What the limit of this process's address space leaves."""
+    try:
+        import resource  # not on Windows
+
+        most = resource.getrlimit(resource.RLIMIT_AS)[0]
+        taken = resource.getpagesize() * int((root / "proc/self/statm").read_text(encoding="ascii").split()[0])
+    except (ImportError, OSError, ValueError):
+        return None
+    return None if most == resource.RLIM_INFINITY else max(0, most - taken)
 
 
 def _left(group: Path, limit: str, used: str) -> int | None:

@@ -13,15 +13,19 @@ from __future__ import annotations
 
 import logging
 import re
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from types import MappingProxyType
 from typing import Any
 
+from toposcope.printable import printable
+
 BUILT_IN = "toposcope"
 _NAME = re.compile(r"[a-z][a-z0-9_-]*")
 _log = logging.getLogger("toposcope")
+_origins: dict[str, str] = {}  # the package behind each top-level module that a plug-in was loaded from
 
 
 @dataclass(frozen=True)
@@ -42,9 +46,10 @@ def plugins(group: str, wrong: Callable[[Any], str | None]) -> Mapping[str, Plug
     for point in sorted(entry_points(group=f"toposcope.{group}"), key=lambda each: (each.name, _origin(each))):
         try:
             value = point.load()
+            _origins[point.value.partition(":")[0].partition(".")[0].strip()] = _origin(point)
             problem = _misnamed(point.name, value, found) or wrong(value)
         except (Exception, SystemExit) as error:  # noqa: BLE001 a stranger's module may do anything when imported
-            first = (str(error).splitlines() or [""])[0]
+            first = printable((str(error).splitlines() or [""])[0])
             problem = f"loading it fails with {type(error).__name__}: {first}"
         if problem is None:
             found[point.name] = Plugin(point.name, value, _origin(point))
@@ -61,6 +66,13 @@ def plugins(group: str, wrong: Callable[[Any], str | None]) -> Mapping[str, Plug
 def origins(built_in: Mapping[str, Any], brought: Mapping[str, Plugin]) -> Mapping[str, str]:
     """The package behind each name."""
     return {**dict.fromkeys(built_in, BUILT_IN), **{name: each.origin for name, each in brought.items()}}
+
+
+def at_fault(error: BaseException) -> str | None:
+    """The package whose plug-in raised an error, or None where it comes from elsewhere."""
+    frames = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)]
+    modules = [str(name).partition(".")[0] for name in frames]
+    return next((_origins[module] for module in reversed(modules) if module in _origins), None)
 
 
 def _misnamed(name: str, value: Any, found: Mapping[str, Plugin]) -> str | None:

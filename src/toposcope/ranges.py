@@ -1,10 +1,16 @@
-"""Selections such as `0-3,7`, as users write them."""
+"""Selections such as `0-3,7`, as users write them, and the range of numbers that can be computed with."""
 
 from __future__ import annotations
 
 from toposcope.errors import BadValue
 
+SMALLEST, LARGEST = 1e-50, 1e50  # the product of six such numbers is still a float64
 MOST_HEADS = 100_000  # of a layer; far more than any has
+
+
+def computable(number: float) -> bool:
+    """Whether a number is 0 or of a size whose products and quotients stay numbers; NaN and infinity are not."""
+    return number == 0 or SMALLEST <= abs(number) <= LARGEST
 
 
 def parse_range(text: str | None, size: int, what: str = "layer") -> list[int]:

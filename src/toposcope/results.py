@@ -18,6 +18,7 @@ import numpy as np
 from toposcope._version import __version__
 from toposcope.checkpoints.view import Model
 from toposcope.files import write_text
+from toposcope.printable import is_unseen, visible
 
 # A list of numbers as json.dumps indents it; a text in JSON holds no line break, so it cannot be mistaken for one.
 _NUMBERS = re.compile(r"\[\n((?:\s+(?:-?\d[\d.e+-]*|null),?\n)+)\s*\]")
@@ -76,11 +77,19 @@ def plain(value: Any) -> Any:
 
 def emit_json(result: Mapping[str, Any] | Sequence[Mapping[str, Any]], where: str) -> None:
     """Write the result (or several) to a file, or to standard output when `where` is '-'."""
-    text = _NUMBERS.sub(_on_one_line, json.dumps(result, indent=2, ensure_ascii=False, allow_nan=False)) + "\n"
+    text = _NUMBERS.sub(_on_one_line, json_text(result, indent=2)) + "\n"
     if where == "-":
         sys.stdout.write(text)
     else:
         write_text(Path(where), text)
+
+
+def json_text(value: Any, **options: Any) -> str:
+    """JSON in which letters stay letters, and characters that a reader would not see are written as escapes."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, **options)
+    if text.isascii():
+        return text
+    return "".join(json.dumps(each)[1:-1] if not each.isascii() and is_unseen(each) else each for each in text)
 
 
 def _on_one_line(found: re.Match[str]) -> str:
@@ -90,13 +99,28 @@ def _on_one_line(found: re.Match[str]) -> str:
 def emit_csv(rows: Sequence[Mapping[str, Any]], where: str, columns: Iterable[str] = ()) -> None:
     """Write rows as comma-separated values to a file, or to standard output when `where` is '-'.
 
-    `columns` are named at the top also where there are no rows.
+    `columns` are named at the top also where there are no rows. A cell of words that a spreadsheet would take for a
+    formula begins with an apostrophe; numbers stay as they are.
     """
     out = io.StringIO()
-    writer = csv.DictWriter(out, list(rows[0] if rows else columns), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
+    names = list(rows[0] if rows else columns)
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(map(_cell, names))
+    writer.writerows([_cell(row.get(name)) for name in names] for row in rows)
     if where == "-":
         sys.stdout.write(out.getvalue())
     else:
         write_text(Path(where), out.getvalue())
+
+
+def _cell(value: Any) -> Any:
+    if value is None or isinstance(value, bool | int | float | np.number):
+        return value
+    text = visible(str(value), keep="\n")
+    if not text.lstrip().startswith(("=", "+", "-", "@")):
+        return text
+    try:
+        float(text)
+    except ValueError:
+        return f"'{text}"
+    return text

@@ -20,7 +20,7 @@ from toposcope.checkpoints.decode import (
     refuse_nonfinite,
 )
 from toposcope.checkpoints.gguf_header import LongArray, TensorPlace, parse_header
-from toposcope.checkpoints.source import Rows, Stored, TensorInfo
+from toposcope.checkpoints.source import ByName, Rows, Stored, TensorInfo
 from toposcope.checkpoints.stored_file import Bytes, StoredFile
 from toposcope.errors import BadFile
 
@@ -62,10 +62,11 @@ class GgufFile:
         self.metadata: Mapping[str, Any] = header.metadata
         alignment = _alignment(path, header.metadata)
         data_start = -(-header.end // alignment) * alignment
-        self._entries = {
+        entries = {
             place.name: _entry(path, place, data_start, alignment, self._file.size) for place in header.tensors
         }
-        _refuse_overlap(path, self._entries)
+        _refuse_overlap(path, entries)
+        self._entries = ByName(entries, path)
 
     def array(self, key: str) -> list[Any]:
         """An array of the metadata, decoded in full however long it is (a vocabulary)."""

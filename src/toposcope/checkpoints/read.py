@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from toposcope.checkpoints.source import Stored, TensorSource
+from toposcope.checkpoints.source import Stored, TensorSource, usable
 from toposcope.checkpoints.spec import LatentSpec, LayerSpec, Linear, NormSpec
 from toposcope.checkpoints.view import Array, Latent, LayerWeights, Norm
 from toposcope.errors import MissingTensor
@@ -136,7 +136,7 @@ def _read(source: TensorSource, name: str, shape: tuple[int, ...]) -> Stored:
             f"tensor '{name}' in {source.path} has shape {found}; the configuration asks for {shape}. "
             "The configuration and the weights do not belong together, or --family is wrong."
         )
-    return source.read(name)
+    return usable(source.read(name), name, source.path)
 
 
 def _norm(source: TensorSource, spec: NormSpec | None, width: int) -> Norm | None:
@@ -167,7 +167,7 @@ def _head_norm(source: TensorSource, spec: NormSpec | None, heads: int, wide: in
                 f"tensor '{name}' in {source.path} has {size} entries; a norm of {heads} heads of width {wide} "
                 f"has {wide} or {heads * wide}."
             )
-        stored = source.read(name).astype(np.float64) + offset
+        stored = usable(source.read(name), name, source.path).astype(np.float64) + offset
         return np.broadcast_to(stored.reshape(-1, wide), (heads, wide))
 
     gain = spread(spec.weight, spec.offset)

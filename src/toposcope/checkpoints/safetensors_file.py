@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from toposcope.checkpoints.decode import BLOCK, SMALL_FLOATS, Ledger, decode, element_count, sound_name
-from toposcope.checkpoints.source import Rows, Stored, TensorInfo
+from toposcope.checkpoints.source import ByName, Rows, Stored, TensorInfo
 from toposcope.checkpoints.stored_file import StoredFile
 from toposcope.errors import BadFile
 
@@ -89,7 +89,8 @@ class SafetensorsFile:
         self.path = shown or path  # what the user pointed at, which may be the directory
         self._file = StoredFile(path)
         self.ledger = Ledger()
-        self._entries, self.metadata = _read_header(self._file)
+        entries, self.metadata = _read_header(self._file)
+        self._entries = ByName(entries, self._file.path)
 
     def names(self) -> Collection[str]:
         return self._entries.keys()

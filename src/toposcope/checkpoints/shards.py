@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from toposcope.checkpoints.config import read_json
 from toposcope.checkpoints.decode import Ledger
 from toposcope.checkpoints.mapped import readable
-from toposcope.checkpoints.source import Rows, Stored, TensorInfo, TensorSource
+from toposcope.checkpoints.source import ByName, Rows, Stored, TensorInfo, TensorSource
 from toposcope.errors import BadFile, NotFound
 from toposcope.untrusted import INDEX, require_inside
 
@@ -38,7 +38,7 @@ class ShardedSource:
         self._listing = listing
         self.format = form
         self.metadata = metadata
-        self._where = dict(where)
+        self._where = ByName(where, path)
         self._opener = opener
         self._opened: dict[Path, FileSource] = dict(opened or {})
         self._stamps = {shard: _stamp(shard) for shard in self.files}

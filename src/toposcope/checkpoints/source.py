@@ -5,16 +5,21 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+
+from toposcope.errors import BadWeights, MissingTensor
+from toposcope.printable import printable
 
 if TYPE_CHECKING:
     from toposcope.checkpoints.decode import Ledger
 
 # As read: float32 where that holds the stored value exactly (bf16, f16, fp8, quantised), float64 where stored so.
 Stored = NDArray[np.floating[Any]]
+LARGEST_WEIGHT = 1e12  # products of three are still numbers in single precision
+T = TypeVar("T")
 Rows = NDArray[np.intp]  # the numbers of some rows of a tensor
 
 
@@ -26,6 +31,31 @@ class TensorInfo:
     shape: tuple[int, ...]
     dtype: str  # as the format calls it: "BF16", "F32", "Q4_1", ...
     nbytes: int  # on disk
+
+
+class ByName(dict[str, T]):
+    """What a file holds, by tensor; a name that it does not hold is told in a sentence, whoever asks for it."""
+
+    def __init__(self, held: Mapping[str, T], path: Path) -> None:
+        super().__init__(held)
+        self._path = path
+
+    def __missing__(self, name: str) -> T:
+        raise MissingTensor(
+            f"{printable(self._path)} holds no tensor '{printable(name)}'. The file may be incomplete, or its "
+            "configuration may claim more layers than are stored."
+        )
+
+
+def usable(weights: Stored, name: str, path: Path) -> Stored:
+    """The weights, if products of them are still numbers: those of a file are only known to be finite."""
+    if weights.size and not (weights.max() <= LARGEST_WEIGHT and weights.min() >= -LARGEST_WEIGHT):
+        largest = float(np.abs(weights).max())
+        raise BadWeights(
+            f"tensor '{printable(name)}' in {printable(path)} holds a number of size {largest:.3g}; expected at most "
+            f"{LARGEST_WEIGHT:g}. The training may have diverged, or the file may be damaged."
+        )
+    return weights
 
 
 class TensorSource(Protocol):

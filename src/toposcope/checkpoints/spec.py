@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from toposcope.encodings.record import NONE, Encoding
+from toposcope.errors import BadConfig
+from toposcope.ranges import LARGEST, SMALLEST, computable
 
 Layout = Literal["stacked", "per_head", "grouped"]
 
@@ -42,6 +44,10 @@ class NormSpec:
     weight: str | None = None
     bias: str | None = None
     offset: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not (computable(self.eps) and self.eps >= 0):
+            raise BadConfig(f"a norm's epsilon is {self.eps!r}; expected a small number, such as 1e-5.")
 
     @classmethod
     def at(cls, kind: Literal["rms", "layer"], prefix: str, eps: float, *, offset: float = 0.0) -> NormSpec:
@@ -108,6 +114,13 @@ class LayerSpec:
     ggml_permuted: bool = False  # llama.cpp stores Q and K rows so that rotary pairs are adjacent
     shared_with: int | None = None  # an earlier layer of the stack with the very same tensors
     warnings: tuple[str, ...] = ()  # what the bilinear view leaves out ("clip_qkv", ...)
+
+    def __post_init__(self) -> None:
+        for name, value in (("the scale of the logits", self.scale), ("the cap of the logits", self.softcap)):
+            if value is not None and not (SMALLEST <= value <= LARGEST):
+                raise BadConfig(f"{name} in layer {self.index} is {value!r}; expected a number above 0.")
+        if self.reach is not None and self.reach < 0:
+            raise BadConfig(f"the window of layer {self.index} reaches {self.reach} tokens; expected 0 or more.")
 
     @property
     def value_width(self) -> int:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from toposcope.checkpoints.decode import SMALL_FLOATS, Ledger, decode, parts_of, sound_name
 from toposcope.checkpoints.mapped import readable
 from toposcope.checkpoints.pickled import require_small_keys
-from toposcope.checkpoints.source import Rows, Stored, TensorInfo
+from toposcope.checkpoints.source import ByName, Rows, Stored, TensorInfo
 from toposcope.checkpoints.stored_file import StoredFile
 from toposcope.checkpoints.torch_storage import Places, load_places
 from toposcope.errors import BadFile, MissingExtra, RefusedPickle
@@ -81,8 +81,8 @@ class TorchFile:
                 "Save the model with torch.save(model.state_dict(), FILE)."
             )
         tensors, self.metadata = _unwrap(path, loaded)
-        self._tensors = _plain_names(tensors)
-        self._infos = {name: _info(path, name, tensor, size) for name, tensor in self._tensors.items()}
+        self._tensors = ByName(_plain_names(tensors), path)
+        self._infos = ByName({name: _info(path, name, tensor, size) for name, tensor in self._tensors.items()}, path)
 
     def names(self) -> Collection[str]:
         return self._infos.keys()
@@ -116,7 +116,7 @@ class TorchFile:
         return self.ledger.digest()
 
     def close(self) -> None:
-        self._tensors = {}
+        self._tensors.clear()
         self._file.close()
 
 

@@ -14,7 +14,7 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.checkpoints.source import Stored, TensorSource
+from toposcope.checkpoints.source import Stored, TensorSource, usable
 from toposcope.checkpoints.spec import LayerSpec, ModelSpec, Skipped
 from toposcope.encodings.record import Encoding
 
@@ -225,7 +225,9 @@ class Model:
     def token_embedding(self) -> Array | None:
         """The token embedding (vocabulary, width) in float64, or None where the model has none."""
         name = self.spec.embedding
-        return None if name is None or name not in self.source.names() else _double(self.source.read(name))
+        if name is None or name not in self.source.names():
+            return None
+        return _double(usable(self.source.read(name), name, self.path))
 
     def _weights_of(self, spec: LayerSpec) -> LayerWeights:
         if self._held is not None and self._held[0] is not spec:

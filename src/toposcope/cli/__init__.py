@@ -10,6 +10,8 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+TRACEBACK = "TOPOSCOPE_TRACEBACK"  # an environment variable: with it, a bug shows where it comes from
+
 COMMANDS = {
     "ablate": "Which heads does a model need? Remove them one by one.",
     "bench": "Speed and memory as ratios, in a checkout.",
@@ -38,25 +40,69 @@ COMMANDS = {
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command named on the command line. Exit codes: 0 done, 1 what was asked did not hold, 2 wrong input.
 
-    130 and 143: interrupted by SIGINT or SIGTERM.
+    3: a bug of ours. 130 and 143: interrupted by SIGINT or SIGTERM.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
-    app = _application(next((word for word in given if not word.startswith("-")), None))
     from toposcope.errors import ToposcopeError
+    from toposcope.printable import sentences
 
+    with _mouths():
+        try:
+            app = _application(next((word for word in given if not word.startswith("-")), None))
+            with _gentle_end():
+                app(args=given, prog_name="toposcope", standalone_mode=True)
+        except ToposcopeError as error:
+            page = type(error).__name__
+            words = sentences(error, keep="")  # one paragraph: a name with a line end cannot add lines of its own
+            sys.stderr.write(f"toposcope: {words}\n  (about this error: docs/errors/{page}.md)\n")
+            raise SystemExit(2) from None
+        except BrokenPipeError:  # the reader of a pipe went away: not our failure
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise SystemExit(0) from None
+        except KeyboardInterrupt:
+            sys.stderr.write("toposcope: interrupted\n")
+            raise SystemExit(130) from None
+        except Exception as error:
+            if os.environ.get(TRACEBACK):
+                raise
+            code, words = _last_resort(error)
+            sys.stderr.write(words)
+            raise SystemExit(code) from None
+
+
+@contextmanager
+def _mouths() -> Iterator[None]:
+    """Whoever prints, ourselves, typer, warnings, loggers: what reaches the terminal is text."""
+    from toposcope.printable import Mouth, sentences
+
+    before = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = Mouth(sys.stdout), Mouth(sys.stderr, sentences)
     try:
-        with _gentle_end():
-            app(args=given, prog_name="toposcope", standalone_mode=True)
-    except ToposcopeError as error:
-        page = type(error).__name__
-        sys.stderr.write(f"toposcope: {error}\n  (about this error: docs/errors/{page}.md)\n")
-        raise SystemExit(2) from None
-    except BrokenPipeError:  # the reader of a pipe went away: not our failure
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise SystemExit(0) from None
-    except KeyboardInterrupt:
-        sys.stderr.write("toposcope: interrupted\n")
-        raise SystemExit(130) from None
+        yield
+    finally:
+        sys.stdout, sys.stderr = before
+
+
+def _last_resort(error: Exception) -> tuple[int, str]:
+    """The exit code and a paragraph for what was not foreseen: what, where, what to do."""
+    import traceback
+    from pathlib import Path
+
+    from toposcope.plugins import at_fault
+
+    ours = [each for each in traceback.extract_tb(error.__traceback__) if "toposcope" in each.filename]
+    where = f" ({Path(ours[-1].filename).name}, line {ours[-1].lineno})" if ours else ""
+    words = f"{type(error).__name__}: {error}{where}"
+    package = at_fault(error)
+    if package is not None:
+        return 2, f"toposcope: the plug-in of {package} failed: {words}.\n  Its authors can mend it; we cannot.\n"
+    if isinstance(error, MemoryError):
+        cause = "the memory of this machine does not suffice, which should have been foreseen"
+    elif isinstance(error, ArithmeticError) or type(error).__name__ == "LinAlgError":
+        cause = "numbers here are too large or too small to compute with, which should have been noticed earlier"
+    else:
+        cause = "this is a bug in Toposcope"
+    return 3, f"toposcope: {cause}: {words}.\n  Please report it with the command; {TRACEBACK}=1 shows more.\n"
 
 
 @contextmanager

@@ -5,6 +5,8 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING
 
+from toposcope.cli.common import safe
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -34,11 +36,11 @@ def print_ablation(screen: Console, found: Ablation, cut: str) -> None:
     from toposcope.models.replacement import METHODS
     from toposcope.report.ablate_words import meaning
 
-    screen.print(f"[bold]{found.model}[/bold]: {cut}; {METHODS[found.method]}", soft_wrap=True)  # type: ignore[index]
+    screen.print(f"[bold]{safe(found.model)}[/bold]: {cut}; {METHODS[found.method]}", soft_wrap=True)  # type: ignore[index]
     for text in found.texts:
         base = sum(text.base) / len(text.base)
         floor = "" if text.floor is None else f"; {sum(text.floor) / len(text.floor):.3f} with positions off"
-        screen.print(f"{text.name}: {base:.3f} {found.unit}{floor}", soft_wrap=True)
+        screen.print(f"{safe(text.name)}: {base:.3f} {found.unit}{floor}", soft_wrap=True)
     _print_heads(screen, found)
     if found.layers:
         _print_layers(screen, found)
@@ -150,7 +152,7 @@ def print_proof(screen: Console, found: Proof, model: str) -> None:
     """What held and what did not."""
     held = [each for each in found.heads if each.holds]
     screen.print(
-        f"[bold]{model}[/bold]: {len(found.heads)} heads removed one at a time ({found.method})", soft_wrap=True
+        f"[bold]{safe(model)}[/bold]: {len(found.heads)} heads removed one at a time ({found.method})", soft_wrap=True
     )
     for question, name in (
         ("its slice before the output projection is what it was replaced by", "replaced"),

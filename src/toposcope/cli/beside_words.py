@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from toposcope.cli.common import safe
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 def print_beside(screen: Console, found: Beside) -> None:
     """Per layer what was measured and what the flow says, then the rank correlations, for each text."""
     for each in found.texts:
-        screen.print(f"[bold]{found.model}[/bold]: {each.text}", soft_wrap=True)
+        screen.print(f"[bold]{safe(found.model)}[/bold]: {safe(each.text)}", soft_wrap=True)
         _print_layers(screen, each)
         _print_correlations(screen, each.correlations)
         screen.print()
@@ -90,7 +92,7 @@ def print_verification(screen: Console, found: Verification) -> None:
 
     from toposcope.models.verify import OBSERVED
 
-    screen.print(f"[bold]{found.model}[/bold]: {found.text}", soft_wrap=True)
+    screen.print(f"[bold]{safe(found.model)}[/bold]: {safe(found.text)}", soft_wrap=True)
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("verdict")
     for seen in OBSERVED:

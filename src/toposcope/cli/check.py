@@ -7,7 +7,17 @@ from typing import Annotated
 
 import typer
 
-from toposcope.cli.common import FamilyOption, HeadsOption, HtmlOption, JsonOption, ModelArgument, console, progress
+from toposcope.cli.common import (
+    FamilyOption,
+    HeadsOption,
+    HtmlOption,
+    JsonOption,
+    ModelArgument,
+    console,
+    progress,
+    safe,
+)
+from toposcope.printable import LONGEST_PATH, sentences
 
 MARKS = {"ok": "[green]ok     [/green]", "warning": "[yellow]warning[/yellow]", "fault": "[red]fault  [/red]"}
 
@@ -48,13 +58,13 @@ def run(
         write_pictures([result], html, None, title=title_of(model, opened.path))
     if json != "-":
         out = console()
-        out.print(f"[bold]{about['path']}[/bold] ({about['family']})", soft_wrap=True)
+        out.print(f"[bold]{safe(about['path'], LONGEST_PATH)}[/bold] ({safe(about['family'])})", soft_wrap=True)
         for finding in report.findings:
-            out.print(f"{MARKS[finding.status]} [bold]{finding.title}[/bold]")
+            out.print(f"{MARKS[finding.status]} [bold]{safe(finding.title)}[/bold]")
             if verbose or finding.status != "ok":
-                out.print(_indented(finding.explanation), markup=False)
+                out.print(_indented(sentences(finding.explanation)), markup=False)
             if finding.what_to_do:
-                out.print(_indented(f"What to do: {finding.what_to_do}"), markup=False)
+                out.print(_indented(sentences(f"What to do: {finding.what_to_do}")), markup=False)
         out.print(f"\n{report.verdict}")
         if html:
             out.print(f"Report: {html}")

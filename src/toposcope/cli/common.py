@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from toposcope.printable import LONGEST, printable
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -43,6 +45,13 @@ def console(*, to_stderr: bool = False) -> Console:
     return IndentedConsole(stderr=to_stderr, highlight=False, soft_wrap=False)
 
 
+def safe(words: object, most: int = LONGEST) -> str:
+    """A name from a file, a path or a store, to stand in a line for the console: shown, never obeyed."""
+    from toposcope.cli.console import literal
+
+    return literal(printable(words, most))
+
+
 @contextmanager
 def progress(title: str, steps: int) -> Iterator[Callable[[], None]]:
     """A progress bar with the time left, on standard error, only where a person is watching."""
@@ -51,7 +60,12 @@ def progress(title: str, steps: int) -> Iterator[Callable[[], None]]:
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=console(to_stderr=True), transient=True) as bar:
         task = bar.add_task(title, total=steps)
         yield lambda: bar.advance(task)

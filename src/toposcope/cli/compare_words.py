@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from toposcope.cli.common import safe
 from toposcope.report.compare_words import encodings, meaning, ranked
 
 if TYPE_CHECKING:
@@ -16,10 +17,10 @@ MOST = 12
 
 def print_comparison(out: Console, result: Mapping[str, Any], *, every: bool = False) -> None:
     """What changed by layer, the most changed heads, verdicts that moved, and what to make of it."""
-    out.print(f"[bold]{result['a']}[/bold] and [bold]{result['b']}[/bold]", soft_wrap=True)
+    out.print(f"[bold]{safe(result['a'])}[/bold] and [bold]{safe(result['b'])}[/bold]", soft_wrap=True)
     heads = result["heads"]
     _say(out, encodings(result), "")
-    if any(head.get("change_W") is not None for head in heads):
+    if "of" not in result:  # two models; otherwise two stored results
         _print_layers(out, result["layers"])
         _print_heads(out, heads if every else ranked(heads)[:MOST], every=every, total=len(heads))
     else:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from toposcope.cli.common import FamilyOption, FigureOption, HeadsOption, HtmlOption, JsonOption, console
+from toposcope.cli.common import FamilyOption, FigureOption, HeadsOption, HtmlOption, JsonOption, console, safe
 from toposcope.cli.flow_words import print_one, print_side_by_side
+from toposcope.printable import LONGEST_TEXT, printable
 
 if TYPE_CHECKING:
     from toposcope.checkpoints.view import Model
@@ -53,7 +54,7 @@ def run(
     n: Annotated[
         int | None, typer.Option("--n", "--tokens", metavar="N", help="How many tokens (default 32).")
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", help="Seed of every random choice.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of every random choice.")] = 0,
     encoding: Annotated[
         str | None,
         typer.Option("--encoding", metavar="SPEC", help="Encode position so (default: as the model does)."),
@@ -197,7 +198,7 @@ def run(
         screen = console()
         for line in title.splitlines():
             told = textwrap.fill(line, 80, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
-            screen.print(f"[bold]{told}[/bold]", soft_wrap=True)
+            screen.print(f"[bold]{safe(told, LONGEST_TEXT)}[/bold]", soft_wrap=True)
         if compare:
             print_side_by_side(screen, wanted, [(result, verdict, word) for _, result, verdict, word in found])
         else:
@@ -243,15 +244,19 @@ def _checked_names(plot: str | None, movie: str | None, out: str | None, compare
 
 def _tau(text: str | None) -> float | str:
     from toposcope.errors import BadValue
+    from toposcope.ranges import computable
 
     if text is None:
         return 0.0
     if text.strip().lower() == "auto":
         return "auto"
     try:
-        return float(text)
+        tau = float(text)
     except ValueError as error:
-        raise BadValue(f"--add-diagonal takes a number or 'auto', got '{text}'.") from error
+        raise BadValue(f"--add-diagonal takes a number or 'auto', got '{printable(text, 80)}'.") from error
+    if not computable(tau):
+        raise BadValue(f"--add-diagonal {tau:g} is too large or too small a number to compute with.")
+    return tau
 
 
 def _model_tokens(
@@ -415,7 +420,12 @@ def _clock(flows: int) -> Iterator[Callable[[float], None]]:
         return
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=console(to_stderr=True), transient=True) as bar:
         task = bar.add_task("flowing", total=flows)
         yield lambda done: bar.update(task, completed=done)

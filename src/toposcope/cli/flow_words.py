@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from toposcope.cli.common import safe
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -22,7 +24,7 @@ def print_one(screen: Console, result: FlowResult, verdict: Regime | None, word:
     mask = "" if "causal" not in settings else "causal, " if settings["causal"] else "no mask, "
     where = f" ({settings['absolute']})" if settings.get("absolute") else ""
     diagonal = f", diagonal {settings['diagonal']:.3g}" if _is_number(settings.get("diagonal")) else ""
-    screen.print(f"{result.title}: {result.count} tokens, {mask}{settings['encoding']}{where}{diagonal}")
+    screen.print(f"{safe(result.title)}: {result.count} tokens, {mask}{settings['encoding']}{where}{diagonal}")
     screen.print()
     _say(screen, "[bold]Theorem[/bold]", _verdict_words(verdict))
     _say(screen, "[bold]Run[/bold]", f"{result.status}: {result.status.meaning} (t = {result.end:.3g})")

@@ -17,7 +17,9 @@ from toposcope.cli.common import (
     ModelArgument,
     console,
     progress,
+    safe,
 )
+from toposcope.printable import LONGEST_PATH, LONGEST_TEXT
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -91,10 +93,10 @@ def run(
 
 
 def _print_summary(out: Console, found: Inspection, path: str) -> None:
-    out.print(f"[bold]{path}[/bold]", soft_wrap=True)
+    out.print(f"[bold]{safe(path, LONGEST_PATH)}[/bold]", soft_wrap=True)
     size = f"{found.parameters / 1e6:,.1f}M parameters, {found.stored_bytes / 1e6:,.1f} MB"
-    types = ", ".join(f"{name} x{count}" for name, count in list(found.dtypes.items())[:4])
-    out.print(f"{found.family} ({found.format}); {size}; {types}")
+    types = ", ".join(f"{safe(name)} x{count}" for name, count in list(found.dtypes.items())[:4])
+    out.print(f"{safe(found.family)} ({found.format}); {size}; {types}")
     for stack in dict.fromkeys((row.stack, row.kind) for row in found.layers):
         rows = [row for row in found.layers if (row.stack, row.kind) == stack]
         first = rows[0]
@@ -109,7 +111,7 @@ def _print_summary(out: Console, found: Inspection, path: str) -> None:
             *(["latent (MLA)"] if first.latent else []),
         ]
         out.print(
-            f"{stack[0]}: {len(rows)} layers x {first.heads} heads{groups}, width {found.width}, "
+            f"{safe(stack[0])}: {len(rows)} layers x {first.heads} heads{groups}, width {found.width}, "
             f"head {first.head_dim}{value}; {mask}; {', '.join(extras)}"
         )
     if found.context:
@@ -124,12 +126,12 @@ def _print_encodings(out: Console, found: Inspection) -> None:
     for row, numbers in same_encoding(found.layers):
         window = "" if row.reach is None else f"; sees {row.reach} tokens back" + ("" if row.causal else " and ahead")
         cross = " (cross-attention)" if row.kind == "cross" else ""
-        out.print(f"  layers {show_range(numbers)}{cross}: {row.encoding_title}{window}")
+        out.print(f"  layers {show_range(numbers)}{cross}: {safe(row.encoding_title)}{window}")
     shared = sum(row.shared_with is not None for row in found.layers)
     if shared:
         out.print(f"  {shared} layers use another layer's weights")
     for warning in sorted({warning for row in found.layers for warning in row.warnings}):
-        out.print(f"  note: {warning}")
+        out.print(f"  note: {safe(warning, LONGEST_TEXT)}")
 
 
 def _print_heads(out: Console, heads: tuple[HeadRow, ...]) -> None:
@@ -168,4 +170,4 @@ def _print_skipped(out: Console, found: Inspection) -> None:
     out.print("\n[bold]Not read[/bold]")
     for entry in found.skipped:
         count = f" ({len(entry.tensors)} tensors)" if len(entry.tensors) > 1 else ""
-        out.print(f"  {entry.what}{count}: {entry.why}", soft_wrap=True)
+        out.print(f"  {safe(entry.what)}{count}: {safe(entry.why, LONGEST_TEXT)}", soft_wrap=True)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
+
+from toposcope.ranges import computable
 
 REMOVE_RESULT = "Remove the run it is about ('toposcope runs rm KEY', or its result.json), and give this again."
 StoreOption = Annotated[str, typer.Option("--store", metavar="DIR", help="Directory that keeps the runs.")]
@@ -39,12 +40,12 @@ def changes(settings: list[str] | None, quirks: list[str] | None) -> dict[str, A
 
 def percent(value: float | None) -> str:
     """An accuracy, to a tenth of a percent."""
-    return f"{100 * value:.1f} %" if isinstance(value, int | float) else "-"
+    return f"{100 * value:.1f} %" if isinstance(value, int | float) and computable(value) else "-"
 
 
 def duration(seconds: float | None) -> str:
     """A time as a person would say it: 21 s, 3 min 20 s, 2 h 05 min."""
-    if not isinstance(seconds, int | float) or not math.isfinite(seconds):
+    if not isinstance(seconds, int | float) or not computable(seconds):
         return "-"
     whole = round(seconds)
     if whole < 60:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from toposcope.cli.common import safe
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -16,7 +18,7 @@ COLUMNS = 4  # conditions beside one another in the table by position
 def print_loss(out: Console, found: LossResult) -> None:
     """The loss as it is, what each encoding changes, and the loss by position."""
     own, others = found.conditions[0], found.conditions[1:]
-    out.print(f"[bold]{found.model}[/bold] on {found.text}", soft_wrap=True)
+    out.print(f"[bold]{safe(found.model)}[/bold] on {safe(found.text)}", soft_wrap=True)
     what = "hidden token" if found.kind == "masked token" else "token"
     out.print(f"  {own.loss:.3f} nats per {what} as it is")
     if others:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from toposcope.cli.common import safe
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -20,7 +22,8 @@ def print_refine(out: Console, result: dict[str, Any], place: Path) -> None:
     """Losses on held-out text, paired differences with their intervals, and how far D went."""
     settings, counts = result["settings"], result["parameters"]
     out.print(
-        f"[bold]{Path(result['subject']['path']).name}[/bold], {settings['form']} form, on {result['text']}",
+        f"[bold]{safe(Path(result['subject']['path']).name)}[/bold], {settings['form']} form, "
+        f"on {safe(result['text'])}",
         soft_wrap=True,
     )
     out.print(

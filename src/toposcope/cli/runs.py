@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from toposcope.cli.common import JsonOption, console
+from toposcope.cli.common import JsonOption, console, safe
 from toposcope.cli.lab_words import REMOVE_RESULT, StoreOption, cut, duration, percent, title
 from toposcope.cli.stored import from_disk
+from toposcope.printable import LONGEST_PATH, LONGEST_TEXT, sentences
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -97,14 +98,14 @@ def _list(rows: Sequence[Row], store: str, json: str | None) -> None:
     long = _long_enough([row.key for row in rows])
     for row in rows:
         config = row.config
-        words = [str(config.get(name, "")) for name in ("task", "encoding", "seed", "profile")]
+        words = [safe(config.get(name, ""), 40) for name in ("task", "encoding", "seed", "profile")]
         shown.add_row(row.key[:long], words[0], cut(words[1], 24), *words[2:], row.status, percent(_accuracy(row)))
     out = console()
     if rows:
         out.print(shown)
     counts = Counter(row.status for row in rows)
     told = ", ".join(f"{counts[word]} {word}" for word in ("done", "running", "queued", "failed") if counts[word])
-    out.print(f"{len(rows)} runs in {store}{': ' if told else ''}{told}", soft_wrap=True)
+    out.print(f"{len(rows)} runs in {safe(store, LONGEST_PATH)}{': ' if told else ''}{told}", soft_wrap=True)
 
 
 def _long_enough(keys: Sequence[str]) -> int:
@@ -128,18 +129,18 @@ def _show(store: Path, row: Row, json: str | None) -> None:
     if json == "-":
         return
     out = console()
-    out.print(f"[bold]{title(row.config)}[/bold]", soft_wrap=True)
-    out.print(f"{'run':10s} {row.key} in {directory}", soft_wrap=True)
+    out.print(f"[bold]{safe(title(row.config))}[/bold]", soft_wrap=True)
+    out.print(f"{'run':10s} {safe(row.key)} in {safe(directory, LONGEST_PATH)}", soft_wrap=True)
     out.print(
         f"{'state':10s} {row.status}{f', by process {row.owner}, last heard of {row.heartbeat}' if row.owner else ''}"
     )
     with from_disk(directory, REMOVE_RESULT):
         lines = _lines(row)
     for name, value in lines:
-        out.print(f"{name:10s} {value}", soft_wrap=True)
+        out.print(f"{name:10s} {safe(value, LONGEST_TEXT)}", soft_wrap=True)
     if row.words:
         out.print("[bold]last words[/bold]")
-        out.print(row.words, soft_wrap=True, markup=False)
+        out.print(sentences(row.words), soft_wrap=True, markup=False)
 
 
 def _lines(row: Row) -> list[tuple[str, str]]:
@@ -173,14 +174,14 @@ def _remove_rows(store: Store, unique: Sequence[Row], yes: bool) -> None:
     out = console()
     if not yes:
         for row in unique:
-            out.print(f"{row.key}  {row.status:8s} {title(row.config)}", soft_wrap=True)
+            out.print(f"{row.key}  {row.status:8s} {safe(title(row.config))}", soft_wrap=True)
         if not sys.stdin.isatty():
             raise BadValue("removing runs needs a yes, and there is nobody to ask here. Add --yes.")
         if not typer.confirm(f"Remove {len(unique)} run{'s' * (len(unique) > 1)} for good?"):
             raise typer.Exit(1)
     for row in unique:
         store.remove(row.key)
-        out.print(f"removed {row.key}  {title(row.config)}", soft_wrap=True)
+        out.print(f"removed {row.key}  {safe(title(row.config))}", soft_wrap=True)
 
 
 def _export(rows: Sequence[Row], where: str, store: str) -> None:

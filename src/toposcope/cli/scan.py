@@ -21,6 +21,7 @@ from toposcope.cli.common import (
     ModelArgument,
     console,
     progress,
+    safe,
 )
 from toposcope.cli.scan_spectra import print_spectra
 from toposcope.cli.scan_words import (
@@ -31,6 +32,7 @@ from toposcope.cli.scan_words import (
     print_map,
     print_meaning,
 )
+from toposcope.printable import LONGEST_PATH
 
 if TYPE_CHECKING:
     from toposcope.checkpoints.view import Model
@@ -50,7 +52,8 @@ def run(
     null: Annotated[bool, typer.Option("--null", help="Compare with a twin of random orientation.")] = False,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Of the twin, and of a sample of layers.")] = 0,
     context: Annotated[
-        int | None, typer.Option("--context", metavar="N", min=2, help="Context for kernels (default: the model's).")
+        int | None,
+        typer.Option("--context", metavar="N", min=2, max=2**40, help="Context for kernels (default: the model's)."),
     ] = None,
     what_if: Annotated[
         list[str] | None, typer.Option("--what-if", metavar="ENCODING", help="The same under another encoding.")
@@ -153,7 +156,7 @@ def run(
     written = write_pictures([*findings, result], html, figure, title=title_of(model, opened.path))
     if json != "-" and csv != "-":
         said = console()
-        said.print(f"[bold]{about['path']}[/bold] ({about['family']})", soft_wrap=True)
+        said.print(f"[bold]{safe(about['path'], LONGEST_PATH)}[/bold] ({safe(about['family'])})", soft_wrap=True)
         if not result["heads"]:
             said.print("no self-attention head to analyse")
         else:
@@ -167,7 +170,7 @@ def run(
         if head_table:
             print_heads(said, result["heads"])
         for entry in result["skipped"][:6]:
-            said.print(f"skipped {entry['what']}: {entry['why']}", soft_wrap=True)
+            said.print(f"skipped {safe(entry['what'])}: {safe(entry['why'])}", soft_wrap=True)
         for name in written:
             said.print(f"Written: {name}", soft_wrap=True)
         said.print(f"{result['seconds']:.1f} s; --head-table prints every head, --json writes all numbers")

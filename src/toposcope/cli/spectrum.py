@@ -245,7 +245,7 @@ def draw(found: Sequence[EncodingSpectrum], names: Sequence[str], path: str) -> 
     import io
     from pathlib import Path
 
-    from toposcope.dynamics.plots import require_matplotlib
+    from toposcope.dynamics.plots import drawn, require_matplotlib
     from toposcope.files import write_bytes
 
     require_matplotlib().use("Agg")
@@ -256,7 +256,7 @@ def draw(found: Sequence[EncodingSpectrum], names: Sequence[str], path: str) -> 
         for name, each in zip(names, found, strict=True):
             known = [point for point in each.points if point.statement != "bound"]
             n, norms = [point.context for point in known], [point.lambda_max_over_n for point in known]
-            (line,) = left.plot(n, norms, "o-", ms=3.5, lw=1.3, label=name)
+            (line,) = left.plot(n, norms, "o-", ms=3.5, lw=1.3, label=drawn(name))
             for point in each.points:
                 if point.statement == "bound" and point.upper is not None:  # from the lower to the upper bound
                     ends = [point.lambda_max_over_n, point.upper]
@@ -264,7 +264,11 @@ def draw(found: Sequence[EncodingSpectrum], names: Sequence[str], path: str) -> 
             lawful = [(point.context, point.law) for point in each.points if point.law is not None]
             if lawful:
                 left.plot(
-                    *zip(*lawful, strict=True), ":", color=line.get_color(), lw=1.6, label=f"{name}: law of S5g"
+                    *zip(*lawful, strict=True),
+                    ":",
+                    color=line.get_color(),
+                    lw=1.6,
+                    label=f"{drawn(name)}: law of S5g",
                 )
             ranked = [(p.context, p.effective_rank) for p in each.points if p.effective_rank is not None]
             if ranked:

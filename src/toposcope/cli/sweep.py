@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from toposcope.cli.common import CsvOption, HtmlOption, JsonOption, console
+from toposcope.cli.common import CsvOption, HtmlOption, JsonOption, console, safe
 from toposcope.cli.lab_words import (
     REMOVE_RESULT,
     ProfileOption,
@@ -241,6 +241,6 @@ def _cell(cell: Cell | None) -> str:
 def _print_failed(out: Console, failed: Sequence[Row]) -> None:
     for row in failed:
         words = (row.words or "").strip().splitlines() or ["no words"]
-        out.print(f"[bold]failed[/bold] {row.key}  {title(row.config)}: {words[-1]}", soft_wrap=True)
+        out.print(f"[bold]failed[/bold] {row.key}  {safe(title(row.config))}: {safe(words[-1])}", soft_wrap=True)
     if failed:
         out.print("the same command tries them again; 'toposcope runs show KEY' prints all they said")

@@ -28,7 +28,7 @@ class Watcher:
             from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
             columns = (
-                TextColumn("{task.description}"),
+                TextColumn("{task.description}", markup=False),
                 BarColumn(bar_width=16),
                 TaskProgressColumn(),
                 TimeRemainingColumn(compact=True),

@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from toposcope.cli.common import safe
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -21,7 +23,10 @@ NAMED = 8  # heads listed after a pattern
 def print_trace(screen: Console, found: TraceResult) -> None:
     """What was read, patterns with their heads, the most positional heads, and what the weights would have said."""
     about = found.about
-    screen.print(f"[bold]{about['path']}[/bold] ({about['family']}): {', '.join(about['encodings'])}", soft_wrap=True)
+    screen.print(
+        f"[bold]{safe(about['path'])}[/bold] ({safe(about['family'])}): {safe(', '.join(about['encodings']))}",
+        soft_wrap=True,
+    )
     layers = len({each.layer for each in found.heads})
     _say(screen, f"{found.text}; {len(found.heads)} heads of {layers} layers", "")
     if found.other is not None:

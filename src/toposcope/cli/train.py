@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from toposcope.cli.common import HtmlOption, JsonOption, console
+from toposcope.cli.common import HtmlOption, JsonOption, console, safe
 from toposcope.cli.lab_words import (
     ProfileOption,
     QuirkOption,
@@ -205,7 +205,7 @@ def _watching(config: RunConfig) -> Iterator[Watch]:
     task = config.make_task()
     bounds = f"floor {100 * task.floor:.1f}, ceiling {100 * task.ceiling.value:.1f}"
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=16),
         MofNCompleteColumn(),
         TimeRemainingColumn(compact=True),
@@ -222,7 +222,7 @@ def _watching(config: RunConfig) -> Iterator[Watch]:
 
 def _print(config: RunConfig, result: Mapping[str, Any], directory: Path, new: bool) -> None:
     out = console()
-    out.print(f"[bold]{title(config.as_dict())}[/bold]  ({config.profile}, {config.variant})", soft_wrap=True)
+    out.print(f"[bold]{safe(title(config.as_dict()))}[/bold]  ({config.profile}, {config.variant})", soft_wrap=True)
     bounds = f"floor {percent(result['floor'])}, ceiling {percent(result['ceiling'])}"
     out.print(f"accuracy {percent(result['accuracy'])}  ({bounds})  loss {result['loss']:.3g}")
     points = result["curve"][1::2]  # half of the twenty: they fit on a line

@@ -25,9 +25,11 @@ from numpy.typing import NDArray
 from toposcope.checkpoints.view import Norm
 from toposcope.encodings.record import LogitBias, Rotary
 from toposcope.errors import BadValue
+from toposcope.memory import foresee
 
 Array = NDArray[np.float64]
 
+MOST_WORK = 1e12  # operations of one evaluation of the field: minutes, and a run takes hundreds of them
 HUGE = 1e100  # beyond this size products of two tokens are formed in units of that size
 _LARGEST = float(np.finfo(np.float64).max)
 
@@ -101,6 +103,14 @@ class AttentionField:
     ) -> None:
         if count < 1:
             raise BadValue(f"a flow needs at least one token, got {count}.")
+        squares = system.heads * count * count
+        foresee(32 * squares, f"attention among {count:,} tokens with {system.heads} heads", "Use fewer tokens.")
+        work = 2.0 * squares * (system.k_GRD.shape[1] + system.v_GSD.shape[1])
+        if work > MOST_WORK:
+            raise BadValue(
+                f"{count:,} tokens with {system.heads} heads take {work:.0e} operations for each of thousands of "
+                f"evaluations of the field; expected at most {MOST_WORK:.0e}. Use fewer tokens."
+            )
         self.system, self.count = system, count
         self._groups = len(system.k_GRD)
         self._repeat = system.heads // self._groups

@@ -28,6 +28,7 @@ from toposcope.dynamics.rotation import turned
 from toposcope.dynamics.run import GROWTH_CAP, SAMPLES, Piece, Problem, run
 from toposcope.encodings import NONE, Encoding, EncodingSpec, Rotary, Sizes, parse
 from toposcope.errors import BadEncoding, BadValue
+from toposcope.ranges import LARGEST, SMALLEST, computable
 
 Array = NDArray[np.float64]
 Absolute = Literal["input", "reinject", "logits"]
@@ -149,7 +150,7 @@ def natural_horizon(V: Array, count: int, causal: bool) -> float:
     A decaying causal system is given 14 n / |alpha|, since token i finally decays at the rate |alpha| / i (T6); never
     more than 300 / |V|, so that a run ends.
     """
-    norm = float(np.linalg.norm(V, 2))
+    norm = float(np.linalg.norm(V, 2)) if V.size else 0.0
     if norm == 0:
         return 1.0
     alpha = float(np.linalg.eigvals(V).real.max())
@@ -203,6 +204,11 @@ def square(matrix: ArrayLike, name: str) -> Array:
         raise BadValue(f"{name} has shape {array.shape}; expected a square matrix.")
     if not np.isfinite(array).all():
         raise BadValue(f"{name} holds NaN or infinity; a flow of it would be meaningless.")
+    if not computable(float(np.abs(array).max())):
+        raise BadValue(
+            f"the largest entry of {name} is {np.abs(array).max():.3g}; expected one between {SMALLEST:g} and "
+            f"{LARGEST:g}. Rescale it: V only sets the clock, W the size of the tokens."
+        )
     return array
 
 

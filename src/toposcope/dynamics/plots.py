@@ -18,6 +18,7 @@ from toposcope.dynamics.observables import norms
 from toposcope.dynamics.record import FlowResult
 from toposcope.errors import BadValue, MissingExtra
 from toposcope.files import write_bytes
+from toposcope.printable import printable
 
 Array = NDArray[np.float64]
 FORMATS = ("png", "svg", "pdf")
@@ -72,7 +73,7 @@ def animate(result: FlowResult, path: str | Path, *, frames: int | None = None, 
         colours = _colours(plt, path_TN2.shape[1])
         trails = [axis.plot([], [], lw=0.9, alpha=0.5, color=colour)[0] for colour in colours]
         dots = axis.scatter(*path_TN2[0].T, c=colours, s=26, zorder=3, edgecolors="white", linewidths=0.4)
-        title = axis.set_title(f"{result.title}   t = 0", loc="left", fontsize=10, color=_INK)
+        title = axis.set_title(f"{drawn(result.title)}   t = 0", loc="left", fontsize=10, color=_INK)
         figure.draw_without_rendering()
         figure.set_layout_engine("none")  # laid out once; doing it again for every frame takes most of the time
 
@@ -81,7 +82,7 @@ def animate(result: FlowResult, path: str | Path, *, frames: int | None = None, 
             for i, trail in enumerate(trails):
                 trail.set_data(path_TN2[first : frame + 1, i, 0], path_TN2[first : frame + 1, i, 1])
             dots.set_offsets(path_TN2[frame])
-            title.set_text(f"{result.title}   t = {at[frame]:.3g}")
+            title.set_text(f"{drawn(result.title)}   t = {at[frame]:.3g}")
             return [*trails, dots, title]
 
         moving = FuncAnimation(figure, update, frames=len(at), blit=False)
@@ -130,6 +131,11 @@ def require_matplotlib() -> Any:
     except ImportError as error:
         raise MissingExtra("pictures need matplotlib: pip install 'toposcope[plot]'.") from error
     return matplotlib
+
+
+def drawn(words: object) -> str:
+    """Words from elsewhere as a title or a label: dollar signs in them begin no formula."""
+    return printable(words).replace("$", r"\$")
 
 
 def _matplotlib() -> Any:
@@ -210,7 +216,7 @@ def _trajectories(axis: Any, result: FlowResult, plt: Any, directions: Array | N
     axis.scatter(*plane[0].T, s=14, facecolors="none", edgecolors=colours, linewidths=0.9, zorder=3)
     axis.scatter(*plane[-1].T, s=20, c=colours, zorder=4, edgecolors="white", linewidths=0.4)
     _frame(axis, plane, share, from_afar)
-    axis.set_title(result.title, loc="left", fontsize=10, color=_INK)
+    axis.set_title(drawn(result.title), loc="left", fontsize=10, color=_INK)
     legend = "○ start  ● end; colour: position, first dark to last light"
     axis.set_xlabel(f"{axis.get_xlabel()}\n{legend}", fontsize=8, color=_INK)
 

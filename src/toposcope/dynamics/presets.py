@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from toposcope.dynamics.flow import matrices
 from toposcope.dynamics.run import Problem
+from toposcope.dynamics.tokens import isotropic
 from toposcope.encodings import Encoding, rope
 from toposcope.errors import BadValue, did_you_mean
 
@@ -64,7 +65,7 @@ def closing_rope(count: int) -> Encoding:
 
 
 def _cloud(count: int, width: int, seed: int, size: float = 1.0) -> Array:
-    return size * np.random.default_rng(seed).standard_normal((count, width))
+    return size * isotropic(count, width, seed)
 
 
 def _helix(count: int, seed: int) -> dict[str, Any]:

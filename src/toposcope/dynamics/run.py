@@ -85,7 +85,8 @@ def run(
     pieced = len(problem.pieces) > 1
     if pieced and times is None:
         per_piece = max(1, round((samples - 1) / max(end, 1)))
-        times = np.unique(np.concatenate([np.arange(0, end, 1 / per_piece), [end]]))
+        apart = 1 / per_piece if end < samples else math.ceil(end / (samples - 1))
+        times = np.unique(np.concatenate([np.arange(0, end, apart), [end]]))
     keeper = _Keeper(start, end, samples, times)
     events = _events(limit, size, growth_cap, start)
     measured: list[dict[str, float]] = []

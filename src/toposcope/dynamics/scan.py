@@ -182,7 +182,7 @@ def whole_model(
     """
     verdict = rule = None
     one_stack = len({layer["stack"] for layer in layers}) == 1
-    growth = growth_of(factors) if complete and one_stack else None
+    growth = _finite_growth(factors) if complete and one_stack else None
     shrinks = all(layer["symU"]["max"] < 0 and layer["rank_U"] == sum(layer["symU"]["inertia"]) for layer in layers)
     if complete and layers and shrinks:
         verdict, rule = "contracting_first_token", "max lambda_max(sym U_l) < 0"
@@ -196,3 +196,13 @@ def whole_model(
         "exact": False,
         "log_growth": None if growth is None or growth <= 0 else float(np.log(growth)),
     }
+
+
+def _finite_growth(factors: Sequence[Factored]) -> float | None:
+    """`growth_of` the factors; None where the exponentials of such large weights leave the range of float64."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        try:
+            growth = growth_of(factors)
+        except (np.linalg.LinAlgError, ValueError):  # what LAPACK says of infinities
+            return None
+    return growth if growth is not None and np.isfinite(growth) else None

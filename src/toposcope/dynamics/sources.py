@@ -81,7 +81,7 @@ def head_problem(
     settings = _settings(chosen, used, system, absolute, norms, count) | {"layer": layer, "head": head}
     end = natural_horizon(v_small, count, system.causal) if horizon is None else horizon
     verdict = _head_verdict(chosen, folded, used, system, position, count)
-    if reduced and np.linalg.cond(v_small) >= _WORST_CONDITION:
+    if reduced and (not v_small.size or np.linalg.cond(v_small) >= _WORST_CONDITION):
         reduced, notes = False, (*notes, SINGULAR)
     if not reduced:
         field = AttentionField(system, count, position=position, reinject=absolute == "reinject")

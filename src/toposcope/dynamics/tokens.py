@@ -12,6 +12,8 @@ from toposcope.checkpoints.installed import read_text
 from toposcope.checkpoints.locate import require_sound_files
 from toposcope.checkpoints.view import Model
 from toposcope.errors import BadFile, BadValue, MissingExtra
+from toposcope.memory import foresee
+from toposcope.printable import printable
 from toposcope.unknown import unknown
 
 Array = NDArray[np.float64]
@@ -36,7 +38,7 @@ def drawn_tokens(model: Model, count: int, seed: int) -> Array:
     table = model.token_embedding()
     if table is None:
         raise BadValue(f"{model.path.name} has no token embedding. Use --cloud isotropic, or --start FILE.npy.")
-    ids = np.random.default_rng(seed).choice(len(table), size=_some(count), replace=count > len(table))
+    ids = generator(seed).choice(len(table), size=_some(count, table.shape[1]), replace=count > len(table))
     return np.asarray(table[ids], dtype=np.float64)
 
 
@@ -47,12 +49,12 @@ def gaussian_tokens(model: Model, count: int, seed: int) -> Array:
         raise BadValue(f"{model.path.name} has no token embedding. Use --cloud isotropic, or --start FILE.npy.")
     mean = table.mean(axis=0)
     factor = np.linalg.cholesky(np.cov(table.T) + 1e-12 * np.trace(np.cov(table.T)) * np.eye(table.shape[1]))
-    return mean + np.random.default_rng(seed).standard_normal((_some(count), table.shape[1])) @ factor.T
+    return mean + generator(seed).standard_normal((_some(count, table.shape[1]), table.shape[1])) @ factor.T
 
 
 def isotropic(count: int, width: int, seed: int) -> Array:
     """A cloud of independent standard normal entries."""
-    return np.random.default_rng(seed).standard_normal((_some(count), width))
+    return generator(seed).standard_normal((_some(count, width), width))
 
 
 def read_ids(text: str) -> NDArray[np.int64]:
@@ -102,7 +104,16 @@ def read_array(path: str, what: str) -> Array:
     return array.astype(np.float64)
 
 
-def _some(count: int) -> int:
+def generator(seed: int) -> np.random.Generator:
+    """The source of random numbers that a seed stands for."""
+    if seed < 0:
+        raise BadValue(f"a seed is a whole number from 0 on, got {seed}.")
+    return np.random.default_rng(seed)
+
+
+def _some(count: int, width: int) -> int:
     if count < 1:
         raise BadValue(f"a flow needs at least one token, got {count}.")
+    shown = printable(f"{count:,}", 40)
+    foresee(8 * count * (2 * count + 4 * width), f"a flow of {shown} tokens", "Use fewer tokens.")
     return count

@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 from toposcope.encodings.record import Array, Encoding, InputTable
 from toposcope.encodings.words import short, stated
 from toposcope.errors import BadEncoding, BadValue
+from toposcope.memory import foresee
+from toposcope.ranges import computable
 
 Layout = Literal["interleaved", "half"]
 
@@ -115,6 +117,8 @@ def _rows(table_ND: NDArray[Any]) -> NDArray[Any]:
     rows = np.asarray(table_ND)
     if rows.ndim != 2:
         raise BadEncoding(f"a table of position vectors has the shape (positions, width), got {rows.shape}.")
+    if rows.size and not computable(float(np.abs(rows).max())):
+        raise BadEncoding(f"a position vector holds {np.abs(rows).max():.3g}; that cannot be computed with.")
     return rows
 
 
@@ -123,6 +127,7 @@ def _drawn(width: int, length: int, std: float, seed: int) -> Array:
         raise BadEncoding(f"a table of position vectors needs positions and width, got {length} x {width}.")
     if not (math.isfinite(std) and std >= 0):
         raise BadEncoding(f"std must not be negative, got {std}.")
+    foresee(16 * length * width, f"a table of {length:,} position vectors", "Give it a smaller length.")
     return std * np.random.default_rng(seed).standard_normal((length, width))
 
 

@@ -15,6 +15,8 @@ from numpy.typing import ArrayLike, NDArray
 from toposcope.encodings.record import Array, Encoding, LogitBias
 from toposcope.encodings.words import short, stated
 from toposcope.errors import BadEncoding
+from toposcope.memory import foresee
+from toposcope.ranges import computable
 
 Precision = Literal["float64", "float32", "bfloat16"]
 
@@ -56,6 +58,8 @@ def t5(table_BH: NDArray[Any], *, bidirectional: bool = True, max_distance: int 
     values_BH = np.asarray(table_BH).astype(np.float64)
     if values_BH.ndim != 2:
         raise BadEncoding(f"a T5 table has the shape (buckets, heads), got {values_BH.shape}.")
+    if values_BH.size and not computable(float(np.abs(values_BH).max())):
+        raise BadEncoding(f"a T5 table holds {np.abs(values_BH).max():.3g}; that cannot be computed with.")
     buckets, heads = values_BH.shape
     t5_bucket(0, bidirectional=bidirectional, buckets=buckets, max_distance=max_distance)  # complain now, not later
 
@@ -89,6 +93,7 @@ def t5_init(
         raise BadEncoding(f"a bias needs at least one head, got {heads}.")
     if not (math.isfinite(std) and std >= 0):
         raise BadEncoding(f"std must not be negative, got {std}.")
+    foresee(16 * max(buckets, 0) * heads, f"a table of {buckets:,} buckets", "Use fewer of them.")
     drawn_BH = std * np.random.default_rng(seed).standard_normal((max(buckets, 0), heads))
     made = t5(drawn_BH, bidirectional=bidirectional, max_distance=max_distance)
     return Encoding(
@@ -249,6 +254,7 @@ def fire_network(heads: int, hidden: int = 32, seed: int = 0) -> tuple[Array, Ar
     """FIRE's network before training: hidden weight and bias (W,), output weight (H, W) and bias (H,)."""
     if heads < 1 or hidden < 1:
         raise BadEncoding(f"FIRE needs at least one head and one hidden unit, got {heads} and {hidden}.")
+    foresee(16 * hidden * (heads + 2), f"a network of {hidden:,} hidden units", "Use fewer of them.")
     draw = np.random.default_rng(seed).uniform
     inner = 1 / math.sqrt(hidden)
     return (

@@ -14,9 +14,12 @@ from toposcope.encodings.record import NONE, Encoding
 from toposcope.encodings.scalings import READS, STRETCHED_FROM_ORIGINAL
 from toposcope.errors import BadEncoding, BadValue
 from toposcope.plugins import Plugin, origins, plugins
+from toposcope.printable import printable
 
 Mechanism = Literal["none", "input", "rotary", "bias", "content"]
 Given = Mapping[str, Any]
+# No model is larger by far, and tables of these sizes would take hours or more than any memory.
+LARGEST = MappingProxyType({"width": 2**24, "heads": 2**16, "head_dim": 2**14, "context": 2**40})
 
 
 @dataclass(frozen=True)
@@ -30,9 +33,9 @@ class Sizes:
     causal: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("width", "heads", "head_dim", "context"):
-            if getattr(self, name) < 1:
-                raise BadValue(f"{name} must be at least 1, got {getattr(self, name)}.")
+        for name, most in LARGEST.items():
+            if not 1 <= getattr(self, name) <= most:
+                raise BadValue(f"{name} must be between 1 and {most:,}, got {printable(getattr(self, name), 40)}.")
 
 
 @dataclass(frozen=True)

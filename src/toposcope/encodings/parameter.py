@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -11,6 +10,8 @@ import numpy as np
 
 from toposcope.encodings.words import plain
 from toposcope.errors import BadEncoding, did_you_mean
+from toposcope.printable import printable
+from toposcope.ranges import computable
 
 Value = int | float | bool | str | tuple[float, ...]
 
@@ -89,7 +90,7 @@ class Parameter:
         number = self._number(value, value)
         if self.type == "float":
             return number
-        if not number.is_integer():
+        if not number.is_integer() or abs(number) >= 2**53:
             raise self._wrong(value)
         return int(number)
 
@@ -104,9 +105,12 @@ class Parameter:
     def _number(self, value: Any, whole: Any) -> float:
         if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.integer | np.floating):
             raise self._wrong(whole)
-        number = float(value)
+        try:
+            number = float(value)
+        except OverflowError:
+            raise self._wrong(whole) from None
         out_of_range = (
-            not math.isfinite(number)
+            not computable(number)
             or (self.above is not None and number <= self.above)
             or (self.least is not None and number < self.least)
             or (self.most is not None and number > self.most)
@@ -116,5 +120,5 @@ class Parameter:
         return number
 
     def _wrong(self, value: Any) -> BadEncoding:
-        given = value if isinstance(value, str) else repr(value)
+        given = printable(value if isinstance(value, str) else repr(value), 80)
         return BadEncoding(f"'{self.name}' is {given}; expected {self.expected}.")

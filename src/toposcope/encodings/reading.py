@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from toposcope.errors import BadConfig
+from toposcope.printable import printable
+from toposcope.ranges import computable
 
 
 def section(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
@@ -25,6 +27,8 @@ def number(values: Mapping[str, Any], key: str, place: str = "") -> float | None
         return None
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise BadConfig(f"{_at(place, key)} must be a number, got {_said(value)}.")
+    if not computable(value):
+        raise BadConfig(f"{_at(place, key)} is {_said(value)}, too large or too small a number to compute with.")
     return float(value)
 
 
@@ -52,7 +56,7 @@ def numbers(values: Mapping[str, Any], key: str, place: str) -> tuple[float, ...
     if value is None:
         return None
     if not isinstance(value, list | tuple) or any(
-        isinstance(x, bool) or not isinstance(x, int | float) for x in value
+        isinstance(x, bool) or not isinstance(x, int | float) or not computable(x) for x in value
     ):
         raise BadConfig(f"{_at(place, key)} must be a list of numbers, got {_said(value)}.")
     return tuple(float(x) for x in value)
@@ -63,5 +67,4 @@ def _at(place: str, key: str) -> str:
 
 
 def _said(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+    return printable(repr(value), 60)

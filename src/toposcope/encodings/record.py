@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from toposcope.errors import BadEncoding, BadValue
+from toposcope.memory import foresee
 
 Array = NDArray[np.float64]
 Pairing = Literal["half", "interleaved"]
@@ -42,7 +43,8 @@ class InputTable:
                 f"position {int(at_N.max() if at_N.max() >= self.length else at_N.min())} has no vector: "
                 f"the table holds positions 0 to {self.length - 1}. Use a shorter context."
             )
-        return self.vectors_at(at_N)
+        foresee(32 * at_N.size * self.width, f"{at_N.size:,} position vectors", "Use a shorter context.")
+        return _shaped(self.vectors_at(at_N), (at_N.size, self.width), "position vectors")
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,6 +92,8 @@ class Rotary:
         if vectors_NR.shape[-1] != self.head_dim:
             raise BadValue(f"vectors of width {vectors_NR.shape[-1]} given to a rotation of width {self.head_dim}.")
         at_N = np.atleast_1d(np.asarray(positions, dtype=np.float64))
+        taken = 24 * max(vectors_NR.size, at_N.size * self.head_dim)
+        foresee(taken, f"rotating {at_N.size:,} vectors of width {self.head_dim:,}", "Use fewer positions.")
         angle_NF = at_N[:, None] * self.frequencies(context)
         size_NF = np.full_like(angle_NF, self.attention_factor)
         if self.decay_F is not None:
@@ -122,14 +126,16 @@ class LogitBias:
         """b_HNM for the given positions."""
         query_N = np.atleast_1d(np.asarray(query_positions, dtype=np.float64))
         key_M = np.atleast_1d(np.asarray(key_positions, dtype=np.float64))
-        return self.bias_at(query_N, key_M)
+        taken = 32 * self.heads * query_N.size * key_M.size
+        foresee(taken, f"a bias of {query_N.size:,} x {key_M.size:,} positions", "Use fewer positions.")
+        return _shaped(self.bias_at(query_N, key_M), (self.heads, query_N.size, key_M.size), "a bias")
 
     def by_offset(self, offsets: ArrayLike) -> Array:
         """b_HT for offsets t = i - j (query minus key), for biases that depend on nothing else."""
         if not self.toeplitz:
             raise BadValue("this bias depends on both positions, not on their difference alone; use table().")
         offset_T = np.atleast_1d(np.asarray(offsets, dtype=np.float64))
-        return self.bias_at(np.zeros(1), -offset_T)[:, 0, :]
+        return self.table(np.zeros(1), -offset_T)[:, 0, :]
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,6 +169,13 @@ class Encoding:
         """Where position enters: any of 'input', 'rotary', 'bias', or 'content'."""
         found = [part for part in ("input", "rotary", "bias") if getattr(self, part) is not None]
         return tuple(found) if self.exact_tables else ("content",)
+
+
+def _shaped(table: Array, expected: tuple[int, ...], what: str) -> Array:
+    """The table, if it has its shape: functions of other packages may give anything."""
+    if np.shape(table) != expected:
+        raise BadEncoding(f"{what} came out with shape {np.shape(table)}; expected {expected}.")
+    return table
 
 
 NONE = Encoding(name="none", title="no positional encoding")

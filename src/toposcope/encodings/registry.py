@@ -33,9 +33,12 @@ class EncodingSpec:
     def build(self, sizes: Sizes) -> Encoding:
         """The encoding for a model of these sizes."""
         try:
-            return self.kind.build(sizes, self.parameters)
+            made = self.kind.build(sizes, self.parameters)
         except BadEncoding as error:
             raise BadEncoding(f"cannot build '{self}': {error}") from error
+        if not isinstance(made, Encoding):  # a plug-in may give anything
+            raise BadEncoding(f"'{self.name}' is built as {type(made).__name__}; expected an Encoding.")
+        return made
 
     def __str__(self) -> str:
         if not self.given:

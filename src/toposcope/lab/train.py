@@ -22,11 +22,12 @@ from toposcope.lab.ablation import ablation_map
 from toposcope.lab.batches import accuracy, asked, loss_sum, parts, parts_worth, without_class_zero
 from toposcope.lab.config import RunConfig
 from toposcope.lab.export import export
-from toposcope.lab.model import Transformer
+from toposcope.lab.model import ModelConfig, Transformer
 from toposcope.lab.packed import passes_worth, scored
 from toposcope.lab.result import TrainResult
 from toposcope.lab.saved import WRITTEN, forget, restore, save, sound
 from toposcope.lab.tasks import Batch, Task
+from toposcope.memory import foresee
 from toposcope.untrusted import require_plain
 
 Report = Callable[[int, int, float, float | None], None]
@@ -73,10 +74,19 @@ def train(
         return _session(config, place, report, stop_after)
 
 
+def _foresee(model: ModelConfig, batch: int) -> None:
+    """Weights, gradients and AdamW's two moments of each, and one batch: what a run needs at the least."""
+    per_layer = 2 * (model.heads + model.groups) * model.value_dim + 2 * model.ff
+    weights = model.width * (model.layers * per_layer + model.vocabulary + model.classes + model.length)
+    tokens = batch * model.length * (2 * model.width + model.ff)
+    foresee(4 * (4 * weights + tokens), f"training a model of {weights:.1e} weights", "Use smaller sizes.")
+
+
 def _session(config: RunConfig, place: Path, report: Report | None, stop_after: int | None) -> TrainResult:
     began = time.perf_counter()
     task, settings = config.make_task(), config.settings
     steps, batch_size = settings["steps"], settings["batch"]
+    _foresee(config.model(), batch_size)
     model = Transformer(config.model())
     optimizer = torch.optim.AdamW(
         model.parameters(),

@@ -13,7 +13,7 @@ from toposcope.checkpoints.decode import Ledger
 from toposcope.checkpoints.families import choose_family
 from toposcope.checkpoints.families.common import Config
 from toposcope.checkpoints.read import read_layer
-from toposcope.checkpoints.source import Rows, Stored, TensorInfo
+from toposcope.checkpoints.source import ByName, Rows, Stored, TensorInfo
 from toposcope.checkpoints.view import Model
 from toposcope.errors import BadWeights
 
@@ -26,7 +26,7 @@ class MemorySource:
     def __init__(self, name: str, tensors: Mapping[str, Any]) -> None:
         self.path = Path(name)
         self.metadata: Mapping[str, Any] = {}
-        self._tensors = tensors
+        self._tensors = ByName(tensors, self.path)
         self.files: tuple[Path, ...] = ()
         self.ledger = Ledger()
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from toposcope.dynamics.plots import FORMATS, require_matplotlib
+from toposcope.dynamics.plots import FORMATS, drawn, require_matplotlib
 from toposcope.errors import BadValue
 from toposcope.files import write_bytes
 from toposcope.report.charts import PALETTE, VERDICTS
@@ -161,7 +161,7 @@ def _flow(result: Mapping[str, Any], plt: Any) -> Any:
             row[0].plot(*paths[:, i].T, lw=0.7, color=colour, alpha=0.8)
         row[0].scatter(*paths[0].T, s=6, facecolors="none", edgecolors=colours, linewidths=0.6)
         row[0].scatter(*paths[-1].T, s=8, c=colours, zorder=3)
-        row[0].set(title=flow["title"], aspect="equal", xticks=[], yticks=[])
+        row[0].set(title=drawn(flow["title"]), aspect="equal", xticks=[], yticks=[])
         row[0].axhline(0, color="#ccc", lw=0.5, zorder=0)
         row[0].axvline(0, color="#ccc", lw=0.5, zorder=0)
         row[1].fill_between(seen["time"], seen["norm_min"], seen["norm_max"], color=PALETTE[0], alpha=0.2, lw=0)
@@ -182,13 +182,13 @@ def _spectrum(result: Mapping[str, Any], plt: Any) -> Any:
         points = each["points"]
         known = [p for p in points if p["statement"] != "bound"]
         norms = [p["lambda_max_over_n"] for p in known]
-        left.plot([p["context"] for p in known], norms, "o-", ms=2.5, color=colour, label=each["spec"])
+        left.plot([p["context"] for p in known], norms, "o-", ms=2.5, color=colour, label=drawn(each["spec"]))
         for p in points:
             if p["statement"] == "bound":  # a bar from the lower to the upper bound, and no point
                 left.plot([p["context"]] * 2, [p["lambda_max_over_n"], p["upper"]], "_-", color=colour, lw=0.8)
         lawful = [(p["context"], p["law"]) for p in points if p["law"] is not None and p["law"] > 0]
         if lawful:
-            left.plot(*zip(*lawful, strict=True), ":", color=colour, label=f"{each['spec']}: law S5g")
+            left.plot(*zip(*lawful, strict=True), ":", color=colour, label=f"{drawn(each['spec'])}: law S5g")
         ranked = [(p["context"], p["effective_rank"]) for p in points if p["effective_rank"] is not None]
         if ranked:
             right.plot(*zip(*ranked, strict=True), "o-", ms=2.5, color=colour)
@@ -211,7 +211,8 @@ def _loss(result: Mapping[str, Any], plt: Any) -> Any:
     shown = [conditions[0], *others[:5]]
     for row, colour in zip(shown, _colours(len(shown)), strict=True):
         middle = [(part["first"] + part["last"]) / 2 for part in row["bins"]]
-        axes[0][0].plot(middle, [part["loss"] for part in row["bins"]], "o-", ms=2.5, color=colour, label=label(row))
+        losses = [part["loss"] for part in row["bins"]]
+        axes[0][0].plot(middle, losses, "o-", ms=2.5, color=colour, label=drawn(label(row)))
     axes[0][0].set_xscale("symlog", base=2, linthresh=1)
     axes[0][0].set(title="loss by position", xlabel="position", ylabel="nats per token")
     axes[0][0].legend()
@@ -226,7 +227,7 @@ def _loss(result: Mapping[str, Any], plt: Any) -> Any:
             title="difference, 95 % interval",
             xlabel="nats per token",
             yticks=at,
-            yticklabels=[label(row) for row in others],
+            yticklabels=[drawn(label(row)) for row in others],
         )
         axes[0][1].invert_yaxis()
         axes[0][1].margins(y=0.3)
@@ -251,7 +252,7 @@ def _trace(result: Mapping[str, Any], plt: Any) -> Any:
         _map_axis(axis, layers, title)
         figure.colorbar(shown, ax=axis, shrink=0.8)
     counts = Counter(name for head in heads for name in head["names"] or ["none"])
-    axes[2].barh(list(counts), list(counts.values()), color=PALETTE[0])
+    axes[2].barh([drawn(name) for name in counts], list(counts.values()), color=PALETTE[0])
     axes[2].set(title="named patterns", xlabel="heads")
     return figure
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import cache
@@ -18,11 +17,14 @@ from typing import Any
 
 from toposcope._version import __version__
 from toposcope.errors import BadFile
+from toposcope.printable import sentences
 from toposcope.report.blocks import Beside, Chart, HeadMap, Matrix, Page, Particles, rounded, shown, without_series
+from toposcope.results import json_text
 
 CHARTS = ("vendor/vega.min.js", "vendor/vega-lite.min.js", "vendor/vega-embed.min.js", "chart.js")
 SCRIPTS = ("core.js", "heatmap.js", "particles.js", *CHARTS, "report.js")
 STYLE = "toposcope.css"
+LONGEST_PARAGRAPH = 100_000
 _UNSAFE: dict[str, str | int | None] = {each: f"\\u{ord(each):04x}" for each in "<>&\u2028\u2029"}
 
 
@@ -33,13 +35,13 @@ def page_html(page: Page, results: Sequence[Mapping[str, Any]]) -> str:
     blocks: dict[str, Any] = {}
     numbered = [_numbered(section.blocks, f"{section.slug}", blocks) for section in page.sections]
     kept = [rounded(without_series(each)) for each in results]
-    data = embeddable({"blocks": blocks, "tables": page.tables, "results": kept})
+    data = embeddable({"blocks": _seen(blocks), "tables": _seen(page.tables), "results": kept})
     charts = any(each["kind"] == "chart" or each.get("charts") for each in blocks.values())
     scripts = [asset(name) for name in SCRIPTS if charts or name not in CHARTS]
     style = asset(STYLE)
     environment = Environment(
         loader=PackageLoader("toposcope.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
-        lstrip_blocks=True,
+        lstrip_blocks=True, finalize=readable,
     )  # fmt: skip
     environment.filters["shown"] = shown
     text = environment.get_template("page.html.j2").render(
@@ -86,8 +88,21 @@ def asset(name: str) -> str:
 
 def embeddable(value: Any) -> str:
     """JSON that cannot end the script element it stands in."""
-    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return text.translate(str.maketrans(_UNSAFE))
+    return json_text(value, separators=(",", ":")).translate(str.maketrans(_UNSAFE))
+
+
+def readable(value: Any) -> Any:
+    """What a template puts into a page: words from elsewhere as text that is seen, and not without end."""
+    return sentences(value, most=LONGEST_PARAGRAPH) if type(value) is str else value
+
+
+def _seen(value: Any) -> Any:
+    """The same for the words that scripts put into a page."""
+    if isinstance(value, Mapping):
+        return {readable(key): _seen(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_seen(each) for each in value]
+    return readable(value)
 
 
 def _digest(text: str) -> str:

@@ -120,8 +120,8 @@ def _negative_size(n: int) -> float:
 
 def _odd_angles(n: int, *, ends: bool = False) -> Array:
     """theta = (2k+1) pi / n below pi: floor(n/2) of them."""
-    number = np.arange(n // 2)
-    return (2 * (number[[0, -1]] if ends else number) + 1) * np.pi / n
+    number = np.array([0, n // 2 - 1]) if ends else np.arange(n // 2)
+    return (2 * number + 1) * np.pi / n
 
 
 def _even_angles(n: int, *, ends: bool = False) -> Array:
@@ -130,9 +130,7 @@ def _even_angles(n: int, *, ends: bool = False) -> Array:
     Newton on n theta/2 - k pi + arctan(1 / (n tan(theta/2))) = 0, whose slope lies between 0.35 n and 0.5 n.
     """
     count = (n + 1) // 2 - 1
-    number = np.arange(1, count + 1, dtype=np.float64)
-    if ends and count:
-        number = number[[0, -1]]
+    number = np.array([1.0, count]) if ends and count else np.arange(1, count + 1, dtype=np.float64)
     angle = (2 * number - 0.3) * np.pi / n
     for _ in range(_STEPS):
         tangent = np.tan(angle / 2)

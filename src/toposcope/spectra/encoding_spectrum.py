@@ -25,8 +25,11 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from toposcope.encodings.kinds import LARGEST
 from toposcope.encodings.record import Encoding, InputTable, Rotary
 from toposcope.errors import BadValue
+from toposcope.memory import foresee
+from toposcope.printable import printable
 from toposcope.spectra import bias_kernel, toeplitz
 from toposcope.spectra.rotary_kernel import constant_vector_bound, contraction_law, kernel_spectrum
 from toposcope.spectra.singular import effective_rank
@@ -38,7 +41,10 @@ RankStatement = Literal["theorem", "numerical"]
 ConditionStatement = Literal["theorem", "numerical", "at least"]
 ALL_EIGENVALUES = 2**21  # ALiBi: beyond it only the extremes are computed
 LANCZOS_LIMIT = 2**17  # other biases: beyond it only bounds are computed
+LAGS_LIMIT = 2**22  # any Toeplitz matrix without a closed form: at it about a minute, beyond it hours
+GRAM_LIMIT = 2e12  # operations on a table of position vectors: some minutes
 BIASES_AT_ONCE = 2**24  # entries of a table with all heads of a bias that is not Toeplitz
+DECAYING = "decaying rotary kernel, equal weights, for i >= j only"
 _ROWS = 4096
 
 
@@ -191,13 +197,17 @@ def rotary_rank(frequencies_F: Array, n: int) -> int:
 def _decaying(encoding: Encoding, rotary: Rotary, contexts: Sequence[int], head: int) -> EncodingSpectrum:
     frequencies_F, weights_F = rotary_weights(rotary)
     assert rotary.decay_F is not None
+    contexts, skipped = _affordable(contexts, LAGS_LIMIT)
+    if not contexts:
+        return _result(encoding, DECAYING, head, (), skipped=skipped)
     decay_F = np.append(rotary.decay_F, np.zeros(len(frequencies_F) - len(rotary.pairs_F2)))
+    foresee(64 * contexts[-1], f"a kernel at {contexts[-1]:,} positions", "Use a shorter context.")
     past = np.empty(contexts[-1])
     for first in range(0, len(past), _ROWS):
         at = np.arange(first, min(first + _ROWS, len(past)))[:, None]
         past[at[:, 0]] = (np.exp(-at * decay_F) * np.cos(at * frequencies_F)) @ weights_F
     points = _toeplitz(np.concatenate([np.zeros(len(past) - 1), past]), contexts, positive=False)
-    return _result(encoding, "decaying rotary kernel, equal weights, for i >= j only", head, points)
+    return _result(encoding, DECAYING, head, points, skipped=skipped)
 
 
 # ------------------------------------------------------------------ biases
@@ -220,6 +230,9 @@ def _bias(encoding: Encoding, contexts: Sequence[int], head: int) -> EncodingSpe
             )
         if near[0] == -near[2] != 0:
             return _one_sided_alibi(encoding, float(abs(near[2])), contexts, head, kernel)
+    contexts, skipped = _affordable(contexts, LAGS_LIMIT)
+    if not contexts:
+        return _result(encoding, kernel, head, (), skipped=skipped)
     longest = contexts[-1]
     lags = _offsets(encoding, longest, head)
     own = lags[longest - 1]
@@ -232,12 +245,24 @@ def _bias(encoding: Encoding, contexts: Sequence[int], head: int) -> EncodingSpe
         head,
         _toeplitz(np.exp(lags - own), contexts, positive=positive),
         _toeplitz(lags, contexts, positive=False),
+        skipped=skipped,
+    )
+
+
+def _affordable(contexts: Sequence[int], most: float) -> tuple[list[int], tuple[str, ...]]:
+    """The contexts that can be computed in minutes, and a sentence for each of the others."""
+    inside = [n for n in contexts if n <= most]
+    return inside, tuple(
+        f"{n:,} positions: without a closed form that would take hours; at most {int(most):,} are computed."
+        for n in contexts
+        if n > most
     )
 
 
 def _offsets(encoding: Encoding, longest: int, head: int) -> Array:
     """The bias of one head at offsets -(n-1) .. n-1, in pieces: a bias table holds all heads at once."""
     assert encoding.bias is not None
+    foresee(64 * longest, f"a kernel at {longest:,} positions", "Use a shorter context.")
     lags = np.empty(2 * longest - 1)
     for first in range(0, len(lags), 2**16):
         piece = np.arange(first, min(first + 2**16, len(lags)))
@@ -417,7 +442,8 @@ def _absolute(encoding: Encoding, table: InputTable, contexts: Sequence[int], he
         for n in contexts
         if n not in inside
     )
-    return _result(encoding, kernel, head, _gram(table, inside), skipped=skipped)
+    inside, dear = _affordable(inside, GRAM_LIMIT / table.width**2)
+    return _result(encoding, kernel, head, _gram(table, inside), skipped=(*skipped, *dear))
 
 
 def _gram(table: InputTable, contexts: Sequence[int]) -> Iterator[Point]:
@@ -516,6 +542,7 @@ def _fields(made: EncodingSpectrum) -> dict[str, Any]:
 
 
 def _whole(n: int) -> int:
-    if isinstance(n, bool) or int(n) != n or n < 1:
-        raise BadValue(f"a context is a whole number of positions, at least 1; got {n}.")
+    if isinstance(n, bool) or not 1 <= n <= LARGEST["context"] or int(n) != n:
+        most = f"{LARGEST['context']:,}"
+        raise BadValue(f"a context is a whole number of positions, from 1 to {most}; got {printable(n, 40)}.")
     return int(n)

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.checkpoints.attention import project
+from toposcope.checkpoints.source import usable
 from toposcope.checkpoints.view import Head, Layer, Model
 from toposcope.encodings import Encoding
 from toposcope.encodings.record import Rotary
@@ -157,11 +158,11 @@ def second_moment(model: Model) -> Array | TokenRows | None:
         return None
     if shape[0] * shape[1] > LARGEST_TABLE:
         drawn = np.sort(np.random.default_rng(0).choice(shape[0], min(DRAWN, shape[0]), replace=False))
-        rows_TD = model.source.read_rows(name, drawn).astype(np.float64)
+        rows_TD = usable(model.source.read_rows(name, drawn), name, model.path).astype(np.float64)
         return TokenRows(rows_TD / _root_mean_square(rows_TD), shape[0])
-    table = model.source.read(name).astype(np.float64)
+    table = usable(model.source.read(name), name, model.path).astype(np.float64)
     moment = table.T @ table / len(table)
-    return moment * len(moment) / float(np.trace(moment))
+    return moment * len(moment) / (float(np.trace(moment)) or 1.0)
 
 
 def _root_mean_square(rows_TD: Array) -> float:
@@ -187,11 +188,14 @@ def first_layer_shares(
         return []
     if layer.spec.stack == "encoder" and "decoder" in (model.spec.embedding or ""):
         return []  # the encoder reads something else than tokens (Whisper)
-    words, width = model.source.info(name).shape
+    shape = model.source.info(name).shape
+    if len(shape) != 2:
+        return []
+    words, width = shape
     if width != layer.spec.width or words < TOKENS:
         return []
     chosen = np.random.default_rng(seed).choice(words, TOKENS, replace=False)
-    drawn = model.source.read_rows(name, chosen).astype(np.float64)
+    drawn = usable(model.source.read_rows(name, chosen), name, model.path).astype(np.float64)
     longest = None if used.input is None else used.input.length
     at = np.arange(POSITIONS if longest is None else min(POSITIONS, longest))
     added = np.zeros((len(at), width)) if used.input is None else used.input.vectors(at)

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from toposcope.errors import BadValue
+from toposcope.memory import foresee
 from toposcope.spectra.toeplitz import Spectrum
 
 Array = NDArray[np.float64]
@@ -68,6 +69,7 @@ def kernel_spectrum(frequencies: ArrayLike, weights: ArrayLike, n: int, phases: 
     turned = bool(np.any(np.sin(phi_F) != 0))
     if not turned:
         a_F = a_F * np.sign(np.cos(phi_F))
+    foresee(100 * len(w_F) ** 2, f"the kernel of {len(w_F):,} frequencies", "Use a smaller head.")
     if not turned and (a_F >= 0).all():
         root_FF = np.outer(np.sqrt(a_F), np.sqrt(a_F))
         apart, together = dirichlet(w_F[:, None] - w_F, n), dirichlet(w_F[:, None] + w_F, n)

@@ -22,6 +22,7 @@ from starlette.routing import Route
 from toposcope._version import __version__
 from toposcope.encodings import kinds
 from toposcope.errors import NotFound, ToposcopeError
+from toposcope.report.page import readable
 from toposcope.results import plain
 from toposcope.web import explore_encoding, explore_flow
 from toposcope.web.asked import Asked
@@ -244,6 +245,7 @@ def _templates() -> Environment:
         loader=PackageLoader("toposcope.web"),
         autoescape=True,
         undefined=StrictUndefined,
+        finalize=readable,
         trim_blocks=True,
         lstrip_blocks=True,
     )

@@ -8,7 +8,9 @@ from typing import Any
 
 from toposcope.checkpoints.source import TensorSource
 from toposcope.encodings import Encoding, learned
+from toposcope.encodings.kinds import LARGEST as MOST
 from toposcope.errors import BadConfig, MissingTensor, UnknownFamily
+from toposcope.printable import printable
 
 LARGEST = 2**24  # no width, head count or context of a real model is larger; a damaged configuration's may be
 
@@ -44,11 +46,14 @@ class Config(Mapping[str, Any]):
         """The same with the architecture's defaults for absent keys, which old files omit; null stays null."""
         return Config({**values, **self._values}, self.where)
 
-    def integer(self, *keys: str, default: int | None = None, least: int = 1) -> int:
-        """The first of `keys` that is set, a whole number from `least` on; `default` where none is."""
+    def integer(self, *keys: str, default: int | None = None, least: int = 1, most: int = LARGEST) -> int:
+        """The first of `keys` that is set, a whole number from `least` to `most`; `default` where none is."""
         value = self._first(keys, default)
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= LARGEST:
-            raise BadConfig(f"'{keys[0]}' in {self.where} is {value!r}; expected a whole number of at least {least}.")
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            raise BadConfig(
+                f"'{keys[0]}' in {self.where} is {printable(repr(value), 60)}; "
+                f"expected a whole number from {least} to {most:,}."
+            )
         return value
 
     def number(self, *keys: str, default: float | None = None) -> float:
@@ -112,7 +117,8 @@ class Sizes:
         head_dim: tuple[str, ...] = ("head_dim",),
     ) -> Sizes:
         """Read the sizes under their usual names, or under those given."""
-        count, wide, n_heads = config.integer(*layers), config.integer(*width), config.integer(*heads)
+        count, wide = config.integer(*layers), config.integer(*width)
+        n_heads = config.integer(*heads, most=MOST["heads"])
         n_kv = config.integer(*kv_heads, default=n_heads)
         if count > 10_000:
             raise BadConfig(f"{config.where} claims {count} layers; expected at most 10000.")
@@ -122,7 +128,13 @@ class Sizes:
             )
         if wide % n_heads and not any(config.get(key) for key in head_dim):
             raise BadConfig(f"{config.where} claims width {wide} for {n_heads} heads: not a whole number each.")
-        return cls(count, wide, n_heads, n_kv, config.integer(*head_dim, default=max(wide // n_heads, 1)))
+        return cls(
+            count,
+            wide,
+            n_heads,
+            n_kv,
+            config.integer(*head_dim, default=max(wide // n_heads, 1), most=MOST["head_dim"]),
+        )
 
 
 def find_root(source: TensorSource, *endings: str) -> str:
