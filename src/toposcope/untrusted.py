@@ -12,7 +12,8 @@ import math
 import os
 import re
 import stat
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -44,17 +45,10 @@ def open_file(
     path = Path(path)
     shown = printable(path)
     flags = os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0)  # a pipe would wait for somebody to write
-    try:
+    with readable(path):
         if inside is not None:
             require_inside(path, inside, links=links)
         descriptor = os.open(path, os.O_RDONLY | flags | (0 if links else getattr(os, "O_NOFOLLOW", 0)))
-    except FileNotFoundError as error:
-        raise NotFound(f"{shown} does not exist. Check the path.") from error
-    except PermissionError as error:
-        raise BadFile(f"{shown} may not be read: permission denied. Check the owner and mode of the file.") from error
-    except (OSError, ValueError) as error:  # a loop of links; a zero byte in the name
-        reason = getattr(error, "strerror", None) or error
-        raise BadFile(f"{shown} could not be read: {reason}. Check the disk and the path.") from error
     try:
         _require_regular(os.fstat(descriptor), shown, most)
         return os.fdopen(descriptor, "rb")
@@ -63,13 +57,27 @@ def open_file(
         raise
 
 
+@contextmanager
+def readable(path: str | Path) -> Iterator[None]:
+    """Say in a sentence why the system would not read `path`."""
+    shown = printable(path)
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise NotFound(f"{shown} does not exist. Check the path.") from error
+    except PermissionError as error:
+        raise BadFile(f"{shown} may not be read: permission denied. Check the owner and mode of the file.") from error
+    except IsADirectoryError as error:
+        raise _directory(shown) from error
+    except (OSError, ValueError) as error:  # a loop of links; a zero byte in the name
+        reason = getattr(error, "strerror", None) or error
+        raise BadFile(f"{shown} could not be read: {reason}. Check the disk and the path.") from error
+
+
 def read_bytes(path: str | Path, *, most: int, inside: str | Path | None = None, links: bool = True) -> bytes:
     """The content of a regular file of at most so many bytes."""
-    with open_file(path, most=most, inside=inside, links=links) as file:
-        try:
-            return file.read(os.fstat(file.fileno()).st_size)  # not what is added to it meanwhile
-        except OSError as error:
-            raise BadFile(f"{printable(path)} could not be read: {error.strerror}. Check the disk.") from error
+    with open_file(path, most=most, inside=inside, links=links) as file, readable(path):
+        return file.read(os.fstat(file.fileno()).st_size)  # not what is added to it meanwhile
 
 
 def read_json(
@@ -174,9 +182,13 @@ def boundary(directory: Path) -> Path:
     return here
 
 
+def _directory(shown: str) -> BadFile:
+    return BadFile(f"{shown} is a directory, and a file was expected. Point at a file in it.")
+
+
 def _require_regular(status: os.stat_result, shown: str, most: int | None) -> None:
     if stat.S_ISDIR(status.st_mode):
-        raise BadFile(f"{shown} is a directory, and a file was expected. Point at a file in it.")
+        raise _directory(shown)
     if not stat.S_ISREG(status.st_mode):
         raise BadFile(
             f"{shown} is not a regular file but a device, pipe or socket. Save its content as a file first."

@@ -11,7 +11,6 @@ from typing import Any
 from toposcope.checkpoints import installed
 from toposcope.checkpoints.config import read_json
 from toposcope.checkpoints.gguf_file import GgufFile
-from toposcope.checkpoints.mapped import readable
 from toposcope.checkpoints.safetensors_file import SafetensorsFile
 from toposcope.checkpoints.scales import with_scales
 from toposcope.checkpoints.shards import FileSource, open_index, open_parts
@@ -19,7 +18,7 @@ from toposcope.checkpoints.sniff import SUFFIXES, checkpoint_format
 from toposcope.checkpoints.source import TensorSource
 from toposcope.checkpoints.torch_file import TorchFile
 from toposcope.errors import BadConfig, NotFound, did_you_mean
-from toposcope.untrusted import MEGABYTE, open_file, require_inside
+from toposcope.untrusted import MEGABYTE, open_file, readable, require_inside
 
 CONFIG = "config.json"
 INDEX = ".index.json"

@@ -8,10 +8,9 @@ from typing import Any, Protocol
 
 from toposcope.checkpoints.config import read_json
 from toposcope.checkpoints.decode import Ledger
-from toposcope.checkpoints.mapped import readable
 from toposcope.checkpoints.source import ByName, Rows, Stored, TensorInfo, TensorSource
 from toposcope.errors import BadFile, NotFound
-from toposcope.untrusted import INDEX, require_inside
+from toposcope.untrusted import INDEX, readable, require_inside
 
 
 class FileSource(TensorSource, Protocol):

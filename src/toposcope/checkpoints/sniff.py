@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
-from toposcope.checkpoints.mapped import regular_size
 from toposcope.errors import BadFile
-from toposcope.untrusted import open_file
+from toposcope.untrusted import open_file, readable
 
 HEAD = 512  # bytes looked at
 
@@ -49,9 +49,11 @@ _TITLES = {
 
 def checkpoint_format(path: Path) -> str:
     """'safetensors', 'gguf' or 'torch'; a BadFile that says what the file seems to be when it is none of them."""
-    size = regular_size(path)
-    with open_file(path) as file:
+    with open_file(path) as file, readable(path):
         head = file.read(HEAD)
+        size = os.fstat(file.fileno()).st_size
+    if size == 0:
+        raise BadFile(f"{path} is empty (0 bytes), and a checkpoint was expected. Download or save it again.")
     expected = _SUFFIXES.get(path.suffix.lower())
     found = _format_of(head, size)
     if found is not None:

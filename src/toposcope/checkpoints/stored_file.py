@@ -16,9 +16,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.checkpoints.mapped import readable
 from toposcope.errors import BadFile
-from toposcope.untrusted import open_file
+from toposcope.untrusted import open_file, readable
 
 Bytes = NDArray[np.uint8]
 

@@ -20,13 +20,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.checkpoints.decode import SMALL_FLOATS, Ledger, decode, parts_of, sound_name
-from toposcope.checkpoints.mapped import readable
 from toposcope.checkpoints.pickled import require_small_keys
 from toposcope.checkpoints.source import ByName, Rows, Stored, TensorInfo
 from toposcope.checkpoints.stored_file import StoredFile
 from toposcope.checkpoints.torch_storage import Places, load_places
 from toposcope.errors import BadFile, MissingExtra, RefusedPickle
 from toposcope.memory import foresee
+from toposcope.untrusted import readable
 
 # Where training scripts put the state dict, in the order in which they are looked for.
 CONTAINERS = ("state_dict", "model_state_dict", "model", "module")
