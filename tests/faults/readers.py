@@ -443,21 +443,17 @@ def _refined_seeds(scratch: Path) -> list[Tree]:
 
     with contextlib.redirect_stdout(io.StringIO()):
         found = making.refined(making.language_model(scratch / "refined"))
-    return [{"result.json": json.dumps({**found, "options": _refined_options(found), "key": "k"}).encode()}]
-
-
-def _refined_options(found: Any) -> dict[str, Any]:
-    """Those of a call that gives nothing but the model."""
-    return {**found["options"], "model": "lm", "text": "wiki"}
+    return [{"result.json": json.dumps({**found, "key": "k"}).encode()}]
 
 
 def _refined(place: Path) -> None:
     from toposcope.cli import refine
 
     _forge(place)
-    numbers = {"tokens": 16, "steps": 4, "held_out": 3}
     with contextlib.redirect_stdout(io.StringIO()):
-        refine.run("lm", str(place), text="wiki", html=str(place / "r.html"), json=str(place / "r.json"), **numbers)
+        found = refine._finished(place, "k")
+        if found is not None:
+            refine._deliver(found, place, "lm", html=str(place / "r.html"), json=str(place / "r.json"), kept=True)
 
 
 def _diagonal_seeds(scratch: Path) -> list[Tree]:

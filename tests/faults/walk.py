@@ -433,7 +433,7 @@ def _get_ready() -> None:
     train.fixed_sentences.__defaults__ = (16,)  # 2,000 in earnest
     store._now = lambda: "2026-01-01T00:00:00+00:00"
     torch.optim.Adam.step = _counted(torch.optim.Adam.step)  # AdamW's as well
-    scanning.layer_record = _counted(scanning.layer_record)
+    scanning.layer_entry = _counted(scanning.layer_entry)
     cases.make_reproductions_tiny()
     plots.FRAMES, Figure.savefig = 2, _pictured(Figure.savefig)
     local.subprocess = SimpleNamespace(  # type: ignore[attr-defined]

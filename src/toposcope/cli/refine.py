@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -41,15 +42,11 @@ def run(
 
     Beside it a control tunes as many other parameters on the same data. Interrupt it, and the same command goes on.
     """
-    from pathlib import Path
-
-    from toposcope.cli.pictures import title_of, write_pictures
-    from toposcope.cli.refine_words import print_refine
     from toposcope.errors import BadValue
     from toposcope.models.about import about_running
     from toposcope.models.corpus import cut
     from toposcope.models.load import load_reference, read_text, require
-    from toposcope.results import emit_json, envelope, plain
+    from toposcope.results import envelope, plain
     from toposcope.sealed import write_sealed
 
     started = time.perf_counter()
@@ -78,9 +75,19 @@ def run(
         result = envelope("refine", plain(found), about=about, options=options, seconds=time.perf_counter() - started)
         write_sealed(place / "result.json", key, result)
     forget(place)  # also what a call left that was killed just before this
-    with (
-        from_disk(place / "result.json", "Remove it to tune again, or give another --out.") if kept else nullcontext()
-    ):
+    _deliver(result, place, model, json=json, html=html, kept=kept)
+
+
+def _deliver(
+    result: dict[str, Any], place: Path, model: str, *, json: str | None, html: str | None, kept: bool
+) -> None:
+    """Print and write what was found, now or by an earlier call (`kept`)."""
+    from toposcope.cli.pictures import title_of, write_pictures
+    from toposcope.cli.refine_words import print_refine
+    from toposcope.results import emit_json, plain
+
+    sound = from_disk(place / "result.json", "Remove it to tune again, or give another --out.")
+    with sound if kept else nullcontext():
         if json:
             emit_json(plain(result), json)
         written = write_pictures([result], html, None, title=title_of(model, Path(result["subject"]["path"])))

@@ -21,13 +21,13 @@ SLOW = """
 import sys, time
 from toposcope.cli import main
 from toposcope.scanning import local
-whole = local.layer_record
+whole = local.layer_entry
 def noted(model, number, *rest):
     with open(sys.argv[1], "a") as log:
         log.write(f"{number}\\n")
     time.sleep(float(sys.argv[2]))
     return whole(model, number, *rest)
-local.layer_record = noted
+local.layer_entry = noted
 main(sys.argv[3:])
 """
 

@@ -43,7 +43,8 @@ def test_toeplitz_biases_see_the_distance_only(case: str, seed: int, shift: int)
     by_offset = b.by_offset((i[:, None] - j).ravel()).reshape(3, 6, 8)
     np.testing.assert_allclose(by_offset, table, rtol=1e-12)
     whole = b.table(np.arange(300), np.arange(300))
-    np.testing.assert_array_equal(table, whole[:, i[:, None], j])
+    # numpy's power rounds the last bit by the lane that a number falls into
+    np.testing.assert_allclose(table, whole[:, i[:, None], j], rtol=1e-15)
 
 
 def test_alibi_by_hand() -> None:

@@ -103,7 +103,7 @@ class TestLoading:
             load_reference(tmp_path)
         with pytest.raises(NotFound, match="Did you mean 'smollm2'"):
             locate("smolm2")
-        with pytest.raises(NotFound, match="cannot read the text"):
+        with pytest.raises(BadFile, match="is a directory"):
             read_text(tmp_path)
 
     def test_no_tokenizer(self, tmp_path: Path) -> None:
