@@ -216,6 +216,18 @@ def test_equal_queries_and_keys_have_no_negative_part() -> None:
     assert found["pos_mass"] == pytest.approx(1.0)
 
 
+@pytest.mark.parametrize("scale", [1e-9, 1.0, 1e9])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_an_eigenvalue_counts_as_zero_within_rounding_and_not_beyond(sign: int, scale: float) -> None:
+    """diag(1, c, 0, 0) scale^2 from factors of norms sqrt(2) scale and scale: known to 8 d eps of their product."""
+    allowance = 8 * 4 * np.finfo(np.float64).eps * np.sqrt(2)
+    for share, there in ((0.9, False), (1.1, True)):
+        c = sign * share * allowance
+        found = spectrum(Factored(scale * np.eye(4)[:, :2], scale * np.diag([1.0, c, 0, 0])[:2]))
+        positive, negative = 1 + (sign > 0 and there), int(sign < 0 and there)
+        assert found["inertia"] == [positive, negative, 4 - positive - negative]
+
+
 def test_robust_is_a_margin_above_the_storage_error() -> None:
     head = make_head(np.eye(3), np.eye(3), -np.eye(3), np.eye(3))
     layer = make_layer([head])

@@ -10,6 +10,7 @@ import sys
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -77,6 +78,35 @@ def test_a_killed_run_goes_on_from_its_last_checkpoint(straight: Path, tmp_path:
     assert whole is not None
     assert all(getattr(done, name) == getattr(whole, name) for name in MEASURED)
     assert same(straight, tmp_path)
+
+
+@pytest.mark.parametrize(("stop_after", "expected"), [(None, [50, 100, 120]), (100, [50, 100]), (49, [49])])
+def test_every_fiftieth_step_is_saved_and_the_last_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop_after: int | None, expected: list[int]
+) -> None:
+    """What a kill can cost is fifty steps; a run of any length leaves its last step behind."""
+    saved: list[int] = []
+    keep = loop.save
+
+    def noting(place: Path, state: dict[str, Any]) -> None:
+        saved.append(state["step"])
+        keep(place, state)
+
+    monkeypatch.setattr(loop, "save", noting)
+    train(replace(SMALL, steps=120, batch=2, probes=False), tmp_path, stop_after=stop_after)
+    assert saved == expected
+
+
+def test_the_time_of_all_sessions_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(10**6))
+    monkeypatch.setattr(loop.time, "perf_counter", lambda: float(next(clock)))
+    short = replace(SMALL, steps=6, probes=False)
+    first = train(short, tmp_path / "two", stop_after=3)
+    second = train(short, tmp_path / "two")
+    assert 0 < first.seconds < second.seconds
+    assert second.seconds_per_sample > 0
+    whole = train(short, tmp_path / "one")
+    assert whole.seconds_per_sample == pytest.approx(second.seconds_per_sample)  # a step is a step
 
 
 def test_probes_do_not_change_the_training(straight: Path, tmp_path: Path) -> None:

@@ -183,6 +183,31 @@ def test_a_floor_per_sequence_is_resampled_with_the_rest() -> None:
     assert fixed.di.high - fixed.di.low > 0.01
 
 
+@pytest.mark.parametrize("paired", [True, False])
+def test_a_loss_counts_only_beyond_three_standard_errors_of_its_difference(paired: bool) -> None:
+    """Differences of 1 +- d on four sequences have the standard error d sqrt(4/3) / 2: three are 1 at d = 0.577."""
+    sign = np.array([1.0, -1.0, 1.0, -1.0])
+    for spread, clear in ((0.56, True), (0.60, False)):
+        base = np.array([3.0, 3.0, 5.0, 5.0]) if paired else 3.0 + spread * sign
+        floor: Any = base + 1 + spread * sign if paired else 4.0
+        found = bootstrap(base, base[:, None] + [[0.5, 0.2]], floor, score="loss", draws=4)
+        assert (found.deposit.di is not None) == clear
+        assert (found.di is not None) == clear
+
+
+def test_draws_too_noisy_to_count_are_left_out_and_told() -> None:
+    draw = np.random.default_rng(8)
+    gain = draw.normal(0.0, 1.0, 40)
+    gain = (gain - gain.mean()) / gain.std(ddof=1) + 0.55  # three standard errors are 0.47
+    base = draw.normal(3.0, 2.0, 40)
+    found = bootstrap(base, base[:, None] + [[0.3, 0.1]], base + gain, score="loss", draws=4000)
+    least = 3 / np.sqrt(40)
+    resampled = gain[draw.integers(40, size=(20_000, 40))].mean(axis=1)
+    assert found.di is not None
+    assert found.di.defined == pytest.approx(np.mean(resampled >= least), abs=0.03)
+    assert found.di.defined < 0.9
+
+
 def test_the_seed_decides_and_blocks_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
     base, ablated = planted(50)
     whole = bootstrap(base, ablated, 0.1, draws=101, seed=3)
