@@ -3,21 +3,17 @@
     python -m tests.mutants --sample 200 --seed 1
     python -m tests.mutants --modules spectra.anova,models.deposit --sample 40 --seed 2
 
-Nothing of the tree is changed: a copy of the package is. Outcomes go to a journal (out/mutants), so that a run that was
-ended goes on where it was; a change of the module or of its tests makes them out of date. For each mutant only those tests
-are run that run its line, the quickest first.
+Nothing of the tree is changed: a copy of the package is. Outcomes go to a journal (out/mutants), so that a run that
+was ended goes on where it was; a change of the module or of its tests makes them out of date. For each mutant only
+those tests are asked that run its line, the quickest first.
 """
 
 from __future__ import annotations
 
-import os
-
-for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ.setdefault(_name, "1")  # before numpy is imported, and forked
-
 import argparse
 import hashlib
 import json
+import os
 import tempfile
 import time
 from collections import Counter
@@ -74,14 +70,14 @@ class Bench:
         self._journal = {each["key"]: each for each in map(json.loads, lines)}
 
     def covered(self, files: Sequence[Path]) -> dict[str, Covered]:
-        """Each test of these files without a change; what is known of files that are as they were is not done again."""
+        """Each test of these files without a change; files that are as they were are not run again."""
         found: dict[str, Covered] = {}
         for path in files:
             name = str(path)
             key = _hash(path.read_bytes(), self._package.encode())
             if self._cover.get(name, {}).get("key") != key:
                 self.copy.write({module: instrumented(source, module) for module, source in self.sources.items()})
-                told = run(self.copy, [path], self.scratch, whole=True, seconds=self.options.most)
+                told = run(self.copy, [path], self.scratch, whole=True)
                 self.copy.write(self.sources)
                 if told["outcome"] in ("timeout", "crashed") or not told["tests"]:
                     raise SystemExit(f"{name}: {told['outcome']} without any change, {len(told['tests'])} tests ran.")
@@ -108,7 +104,7 @@ class Bench:
             if row["outcome"] == "survived" and mutant.name in self.known:
                 row = {**row, "outcome": "equivalent", "why": self.known[mutant.name]}
             rows.append(row)
-            print(f"  {row['outcome']:10} {module}:{row['line']} {row['before']} -> {row['after']}", flush=True)
+            print(f"  {row['outcome']:10} {module}:{row['line']}  {shown(row)}", flush=True)
         return rows
 
     def _trial(self, mutant: Mutant, files: Sequence[Path], cost: dict[str, float]) -> dict[str, Any]:
@@ -125,7 +121,7 @@ class Bench:
             named = {test.partition("::")[0] for test in chosen}
             asked = [path for path in files if _relative(path) in named]
             self.copy.write({mutant.module: mutant.source})
-            told = run(self.copy, asked, self.scratch, chosen=chosen, seconds=3 * seconds + self.options.margin)
+            told = run(self.copy, asked, self.scratch, chosen=chosen, seconds=int(3 * seconds) + self.options.margin)
             self.copy.write({mutant.module: self.sources[mutant.module]})
         outcome = {"passed": "survived", "failed": "noticed", "crashed": "noticed"}.get(told["outcome"], "timeout")
         return {
@@ -161,8 +157,18 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
         if row["outcome"] in ("survived", "equivalent"):
             why = row.get("why", f"{row['tests']} tests ran it, {row['left_out']} were left out")
             lines.append(f"- {row['outcome']}, {row['module']}:{row['line']} ({row['kind']}, {why})")
-            lines.append(f"    `{row['before']}` -> `{row['after']}`")
+            lines.append(f"    {shown(row)}")
     return "\n".join(lines)
+
+
+def shown(row: dict[str, Any], around: int = 45) -> str:
+    """What is changed, with a few characters on each side of it."""
+    before, after = row["before"], row["after"]
+    start = len(os.path.commonprefix([before, after]))
+    most = min(len(before), len(after)) - start
+    end = len(os.path.commonprefix([before[: start - 1 : -1][:most], after[: start - 1 : -1][:most]])) if most else 0
+    parts = (text[max(0, start - around) : len(text) - max(0, end - around)] for text in (before, after))
+    return " -> ".join(f"`{part}`" for part in parts)
 
 
 def share(rows: Sequence[dict[str, Any]]) -> dict[str, int]:
@@ -179,9 +185,8 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="", help="instead of a sample: all mutants whose name contains this")
     parser.add_argument("--tests", nargs="*", default=[], help="test files to ask, instead of those found")
-    parser.add_argument("--budget", type=float, default=60.0, help="seconds of tests for one mutant")
-    parser.add_argument("--margin", type=float, default=20.0, help="seconds added to three times the clean time")
-    parser.add_argument("--most", type=float, default=600.0, help="seconds for one file of tests without a change")
+    parser.add_argument("--budget", type=float, default=30.0, help="processor seconds of tests for one mutant")
+    parser.add_argument("--margin", type=int, default=20, help="seconds added to three times the clean time")
     parser.add_argument("--out", type=Path, default=ROOT / "out" / "mutants", help="where the journal is kept")
     parser.add_argument("--json", type=Path, help="write all outcomes to this file")
     options = parser.parse_args(arguments)

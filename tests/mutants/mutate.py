@@ -2,8 +2,8 @@
 
 Kinds: arithmetic (+ - * / swapped, a sign dropped), comparison (< for <=, == for !=, in for not in), off by one
 (whole numbers one up or down, fractions doubled), flag (True for False), condition (negated), logic (and for or),
-dropped (a statement becomes `pass`), result (a function returns None). Words are left alone: what is raised, titles and
-docstrings may be reworded without breaking anything. So are annotations, decorators and imports.
+dropped (a statement becomes `pass`), result (a function returns None). Words are left alone: what is raised, titles
+and docstrings may be reworded without breaking anything. So are annotations, decorators and imports.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def sample(places: Sequence[Sequence[Mutant]], count: int, seed: str) -> list[Mu
 
 
 def _lines(change: _Change, whole: int) -> tuple[int, int]:
-    """Of a statement its own line; of a function's default the whole function; of what runs at import the whole module."""
+    """Of a statement its own line; of a default the whole function; of what runs at import the whole module."""
     statement = change.statement
     if not change.in_function:
         return 1, whole

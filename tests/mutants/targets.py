@@ -52,7 +52,7 @@ def file_of(module: str) -> Path:
 
 
 def tests_of(module: str) -> list[Path]:
-    """The module's own tests first, then those of its package, then others of tests/unit and tests/reference that import it."""
+    """The module's own tests first, then those of its package, then unit and reference tests that import it."""
     package, _, name = module.rpartition(".")
     tests = ROOT / "tests"
     folder = tests / "unit" / Path(*package.split("."))

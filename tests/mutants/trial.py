@@ -13,6 +13,7 @@ import contextlib
 import importlib
 import json
 import os
+import resource
 import shutil
 import signal
 import sys
@@ -27,26 +28,16 @@ from hypothesis import HealthCheck, Phase, settings
 
 from tests.mutants.targets import IGNORED, ROOT, SOURCE
 
-PRELOADED = (
-    "numpy",
-    "scipy",
-    "torch",
-    "transformers",
-    "safetensors",
-    "tokenizers",
-    "gguf",
-    "ml_dtypes",
-    "hypothesis",
-)
+PRELOADED = {"numpy", "scipy", "torch", "transformers", "safetensors", "tokenizers", "gguf", "ml_dtypes"}
 OPTIONS = ("-q", "-x", "--tb=no", "--no-header", "-p", "no:cacheprovider", "-p", "no:xdist")
 QUIET = ("-W", "ignore::pytest.PytestAssertRewriteWarning")  # hypothesis is imported before pytest begins
 
 
 @dataclass(frozen=True)
 class Covered:
-    """One test as it is without a change: how long it takes, and which lines of which module it runs."""
+    """One test as it is without a change: what it costs, and which lines of which module it runs."""
 
-    seconds: float
+    seconds: float  # of processor time: others may use the machine, too
     passed: bool
     lines: Mapping[str, Sequence[int]]
 
@@ -56,7 +47,7 @@ class Copy:
 
     def __init__(self, place: Path) -> None:
         self.place = place
-        shutil.copytree(SOURCE / "toposcope", place / "toposcope", ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(SOURCE / "toposcope", place / "toposcope")  # with what is compiled already
         compileall.compile_dir(place, quiet=2)
 
     def write(self, sources: Mapping[str, str]) -> None:
@@ -77,6 +68,7 @@ class Watcher:
         self.tests: dict[str, dict[str, Any]] = {}
         self.failed: str | None = None
         self._shared: set[tuple[str, int]] = set()
+        self._clock = 0.0
 
     @pytest.hookimpl(trylast=True)
     def pytest_configure(self) -> None:
@@ -103,7 +95,8 @@ class Watcher:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         told = self.tests.setdefault(report.nodeid, {"seconds": 0.0, "passed": True, "lines": []})
-        told["seconds"] += report.duration
+        told["seconds"] += time.process_time() - self._clock
+        self._clock = time.process_time()
         if report.outcome != "passed":
             told["passed"] = False
         if report.failed:
@@ -116,6 +109,7 @@ class Watcher:
     def pytest_collection_finish(self) -> None:
         self._shared |= hits()  # what the test files ran when they were read
         hits().clear()
+        self._clock = time.process_time()
 
     def pytest_sessionfinish(self) -> None:
         for told in self.tests.values():
@@ -167,20 +161,22 @@ def run(
     scratch: Path,
     *,
     chosen: Mapping[str, float] | None = None,
-    seconds: float = 3600.0,
+    seconds: int = 600,
     whole: bool = False,
 ) -> dict[str, Any]:
     """Run tests in a fork: {"outcome": "passed" | "failed" | "timeout" | "crashed", "test": ..., "tests": ...}.
 
-    `chosen` are tests with what they cost; all of the files' tests where it is None. `whole`: a failure does not end it.
+    `chosen` are tests with what they cost; all tests of the files where it is None. `whole`: go on after a failure.
+    `seconds` limits the processor time; ten times as many on the wall end tests that wait for ever.
     """
     answer = scratch / "answer.json"
     answer.unlink(missing_ok=True)
     sys.stdout.flush()
     child = os.fork()
     if not child:
+        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
         _in_child(copy, [str(path) for path in files], chosen, answer, scratch, whole)
-    end = time.monotonic() + seconds
+    end = time.monotonic() + 10 * seconds
     while True:
         done, status = os.waitpid(child, os.WNOHANG)
         if done:
@@ -193,6 +189,8 @@ def run(
         time.sleep(0.02)
     with contextlib.suppress(ProcessLookupError):
         os.killpg(child, signal.SIGKILL)  # what its tests may have left behind
+    if os.WIFSIGNALED(status) and os.WTERMSIG(status) in (signal.SIGXCPU, signal.SIGKILL):
+        return {"outcome": "timeout", "test": None, "tests": {}}
     if status or not answer.is_file():
         return {"outcome": "crashed", "test": None, "tests": {}}
     told = dict(json.loads(answer.read_text(encoding="utf-8")))
@@ -218,9 +216,7 @@ def _in_child(
         watcher = Watcher(chosen)
         options = [each for each in OPTIONS if not (whole and each == "-x")]
         ended = int(pytest.main([*options, *QUIET, f"--basetemp={scratch / 'pytest'}", *files], plugins=[watcher]))
-        used = sys.modules.get("toposcope")
-        if used is not None and not str(used.__file__).startswith(str(copy.place)):
-            raise RuntimeError(f"the tests ran {used.__file__}, not the copy")
+        _surely_the_copy(copy)
         outcome = "passed" if ended in (0, 5) and watcher.failed is None else "failed"
         told = {"outcome": outcome, "test": watcher.failed, "tests": watcher.tests, "modules": _third_parties()}
         answer.write_text(json.dumps(told), encoding="utf-8")
@@ -230,6 +226,12 @@ def _in_child(
         code = 0
     finally:
         os._exit(code)
+
+
+def _surely_the_copy(copy: Copy) -> None:
+    used = sys.modules.get("toposcope")
+    if used is not None and not str(used.__file__).startswith(str(copy.place)):
+        raise RuntimeError(f"the tests ran {used.__file__}, not the copy")
 
 
 def _third_parties() -> list[str]:

@@ -132,7 +132,7 @@ def test_the_best_line_lies_left_of_an_eigenvalue(seed: int, size: int) -> None:
 
 
 def normal(random: np.random.Generator, pairs: list[complex], norm: float) -> tuple[np.ndarray, np.ndarray]:
-    """A real normal matrix with these eigenvalues, their conjugates and -norm, in a random basis; and its spectrum."""
+    """A real normal matrix with these eigenvalues, their conjugates and -norm, in a random basis; its spectrum."""
     blocks = [np.array([[value.real, value.imag], [-value.imag, value.real]]) for value in pairs]
     q = orthogonal(random, 2 * len(pairs) + 1)
     spectrum = np.array([*pairs, *np.conj(pairs), -norm])
@@ -141,7 +141,7 @@ def normal(random: np.random.Generator, pairs: list[complex], norm: float) -> tu
 
 @pytest.mark.parametrize("distance", [1e-2, 1e-4])
 def test_a_proof_by_factors_leaves_room_for_rounding(distance: float) -> None:
-    """Values a hair above the true one are never proven, though the factorisation alone could not tell; a bit below are."""
+    """A value a hair above the true one, which the factorisation alone may pass, is never proven; one below is."""
     random = np.random.default_rng(0)
     for _ in range(300):
         s, w = random.uniform(-1, 1), random.uniform(0, 1)

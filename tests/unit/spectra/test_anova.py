@@ -17,7 +17,7 @@ seeds = st.integers(0, 2**32 - 1)
 def by_definition(
     logits_AIBJ: np.ndarray, weight_A: np.ndarray, weight_B: np.ndarray, visible_IJ: np.ndarray
 ) -> tuple[float, ...]:
-    """Section 3.6 word for word on the whole table, with one weighting throughout: C, P, X, and what is Toeplitz of P, X."""
+    """Section 3.6 word for word on the whole table, one weighting throughout: C, P, X; Toeplitz parts of P, X."""
     pair = visible_IJ / visible_IJ.sum()
     row = visible_IJ / visible_IJ.sum(axis=1, keepdims=True)
     gauge = np.einsum("aibj,b,ij->ai", logits_AIBJ, weight_B, row)
@@ -41,7 +41,7 @@ def by_definition(
 
 
 def toeplitz_part(table: np.ndarray, visible_IJ: np.ndarray) -> np.ndarray:
-    """Each entry [.., i, (..), j] replaced by the mean over the visible pairs of the same i - j, one offset at a time."""
+    """Each entry replaced by the mean over the visible pairs of the same i - j, one offset at a time."""
     last = np.moveaxis(table, 1, -2) if table.ndim == 4 else table  # [a, b, i, j] or [i, j]
     offset = np.subtract.outer(np.arange(len(visible_IJ)), np.arange(len(visible_IJ)))
     part = np.zeros_like(last)
