@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import os
 import tempfile
 import time
 from collections import Counter
@@ -164,9 +163,8 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
 def shown(row: dict[str, Any], around: int = 45) -> str:
     """What is changed, with a few characters on each side of it."""
     before, after = row["before"], row["after"]
-    start = len(os.path.commonprefix([before, after]))
-    most = min(len(before), len(after)) - start
-    end = len(os.path.commonprefix([before[: start - 1 : -1][:most], after[: start - 1 : -1][:most]])) if most else 0
+    start = _alike(before, after)
+    end = _alike(before[start:][::-1], after[start:][::-1])
     parts = (text[max(0, start - around) : len(text) - max(0, end - around)] for text in (before, after))
     return " -> ".join(f"`{part}`" for part in parts)
 
@@ -192,6 +190,13 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     options.modules = tuple(options.modules.split(","))
     return options
+
+
+def _alike(one: str, other: str) -> int:
+    return next(
+        (at for at, pair in enumerate(zip(one, other, strict=False)) if len(set(pair)) > 1),
+        len(min(one, other, key=len)),
+    )
 
 
 def _relative(path: Path) -> str:

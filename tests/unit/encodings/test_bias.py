@@ -123,7 +123,10 @@ def test_fire_before_training_is_its_drawn_network() -> None:
         np.testing.assert_array_equal(bias(made).table(at, at), bias(drawn).table(at, at))
         assert (made.parameters["hidden"], made.parameters["c"], made.parameters["threshold"]) == (32, 0.1, 512.0)
     assert np.abs(bias(fire_init(3, seed=6)).table(at, at) - bias(drawn).table(at, at)).max() > 1e-3
-    np.testing.assert_array_equal(bias(fire_init(3)).table(at, at), bias(fire_init(3, seed=0)).table(at, at))
+    np.testing.assert_array_equal(
+        bias(fire_init(3)).table(at, at), bias(fire(*fire_network(3, seed=0))).table(at, at)
+    )
+    np.testing.assert_array_equal(fire_network(1, 1)[2], fire_network(1, 1, seed=0)[2])
 
 
 def test_fire_depends_on_the_query_beyond_its_threshold_only() -> None:
@@ -156,6 +159,9 @@ def test_fire_without_a_mask_is_the_causal_one_for_the_past() -> None:
         (lambda: kerple(2, kernel="power", r2=3.0), "at most 2"),
         (lambda: fire([1.0], [1.0, 2.0], [[1.0]], [0.0]), "does not fit together"),
         (lambda: fire_init(2, c=0.0), "c > 0"),
+        (lambda: fire_init(2, threshold=0.0), "threshold > 0"),
+        (lambda: fire_network(0), "at least one head"),
+        (lambda: fire_network(2, 0), "one hidden unit"),
     ],
 )
 def test_nonsense_is_refused(build: Callable[[], object], message: str) -> None:

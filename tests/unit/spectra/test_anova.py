@@ -206,3 +206,12 @@ def test_bad_designs_are_refused() -> None:
         decompose(good, good, weights=[1, -1])
     with pytest.raises(BadValue, match="no head 5"):
         decompose(good, good, alibi(2), head=5)
+
+
+def test_a_text_that_ends_at_position_0_is_one_token_long() -> None:
+    """Positions may be counted back from the last token: then the length is that of a text of one token."""
+    random = np.random.default_rng(7)
+    q, k = random.standard_normal((2, 4)), random.standard_normal((2, 4))
+    dynamic = rope(4, base=50.0, scaling="dynamic", factor=4.0, original_context=1)
+    at = np.arange(-4, 1)
+    np.testing.assert_allclose(triple(decompose(q, k, dynamic, at)), triple(decompose(q, k, rope(4, base=50.0), at)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -286,3 +287,11 @@ def test_bad_input_is_refused_with_a_sentence() -> None:
         spectrum(NONE, [10], head=-1)
     with pytest.raises(BadValue, match="range of float64"):
         spectrum(t5(np.linspace(0, 900, 32)[:, None]), [500])
+
+
+def test_no_slope_from_or_to_nothing() -> None:
+    """Where position cancels everything there is no logarithm to compare."""
+    made = spectrum(NONE, [10, 100])
+    nothing = replace(made.points[0], lambda_max_over_n=0.0)
+    for points in ((nothing, made.points[1]), (made.points[1], nothing), (nothing, nothing)):
+        assert replace(made, points=points).decay() == (None,)

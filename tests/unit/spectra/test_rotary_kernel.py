@@ -187,3 +187,8 @@ def test_bad_input_is_refused_with_a_sentence() -> None:
         kernel_spectrum([np.nan], [1.0], 5)
     with pytest.raises(BadValue, match="reach"):
         peak_offset([1.0], [1.0], reach=-1)
+
+
+def test_a_kernel_without_weight_lists_as_many_zeros_as_it_could_have_values() -> None:
+    for n, listed in ((3, 3), (4, 4), (50, 4)):
+        np.testing.assert_array_equal(kernel_spectrum([1.0, 0.3], [0.0, 0.0], n).values, np.zeros(listed))

@@ -228,3 +228,12 @@ def test_bad_input_is_refused_with_a_sentence() -> None:
         toeplitz_projection(np.ones((2, 3)))
     with pytest.raises(BadValue, match="not symmetric"):
         symbol_range([1.0, 2.0, 3.0])
+
+
+@given(n=st.integers(2, 30), seed=st.integers(0, 999), symmetric=st.booleans())
+@settings(max_examples=30, deadline=None)
+def test_dense_values_come_from_the_largest_to_the_smallest(n: int, seed: int, symmetric: bool) -> None:
+    lags = np.random.default_rng(seed).standard_normal(2 * n - 1)
+    lags = lags + lags[::-1] if symmetric else lags
+    found = dense_singular_values(lags)
+    assert (np.diff(found) <= 0).all()
