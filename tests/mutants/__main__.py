@@ -72,7 +72,7 @@ class Bench:
         """Each test of these files without a change; files that are as they were are not run again."""
         found: dict[str, Covered] = {}
         for path in files:
-            name = str(path)
+            name = _relative(path)
             key = _hash(path.read_bytes(), self._package.encode())
             if self._cover.get(name, {}).get("key") != key:
                 self.copy.write({module: instrumented(source, module) for module, source in self.sources.items()})

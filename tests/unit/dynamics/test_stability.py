@@ -139,36 +139,40 @@ def normal(random: np.random.Generator, pairs: list[complex], norm: float) -> tu
     return q @ scipy.linalg.block_diag(*blocks, [[-norm]]) @ q.T, spectrum
 
 
+@pytest.mark.parametrize("scale", [2.0**-20, 1.0, 2.0**20])
 @pytest.mark.parametrize("distance", [1e-2, 1e-4])
-def test_a_proof_by_factors_leaves_room_for_rounding(distance: float) -> None:
+def test_a_proof_by_factors_leaves_room_for_rounding(distance: float, scale: float) -> None:
     """A value a hair above the true one, which the factorisation alone may pass, is never proven; one below is."""
     random = np.random.default_rng(0)
-    for _ in range(300):
-        s, w = random.uniform(-1, 1), random.uniform(0, 1)
-        angle = random.uniform(0, 2 * np.pi)
-        near = complex(s, w) + distance * np.exp(1j * angle)
-        matrix, spectrum = normal(random, [near, complex(-0.9, 0.8)], 1.0)
-        sampler = _Sampler(matrix, float(np.linalg.norm(matrix, 2)))
-        truth = np.abs(spectrum - complex(s, w)).min()
-        assert not sampler.surely_above(s, w, truth * (1 + 1e-13) + 1e-14)
-        noise = len(matrix) * np.finfo(float).eps * (1 + abs(complex(s, w)) + distance) ** 2
-        assert sampler.surely_above(s, w, np.sqrt(truth**2 - 64 * noise))
+    for _ in range(200):
+        z = complex(random.uniform(-1, 1), random.uniform(0, 1))
+        near = z + distance * np.exp(1j * random.uniform(0, 2 * np.pi))
+        others = [complex(-0.9, 0.8 * random.random()) for _ in range(7)]
+        matrix, spectrum = normal(random, [near, *others], 1.0)
+        sampler = _Sampler(scale * matrix, scale * float(np.linalg.norm(matrix, 2)))
+        truth = np.abs(spectrum - z).min()
+        assert not sampler.surely_above(scale * z.real, scale * z.imag, scale * (truth * (1 + 1e-13) + 1e-14))
+        noise = len(matrix) * np.finfo(float).eps * (1 + abs(z) + distance) ** 2
+        if truth**2 > 32 * noise:
+            assert sampler.surely_above(scale * z.real, scale * z.imag, scale * np.sqrt(truth**2 - 32 * noise))
 
 
+@pytest.mark.parametrize("scale", [2.0**-20, 1.0, 2.0**20])
 @pytest.mark.parametrize("distance", [1e-1, 1e-3, 1e-6, 1e-9, 1e-13])
-def test_samples_are_right_to_rounding_and_their_floors_below(distance: float) -> None:
+def test_samples_are_right_to_rounding_and_their_floors_below(distance: float, scale: float) -> None:
     """Also where squaring loses all digits: then singular values are computed."""
     random = np.random.default_rng(1)
     eps = np.finfo(float).eps
-    for _ in range(100):
+    for _ in range(50):
         s = random.uniform(-1, 1)
         frequencies = random.uniform(0, 1, 3)
         near = [complex(s, w) + distance * np.exp(1j * random.uniform(0, 6)) for w in frequencies]
         matrix, spectrum = normal(random, near, 1.0)
-        values, floors = _Sampler(matrix, float(np.linalg.norm(matrix, 2)))(s, frequencies)
+        sampler = _Sampler(scale * matrix, scale * float(np.linalg.norm(matrix, 2)))
+        values, floors = (part / scale for part in sampler(scale * s, scale * frequencies))
         truth = np.abs(spectrum[:, None] - (s + 1j * frequencies)).min(axis=0)
         span = 1 + np.abs(s + 1j * frequencies)
-        doubt = 64 * len(matrix) * eps * span  # of a singular value; of its square, times span
+        doubt = 32 * len(matrix) * eps * span  # of a singular value; of its square, times span
         assert (floors <= truth * (1 + 1e-15) + 1e-17).all()
         assert (np.abs(values - truth) <= np.maximum(doubt, 1e-3 * truth)).all()
         by_square = np.sqrt(np.maximum(truth**2 - doubt * span, 0))

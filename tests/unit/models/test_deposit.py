@@ -228,6 +228,12 @@ def test_heads_that_only_differ_by_chance_are_told_by_same_head() -> None:
     assert found.same_head < 0.9
 
 
+def test_two_sequences_are_enough() -> None:
+    found = bootstrap([1.0, 0.5], [[0.5, 1.0], [0.25, 0.5]], 0.0, draws=50)
+    assert found.deposit == deposit(0.75, [0.375, 0.75], 0.0)
+    assert found.draws == 50
+
+
 def test_what_is_undefined_has_no_interval() -> None:
     nope = bootstrap(np.full(40, 0.2), np.full((40, 3), 0.1), 0.2)
     assert (nope.d_rel, nope.share, nope.gini, nope.di) == (None, None, None, None)
