@@ -42,6 +42,8 @@ ELSEWHERE = {
     "models": ("reference/test_instrument.py", "reference/test_what_if.py"),
     "lab": ("reference/lab/test_attention.py",),
 }
+# Start and kill processes: minutes on the wall, and the module's own tests say the same.
+SLOW = ("test_kills.py", "test_ray.py")
 # Looks for pieces of source in the modules: any change of those would be noticed, for the wrong reason.
 IGNORED = ("test_a_changed_formula_is_noticed",)
 
@@ -68,4 +70,4 @@ def tests_of(module: str) -> list[Path]:
         for path in sorted((tests / kind).rglob("test_*.py")):
             if asks.search(path.read_text(encoding="utf-8")):
                 found.append(path)
-    return list(dict.fromkeys(path for path in found if path.is_file()))
+    return list(dict.fromkeys(path for path in found if path.is_file() and path.name not in SLOW))

@@ -173,6 +173,8 @@ def test_repeating_a_token_is_weighting_it() -> None:
     repeated = decompose(q[[0, 0, 1, 2]], k[[0, 0, 1, 2]], rope(4))
     weighted = decompose(q, k, rope(4), weights=[2, 1, 1])
     np.testing.assert_allclose(triple(repeated), triple(weighted), atol=1e-12)
+    shares = decompose(q, k, rope(4), weights=[0.5, 0.25, 0.25])
+    np.testing.assert_allclose(triple(shares), triple(weighted), atol=1e-12)
 
 
 def test_what_only_the_query_decides_is_invisible() -> None:
@@ -204,6 +206,8 @@ def test_bad_designs_are_refused() -> None:
         decompose(good, good, weights=[1, 1, 1])
     with pytest.raises(BadValue, match="negative"):
         decompose(good, good, weights=[1, -1])
+    with pytest.raises(BadValue, match="all zero"):
+        decompose(good, good, weights=[0, 0])
     with pytest.raises(BadValue, match="no head 5"):
         decompose(good, good, alibi(2), head=5)
 
