@@ -9,7 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toposcope.dynamics.regime import Verdict, regime
-from toposcope.dynamics.stability import MOST_SAMPLES, TIGHTNESS, _Sampler, best_line, distance_to_line
+from toposcope.dynamics.stability import (
+    MOST_SAMPLES,
+    TIGHTNESS,
+    LineDistance,
+    _Sampler,
+    best_line,
+    distance_to_line,
+)
 
 from .systems import orthogonal, with_spectrum
 
@@ -204,3 +211,15 @@ def test_what_lies_within_rounding_of_the_line_is_not_proven_away(scale: float) 
         found = distance_to_line(matrix)
         assert found.lower <= 8 * len(matrix) * np.finfo(float).eps * scale
         assert found.samples < 200  # and the search does not go on in the noise
+
+
+@pytest.mark.parametrize(("least", "most"), [(2.0, 2.0), (3.0, 2.0)])
+def test_no_line_between_no_bounds_proves_nothing(least: float, most: float) -> None:
+    assert best_line(np.diag([5.0, -1.0]), least, most) == LineDistance(least, 0.0, 0.0, 0)
+
+
+def test_the_best_line_may_be_the_least_one() -> None:
+    """All eigenvalues far to the right: no middle between them is further away than the least line itself."""
+    found = best_line(np.diag([5.0, 5.5]), 0.0, 5.5)
+    assert found.s == 0.0
+    assert TIGHTNESS * 5 <= found.lower <= 5
