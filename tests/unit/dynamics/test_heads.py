@@ -216,6 +216,15 @@ def test_equal_queries_and_keys_have_no_negative_part() -> None:
     assert found["pos_mass"] == pytest.approx(1.0)
 
 
+@pytest.mark.parametrize("least", [-2.0, -0.1, 0.1, 2.0])
+def test_a_head_is_metastable_where_a_token_can_repel_itself(least: float) -> None:
+    """W = diag(least, 3) in the head's own coordinates: negative however slightly is enough."""
+    head = make_head(np.eye(2), np.diag([least, 3.0]), -np.eye(2), np.eye(2))
+    row = describe_head(make_layer([head]), head, storage_error=0.0)
+    assert row.self_logit_min == pytest.approx(head.scale * least)
+    assert row.metastable is (least < 0)
+
+
 @pytest.mark.parametrize("scale", [1e-9, 1.0, 1e9])
 @pytest.mark.parametrize("sign", [1, -1])
 def test_an_eigenvalue_counts_as_zero_within_rounding_and_not_beyond(sign: int, scale: float) -> None:

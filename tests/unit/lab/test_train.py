@@ -101,9 +101,13 @@ def test_the_time_of_all_sessions_counts(tmp_path: Path, monkeypatch: pytest.Mon
     clock = iter(range(10**6))
     monkeypatch.setattr(loop.time, "perf_counter", lambda: float(next(clock)))
     short = replace(SMALL, steps=6, probes=False)
+    train(replace(short, seed=1), tmp_path / "before")  # so that no session begins at 0
+    began = next(clock)
     first = train(short, tmp_path / "two", stop_after=3)
+    between = next(clock)
     second = train(short, tmp_path / "two")
-    assert 0 < first.seconds < second.seconds
+    assert 0.5 * (between - began) < first.seconds < between - began
+    assert 0.5 * (next(clock) - between) < second.seconds - first.seconds < next(clock) - between
     assert second.seconds_per_sample > 0
     whole = train(short, tmp_path / "one")
     assert whole.seconds_per_sample == pytest.approx(second.seconds_per_sample)  # a step is a step

@@ -295,3 +295,13 @@ def test_no_slope_from_or_to_nothing() -> None:
     nothing = replace(made.points[0], lambda_max_over_n=0.0)
     for points in ((nothing, made.points[1]), (made.points[1], nothing), (nothing, nothing)):
         assert replace(made, points=points).decay() == (None,)
+
+
+def test_what_is_said_of_a_long_context_does_not_depend_on_the_shorter_ones() -> None:
+    """The estimate of the effective rank is judged at 2048 positions, whether or not these were asked for."""
+    table = 0.2 * np.random.default_rng(0).standard_normal((32, 1))
+    alone, among = (spectrum(t5(table), contexts) for contexts in ([2500], [2048, 2500]))
+    assert alone.points[-1] == among.points[-1]
+    assert alone.logit_points[-1] == among.logit_points[-1]
+    said = {alone.points[-1].effective_rank_statement, alone.logit_points[-1].effective_rank_statement}
+    assert "estimate" in said

@@ -7,10 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from toposcope.encodings import t5
 from toposcope.errors import BadValue
+from toposcope.spectra.encoding_spectrum import spectrum
 from toposcope.spectra.toeplitz import (
     Spectrum,
     ToeplitzOperator,
+    TopValue,
     dense_singular_values,
     diagonal_means,
     effective_rank,
@@ -237,3 +240,15 @@ def test_dense_values_come_from_the_largest_to_the_smallest(n: int, seed: int, s
     lags = lags + lags[::-1] if symmetric else lags
     found = dense_singular_values(lags)
     assert (np.diff(found) <= 0).all()
+
+
+def test_the_smallest_matrices_need_no_search() -> None:
+    assert top_singular_value([-3.0]) == TopValue(3.0, 0.0, 0, True)
+    assert top_singular_value([0.0, 1.0, 0.0]) == TopValue(1.0, 0.0, 0, True)
+
+
+def test_a_bias_of_nothing_has_a_spectrum() -> None:
+    """Where position adds 0 to every logit; a search that begins in the zero matrix ended in a traceback."""
+    assert top_singular_value(np.zeros(9)) == TopValue(0.0, 0.0, 0, True)
+    found = spectrum(t5(np.zeros((32, 2))), [16, 3000])
+    assert [point.lambda_max_over_n for point in found.logit_points] == [0.0, 0.0]
