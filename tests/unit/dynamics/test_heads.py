@@ -216,6 +216,20 @@ def test_equal_queries_and_keys_have_no_negative_part() -> None:
     assert found["pos_mass"] == pytest.approx(1.0)
 
 
+@pytest.mark.parametrize("factor", [1.0, 1.5])
+def test_the_attention_factor_of_a_rotation_is_part_of_the_logits(factor: float) -> None:
+    """YaRN multiplies turned queries and keys alike, so W by its square, also at offset 0."""
+    head = random_head(np.random.default_rng(4), 8, 4)
+    layer = make_layer([head], encoding=Encoding("rope", "turning", rotary=turning(4, factor=factor)))
+    row = describe_head(layer, head, storage_error=0.0)
+    plain = head.o.T @ logit_matrix(head) @ head.o
+    assert row.regime.w_min == pytest.approx(factor**2 * np.linalg.eigvalsh(sym(plain))[0], rel=1e-9)
+    whole = np.linalg.eigvalsh(sym(logit_matrix(head)))
+    assert (row.symW["min"], row.symW["max"]) == pytest.approx(
+        (factor**2 * whole[0], factor**2 * whole[-1]), rel=1e-9
+    )
+
+
 @pytest.mark.parametrize("least", [-2.0, -0.1, 0.1, 2.0])
 def test_a_head_is_metastable_where_a_token_can_repel_itself(least: float) -> None:
     """W = diag(least, 3) in the head's own coordinates: negative however slightly is enough."""

@@ -189,3 +189,16 @@ def test_the_rough_form_keeps_three_digits_below_the_guard() -> None:
     x = random.standard_normal((40, 3))
     assert np.abs(operator.rough.times(x) - operator.times(x)).max() <= 1e-3 * np.abs(x).max()
     assert np.abs(operator.rough.times(x) - operator.times(x)).max() > 0  # it is another precision
+
+
+@pytest.mark.parametrize("size", [1e-9, 1e9])
+def test_converged_is_relative_to_the_matrix(size: float) -> None:
+    """Three passes do not do, however small or large the matrix is; where they do, they do for all sizes."""
+    kernel = np.exp(-0.02 * np.abs(np.arange(-399, 400)))
+    for passes, done in ((3, False), (200, True)):
+        plain, scaled = (
+            top_singular_values(operators.toeplitz(factor * kernel, 400, 400), 2, max_passes=passes)
+            for factor in (1.0, size)
+        )
+        assert (plain.converged, scaled.converged) == (done, done)
+        np.testing.assert_allclose(scaled.values / size, plain.values, rtol=1e-9)
