@@ -29,7 +29,7 @@ from hypothesis import HealthCheck, Phase, settings
 from tests.mutants.targets import IGNORED, ROOT, SOURCE
 
 PRELOADED = {"numpy", "scipy", "torch", "transformers", "safetensors", "tokenizers", "gguf", "ml_dtypes"}
-OPTIONS = ("-q", "-x", "--tb=no", "--no-header", "-p", "no:cacheprovider", "-p", "no:xdist")
+OPTIONS = ("-q", "-x", "--tb=no", "--no-header", "-p", "no:cacheprovider")
 QUIET = ("-W", "ignore::pytest.PytestAssertRewriteWarning")  # hypothesis is imported before pytest begins
 
 

@@ -101,6 +101,7 @@ def test_random_vectors_are_as_long_as_sinusoids() -> None:
         (lambda: sinusoidal(8, layout="other"), "layout"),  # type: ignore[arg-type]
         (lambda: learned(np.zeros(5)), r"\(positions, width\)"),
         (lambda: learned(np.zeros((2, 3)), offset=2), "no position"),
+        (lambda: learned(np.zeros((2, 3)), offset=-1), "no position"),
         (lambda: learned_init(4, 0), "positions and width"),
         (lambda: random(4, 3, std=-1.0), "std"),
     ],

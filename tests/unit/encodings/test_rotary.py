@@ -235,3 +235,10 @@ def test_the_record_states_what_was_in_force() -> None:
     assert {"context", "original_context"}.isdisjoint(rope(8, context=64, original_context=16).parameters)
     stretched = rope(8, scaling="yarn", context=64, original_context=16).parameters
     assert (stretched["context"], stretched["original_context"], stretched["scaling"]) == (64, 16, "yarn")
+
+
+@pytest.mark.parametrize("build", [rope, xpos, lambda width, base: mla(width, 4, base=base)])
+@pytest.mark.parametrize("base", [1.0, 0.5, -3.0, np.inf, np.nan])
+def test_a_base_that_spreads_no_frequencies_is_refused(build: Any, base: float) -> None:
+    with pytest.raises(BadEncoding, match="greater than 1"):
+        build(8, base=base)

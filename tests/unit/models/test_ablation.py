@@ -73,6 +73,13 @@ def test_the_one_positional_head_is_found(one: Meter) -> None:
     assert other.di < 0.01
 
 
+def test_notes_say_what_could_not_be_done(one: Meter, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert summarise(one).notes == ()
+    monkeypatch.setattr(one, "floor_reason", "no floor here")
+    (note,) = summarise(one).notes
+    assert "no floor here" in note
+
+
 def test_its_damage_is_that_of_position(one: Meter) -> None:
     """Where the order is lost, looking one token back misleads: removing the head helps there."""
     first = summarise(one).ranked()[0]

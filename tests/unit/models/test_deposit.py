@@ -213,8 +213,9 @@ def test_the_seed_decides_and_blocks_do_not(monkeypatch: pytest.MonkeyPatch) -> 
     whole = bootstrap(base, ablated, 0.1, draws=101, seed=3)
     assert whole == bootstrap(base, ablated, 0.1, draws=101, seed=3)
     assert whole != bootstrap(base, ablated, 0.1, draws=101, seed=4)
-    monkeypatch.setattr("toposcope.models.deposit._BLOCK", 170)
-    assert whole == bootstrap(base, ablated, 0.1, draws=101, seed=3)
+    for block in (170, 10):  # three draws of 50 at a time; less than one
+        monkeypatch.setattr("toposcope.models.deposit._BLOCK", block)
+        assert whole == bootstrap(base, ablated, 0.1, draws=101, seed=3)
 
 
 def test_heads_that_only_differ_by_chance_are_told_by_same_head() -> None:
@@ -257,6 +258,7 @@ def test_what_is_undefined_has_no_interval() -> None:
         lambda: deposit(0.9, [0.1], float("inf")),
         lambda: deposit(0.9, [0.1], 0.1, score="los"),  # type: ignore[arg-type]
         lambda: deposit(0.9, [0.1], 0.1, score="loss", noise=-1.0),
+        lambda: bootstrap([0.9, 0.8], [[0.1], [0.2]], 0.1, score="los"),  # type: ignore[arg-type]
         lambda: bootstrap([0.9], [[0.1]], 0.1),
         lambda: bootstrap([0.9, 0.8], [[0.1]], 0.1),
         lambda: bootstrap([0.9, 0.8], [[0.1], [0.2]], [0.1, 0.2, 0.3]),
