@@ -30,3 +30,12 @@ def test_a_layer_is_read_once_and_let_go_for_the_next(tmp_path: Path, monkeypatc
         assert len(read) == 2 * once
         np.testing.assert_array_equal(model.layers[0].heads[1].q, first[1])
         assert len(read) == 3 * once  # it was let go when the next was read
+
+
+def test_the_end_of_a_block_closes_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[str] = []
+    with toposcope.load(tiny.write_llama(tmp_path)) as model:
+        close = model.source.close
+        monkeypatch.setattr(model.source, "close", lambda: (closed.append("closed"), close()))
+        assert closed == []
+    assert closed == ["closed"]

@@ -202,3 +202,10 @@ def test_converged_is_relative_to_the_matrix(size: float) -> None:
         )
         assert (plain.converged, scaled.converged) == (done, done)
         np.testing.assert_allclose(scaled.values / size, plain.values, rtol=1e-9)
+
+
+def test_no_more_values_than_the_matrix_has() -> None:
+    q, k = np.random.default_rng(6).standard_normal((2, 3, 5))
+    found = top_singular_values(operators.product(q, k[:2]), 10)
+    assert found.converged
+    np.testing.assert_allclose(found.values, scipy.linalg.svdvals(q @ k[:2].T), rtol=1e-10)
