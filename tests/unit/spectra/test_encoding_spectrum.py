@@ -305,3 +305,14 @@ def test_what_is_said_of_a_long_context_does_not_depend_on_the_shorter_ones() ->
     assert alone.logit_points[-1] == among.logit_points[-1]
     said = {alone.points[-1].effective_rank_statement, alone.logit_points[-1].effective_rank_statement}
     assert "estimate" in said
+
+
+@pytest.mark.parametrize("layout", ["interleaved", "half"])
+@pytest.mark.parametrize("offset", [0, 3])
+def test_a_sinusoid_of_either_layout_is_read_from_its_own_table(layout: str, offset: int) -> None:
+    encoding = sinusoidal(10, layout=layout, base=50.0, offset=offset)  # type: ignore[arg-type]
+    assert encoding.input is not None
+    rows = encoding.input.vectors(np.arange(40))
+    gram = rows @ rows.T
+    expected = np.linalg.eigvalsh(gram / gram[0, 0]).max() / 40
+    assert spectrum(encoding, [40]).points[0].lambda_max_over_n == pytest.approx(expected, rel=1e-9)
