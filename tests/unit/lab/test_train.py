@@ -97,6 +97,26 @@ def test_every_fiftieth_step_is_saved_and_the_last_once(
     assert saved == expected
 
 
+def test_each_step_takes_the_rate_of_the_schedule_and_clipped_gradients(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rates: list[float] = []
+    sizes: list[float] = []
+
+    class Noting(torch.optim.AdamW):
+        def step(self, closure: Any = None) -> Any:
+            rates.extend({group["lr"] for group in self.param_groups})
+            gradients = [p.grad for group in self.param_groups for p in group["params"] if p.grad is not None]
+            sizes.append(float(torch.linalg.vector_norm(torch.stack([g.norm() for g in gradients]))))
+            return super().step(closure)
+
+    monkeypatch.setattr(loop.torch.optim, "AdamW", Noting)
+    config = replace(SMALL, steps=12, lr=0.002, probes=False)
+    train(config, tmp_path)
+    assert rates == pytest.approx([0.002 * schedule(step, 12) for step in range(12)])
+    assert 0 < max(sizes) <= loop.CLIP * (1 + 1e-4)
+
+
 def test_the_time_of_all_sessions_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(range(10**6))
     monkeypatch.setattr(loop.time, "perf_counter", lambda: float(next(clock)))
