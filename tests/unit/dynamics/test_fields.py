@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -154,3 +155,12 @@ def test_tokens_of_enormous_size_are_followed(case: str) -> None:
 def test_a_flow_needs_a_token() -> None:
     with pytest.raises(BadValue, match="at least one token, got 0"):
         AttentionField(layer(np.random.default_rng(3)), 0)
+
+
+def test_without_a_norm_enormous_tokens_see_the_largest_logit_alone() -> None:
+    random = np.random.default_rng(4)
+    system = layer(random, causal=False)
+    x = random.standard_normal((COUNT, WIDTH))
+    logits, _ = logits_of(replace(system, q_bias_HR=0 * system.q_bias_HR, k_bias_GR=0 * system.k_bias_GR), x, x)
+    weights = AttentionField(system, COUNT).attention(1e120 * x)
+    np.testing.assert_array_equal(weights, logits == logits.max(axis=2, keepdims=True))

@@ -226,3 +226,9 @@ def test_a_state_at_rest_stays_there_at_little_cost() -> None:
     found = integrate(lambda s: 0.0 * s, np.zeros((2, 3)), 1e3)
     assert not found.state.any()
     assert found.evaluations < 100
+
+
+def test_what_begins_at_zero_has_not_fallen() -> None:
+    level = Event("low", lambda t, s: float(s[0]) - 1.0)
+    found = integrate(lambda s: -s, np.array([1.0]), 2.0, events=[level])
+    assert (found.ended, found.events) == (Ended.END, ())
