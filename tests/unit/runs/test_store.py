@@ -194,7 +194,7 @@ def test_repair_of_each_disagreement(store: Store) -> None:
 def test_a_result_whose_row_was_never_written_is_found_by_the_next_claim(store: Store) -> None:
     """A kill between the two leaves a row that says too little."""
     claim = claimed(store)
-    write_json(claim.directory / "result.json", {"accuracy": 0.5, "curve": [1, 2]})
+    write_result(claim.directory, {"accuracy": 0.5, "curve": [1, 2]})
     store.release(claim)
     assert status(store) == "queued"
     again = store.claim(JOB)
