@@ -217,15 +217,6 @@ def test_equal_queries_and_keys_have_no_negative_part() -> None:
 
 
 @pytest.mark.parametrize("factor", [1.0, 1.5])
-def test_the_room_for_a_rotation_is_the_sum_of_both_ends(factor: float) -> None:
-    """|W_k - W_0| <= |W_k| + |W_0|, each at most scale |Q O||K O|: the logits' own scale and factor count."""
-    head = replace(random_head(np.random.default_rng(5), 8, 4), scale=0.3)
-    layer = make_layer([head], encoding=Encoding("rope", "turning", rotary=turning(4, factor=factor)))
-    sizes = [scipy.linalg.svdvals(part @ head.o)[0] for part in (head.q, head.k)]
-    assert head_setting(layer, head).rotary_excess == pytest.approx(2 * 0.3 * factor**2 * sizes[0] * sizes[1])
-
-
-@pytest.mark.parametrize("factor", [1.0, 1.5])
 def test_the_attention_factor_of_a_rotation_is_part_of_the_logits(factor: float) -> None:
     """YaRN multiplies turned queries and keys alike, so W by its square, also at offset 0."""
     head = random_head(np.random.default_rng(4), 8, 4)
