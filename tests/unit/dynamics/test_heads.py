@@ -216,6 +216,16 @@ def test_equal_queries_and_keys_have_no_negative_part() -> None:
     assert found["pos_mass"] == pytest.approx(1.0)
 
 
+@pytest.mark.parametrize(("kind", "rank"), [("rms", 5), ("layer", 4)])
+def test_past_a_layer_norm_a_wide_head_moves_all_but_the_mean(kind: str, rank: int) -> None:
+    """V = -I folded: what the mean would do is no eigenvalue 0 but no direction at all, and all others converge."""
+    layer = make_layer([make_head(np.eye(5), np.eye(5), -np.eye(5), np.eye(5))], input_norm=Norm(kind, 1e-6))
+    row = head_dynamics(layer, 0, storage_error=0.0)
+    assert len(row.regime.eigenvalues) == rank
+    assert row.regime.verdict is Verdict.CONVERGES
+    assert row.regime.alpha == pytest.approx(-1)
+
+
 @pytest.mark.parametrize("factor", [1.0, 1.5])
 def test_the_attention_factor_of_a_rotation_is_part_of_the_logits(factor: float) -> None:
     """YaRN multiplies turned queries and keys alike, so W by its square, also at offset 0."""

@@ -200,4 +200,5 @@ def test_the_reach_itself_is_searched() -> None:
     for reach, peak in ((4, 4), (5, 5), (9, 5)):
         assert peak_offset([w], [1.0], [-5 * w], reach=reach) == peak
     assert peak_offset([w], [1.0], [5 * w], reach=5, causal=False) == -5
+    assert peak_offset([w], [1.0], [5 * w], reach=5) == 0  # what is ahead is hidden unless told
     assert peak_offset([w], [1.0], [0.3], reach=0) == 0

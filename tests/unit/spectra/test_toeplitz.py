@@ -252,3 +252,15 @@ def test_a_bias_of_nothing_has_a_spectrum() -> None:
     assert top_singular_value(np.zeros(9)) == TopValue(0.0, 0.0, 0, True)
     found = spectrum(t5(np.zeros((32, 2))), [16, 3000])
     assert [point.lambda_max_over_n for point in found.logit_points] == [0.0, 0.0]
+
+
+def test_a_search_that_was_ended_early_says_so_and_is_near() -> None:
+    """One restart does not do where the top values cluster: a plain Lanczos run and its residual are given then."""
+    n = 800
+    lags = np.exp(-np.abs(np.arange(1.0 - n, n)))
+    found = top_singular_value(lags, restarts=1)
+    exact = dense_singular_values(lags)
+    assert not found.converged
+    assert 1e-4 < found.residual < 0.01
+    assert np.abs(exact - found.value).min() <= found.residual * found.value
+    assert found.value == pytest.approx(exact[0], rel=1e-3)
