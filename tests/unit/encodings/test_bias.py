@@ -151,6 +151,7 @@ def test_fire_without_a_mask_is_the_causal_one_for_the_past() -> None:
         (lambda: alibi(3, slopes=[1.0]), "1 slopes given for 3 heads"),
         (lambda: alibi(2, slope_dtype="float8"), "precision"),  # type: ignore[arg-type]
         (lambda: t5(np.zeros(4)), r"\(buckets, heads\)"),
+        (lambda: t5(np.full((32, 2), 1e300)), "cannot be computed"),
         (lambda: t5_bucket(0, buckets=3), "too few"),
         (lambda: t5_bucket(0, max_distance=8), "exceed"),
         (lambda: kerple(2, kernel="exp"), "no Kerple kernel"),  # type: ignore[arg-type]

@@ -64,6 +64,7 @@ def test_g_is_the_mean_logit_at_each_offset(seed: int, n: int, m: int, kind: int
     if rotary.decay_F is None:
         assert (np.abs(found.g_T) <= found.a_F.sum() * (1 + 1e-12)).all()
     assert found.query_energy_F.sum() == pytest.approx((q[:, rotary.pairs_F2.ravel()] ** 2).sum(axis=1).mean())
+    assert found.key_energy_F.sum() == pytest.approx((k[:, rotary.pairs_F2.ravel()] ** 2).sum(axis=1).mean())
 
 
 @settings(max_examples=40, deadline=None)
