@@ -242,6 +242,7 @@ def test_memory_is_foreseen(one: Meter, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(toposcope.models.meter, "available", lambda: 2 * kept - 1)
     with metering(one.model, texts) as meter:
         assert "would take" in str(meter.resumable.reason)
+    monkeypatch.setattr(toposcope.memory, "UNNOTICED", 0)
     monkeypatch.setattr(toposcope.memory, "available", lambda: 100_000)
     with metering(one.model, texts) as meter, pytest.raises(BadValue, match="--mode exact"):
         estimates(meter, meter.all_heads())

@@ -108,7 +108,8 @@ def test_no_skill_to_lose() -> None:
 def test_a_loss_needs_ten_standard_errors() -> None:
     assert deposit(2.0, [2.3], 3.0, score="loss", noise=0.33).di == pytest.approx(0.3)
     assert deposit(2.0, [2.3], 3.0, score="loss", noise=0.34).di is None
-    assert deposit(2.0, [2.3], 2.0, score="loss").di is None
+    none = deposit(2.0, [2.3], 2.0, score="loss")
+    assert (none.di, none.d_rel, none.share, none.gini) == (None, None, None, None)
 
 
 def test_without_a_floor_only_the_spread_is_known() -> None:

@@ -139,6 +139,7 @@ def test_heads_as_users_write_them() -> None:
 
 
 def test_memory_is_foreseen(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toposcope.memory.UNNOTICED", 0)
     monkeypatch.setattr("toposcope.memory.available", lambda: 1000)
     reference = load_reference(directory, head=True, attention="sdpa")
     with pytest.raises(BadValue, match=r"a text of 24 tokens would take about .* GB .* Use fewer --tokens"):
