@@ -39,3 +39,12 @@ def test_the_end_of_a_block_closes_the_files(tmp_path: Path, monkeypatch: pytest
         monkeypatch.setattr(model.source, "close", lambda: (closed.append("closed"), close()))
         assert closed == []
     assert closed == ["closed"]
+
+
+def test_heads_are_counted_from_either_end(tmp_path: Path) -> None:
+    with toposcope.load(tiny.write_llama(tmp_path)) as model:
+        heads = model.layers[0].heads
+        assert [heads[index].head for index in (-4, -1, 0, 3)] == [0, 3, 0, 3]
+        for index in (-5, 4):
+            with pytest.raises(IndexError):
+                heads[index]
