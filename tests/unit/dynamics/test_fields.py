@@ -164,3 +164,8 @@ def test_without_a_norm_enormous_tokens_see_the_largest_logit_alone() -> None:
     logits, _ = logits_of(replace(system, q_bias_HR=0 * system.q_bias_HR, k_bias_GR=0 * system.k_bias_GR), x, x)
     weights = AttentionField(system, COUNT).attention(1e120 * x)
     np.testing.assert_array_equal(weights, logits == logits.max(axis=2, keepdims=True))
+
+
+def test_too_many_tokens_are_refused_before_anything_is_made() -> None:
+    with pytest.raises(BadValue, match="1,000,000 tokens"):
+        AttentionField(layer(np.random.default_rng(5)), 10**6)
