@@ -17,7 +17,7 @@ from transformers.models.opt.modeling_opt import OPTLearnedPositionalEmbedding
 from transformers.models.t5.modeling_t5 import T5Attention
 from transformers.models.whisper.modeling_whisper import sinusoids
 
-from toposcope.encodings import alibi, alibi_slopes, learned, sinusoidal, t5, t5_bucket
+from toposcope.encodings import alibi, alibi_slopes, fire_network, learned, sinusoidal, t5, t5_bucket
 
 DISTANCE = np.arange(-120_000, 120_001)
 
@@ -169,3 +169,21 @@ def test_opt_reads_two_rows_further() -> None:
     assert ours is not None
     assert ours.length == 20
     np.testing.assert_array_equal(ours.vectors(np.arange(20)), theirs)
+
+
+def test_fire_starts_as_a_linear_layer_of_torch_does() -> None:
+    """Uniform within one over the root of the inputs: one input, then `hidden` of them."""
+    hidden = 4096
+    network = fire_network(3, hidden, seed=1)
+    torch.manual_seed(0)
+    inner, outer = torch.nn.Linear(1, hidden), torch.nn.Linear(hidden, 300)
+    ours, theirs = (network[0], network[1], network[2]), (inner.weight, inner.bias, outer.weight)
+    for mine, reference in zip(ours, theirs, strict=True):
+        drawn = reference.detach().double().numpy()
+        for share in (0, 0.25, 0.5, 0.75, 1):
+            spread = drawn.max() - drawn.min()
+            assert np.quantile(mine, share) == pytest.approx(np.quantile(drawn, share), abs=0.03 * spread)
+    assert [part.shape for part in network] == [(hidden,), (hidden,), (3, hidden), (3,)]
+    ends = np.concatenate([fire_network(300, hidden, seed=s)[3] for s in range(2)]) * math.sqrt(hidden)
+    assert (ends.min(), ends.max()) == pytest.approx((-1, 1), abs=0.03)
+    assert not np.array_equal(network[0], network[1])

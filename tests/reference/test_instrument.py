@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 from typing import Any
 
@@ -103,6 +104,49 @@ def test_gates(name: str) -> None:
         shut = run(model, name)
     with ablated(model, 0, 2):
         assert torch.allclose(shut, run(model, name), rtol=0, atol=1e-6)
+
+
+def test_gates_must_fit_the_model() -> None:
+    model = build("llama")
+    for sizes in ([4, 4], [4, 4, 4, 4], [4, 3, 4], [4, 4, 5], [1, 1, 1]):
+        with (
+            pytest.raises(BadValue, match=r"the model has \[4, 4, 4\]"),
+            gated(model, [torch.ones(n) for n in sizes]),
+        ):
+            pass
+
+
+def test_gates_multiply_their_own_head() -> None:
+    model = build("llama")
+    draw = torch.Generator().manual_seed(3)
+    gates = [torch.rand(4, generator=draw) for _ in range(3)]
+    with captured(model) as plain:
+        run(model, "llama")
+        first = plain[0].output_BNHV
+    with gated(model, gates), captured(model) as trace:
+        run(model, "llama")
+    assert torch.equal(trace[0].output_BNHV, first * gates[0][None, None, :, None])
+
+
+@pytest.mark.parametrize("raises", [False, True])
+def test_each_block_takes_away_what_it_put_in(raises: bool) -> None:
+    """Another user keeps the model open meanwhile, so nothing but the block itself can tidy up."""
+    model, other = build("llama"), {"input_ids": torch.full((1, 5), 7)}
+    plain = run(model, "llama")
+    with attached(model) as instrument:
+        traces = []
+        for block in (captured(model), gated(model, [torch.zeros(4)] * 3), ablated(model, 1, 2)):
+            with contextlib.suppress(ZeroDivisionError), block as trace:
+                traces.append(trace)
+                run(model, "llama")
+                if raises:
+                    raise ZeroDivisionError
+        assert (instrument.observers, instrument.edits) == ([], [])
+        seen = traces[0][0]
+        with torch.no_grad():
+            model(**other)
+        assert traces[0][0] is seen
+        assert torch.equal(run(model, "llama"), plain)
 
 
 @pytest.mark.parametrize("name", NAMES)

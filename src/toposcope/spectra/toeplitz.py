@@ -272,6 +272,8 @@ def top_singular_value(lags: ArrayLike, *, tolerance: float = 1e-8, restarts: in
 
     operator = ToeplitzOperator(lags)
     n, products = operator.n, 0
+    if not np.any(lags):  # Lanczos cannot begin in it
+        return TopValue(0.0, 0.0, 0, True)
 
     def reversed_product(x: Array) -> Array:
         nonlocal products
@@ -299,8 +301,6 @@ def top_singular_value(lags: ArrayLike, *, tolerance: float = 1e-8, restarts: in
     vector = vector / np.linalg.norm(vector)
     image = reversed_product(vector)
     value = float(vector @ image)
-    if value == 0:
-        return TopValue(0.0, 0.0, products, converged)
     return TopValue(abs(value), float(np.linalg.norm(image - value * vector) / abs(value)), products, converged)
 
 

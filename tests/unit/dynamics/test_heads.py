@@ -216,6 +216,51 @@ def test_equal_queries_and_keys_have_no_negative_part() -> None:
     assert found["pos_mass"] == pytest.approx(1.0)
 
 
+@pytest.mark.parametrize(("kind", "rank"), [("rms", 5), ("layer", 4)])
+def test_past_a_layer_norm_a_wide_head_moves_all_but_the_mean(kind: str, rank: int) -> None:
+    """V = -I folded: what the mean would do is no eigenvalue 0 but no direction at all, and all others converge."""
+    layer = make_layer([make_head(np.eye(5), np.eye(5), -np.eye(5), np.eye(5))], input_norm=Norm(kind, 1e-6))
+    row = head_dynamics(layer, 0, storage_error=0.0)
+    assert len(row.regime.eigenvalues) == rank
+    assert row.regime.verdict is Verdict.CONVERGES
+    assert row.regime.alpha == pytest.approx(-1)
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.5])
+def test_the_attention_factor_of_a_rotation_is_part_of_the_logits(factor: float) -> None:
+    """YaRN multiplies turned queries and keys alike, so W by its square, also at offset 0."""
+    head = random_head(np.random.default_rng(4), 8, 4)
+    layer = make_layer([head], encoding=Encoding("rope", "turning", rotary=turning(4, factor=factor)))
+    row = describe_head(layer, head, storage_error=0.0)
+    plain = head.o.T @ logit_matrix(head) @ head.o
+    assert row.regime.w_min == pytest.approx(factor**2 * np.linalg.eigvalsh(sym(plain))[0], rel=1e-9)
+    whole = np.linalg.eigvalsh(sym(logit_matrix(head)))
+    assert (row.symW["min"], row.symW["max"]) == pytest.approx(
+        (factor**2 * whole[0], factor**2 * whole[-1]), rel=1e-9
+    )
+
+
+@pytest.mark.parametrize("least", [-2.0, -0.1, 0.0, 0.1, 2.0])
+def test_a_head_is_metastable_where_a_token_can_repel_itself(least: float) -> None:
+    """W = diag(least, 3) in the head's own coordinates: negative however slightly is enough."""
+    head = make_head(np.eye(2), np.diag([least, 3.0]), -np.eye(2), np.eye(2))
+    row = describe_head(make_layer([head]), head, storage_error=0.0)
+    assert row.self_logit_min == pytest.approx(head.scale * least)
+    assert row.metastable is (least < 0)
+
+
+@pytest.mark.parametrize("scale", [1e-9, 1.0, 1e9])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_an_eigenvalue_counts_as_zero_within_rounding_and_not_beyond(sign: int, scale: float) -> None:
+    """diag(1, c, 0, 0) scale^2 from factors of norms sqrt(2) scale and scale: known to 8 d eps of their product."""
+    allowance = 8 * 4 * np.finfo(np.float64).eps * np.sqrt(2)
+    for share, there in ((0.9, False), (1.1, True)):
+        c = sign * share * allowance
+        found = spectrum(Factored(scale * np.eye(4)[:, :2], scale * np.diag([1.0, c, 0, 0])[:2]))
+        positive, negative = 1 + (sign > 0 and there), int(sign < 0 and there)
+        assert found["inertia"] == [positive, negative, 4 - positive - negative]
+
+
 def test_robust_is_a_margin_above_the_storage_error() -> None:
     head = make_head(np.eye(3), np.eye(3), -np.eye(3), np.eye(3))
     layer = make_layer([head])

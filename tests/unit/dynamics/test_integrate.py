@@ -59,6 +59,10 @@ def test_the_interpolant_is_scipys() -> None:
     from toposcope.dynamics import integrate as ours
 
     assert np.allclose(ours._DENSE, RK45.P, rtol=1e-14, atol=1e-15)
+    for s, row in enumerate(ours._A[:5], 1):  # the tableau, too; SciPy's has no seventh row: it is B
+        assert np.allclose(row, RK45.A[s, :s], rtol=1e-14)
+    assert np.allclose(ours._A[5], RK45.B, rtol=1e-14)
+    assert np.allclose(ours._ERROR, -RK45.E, rtol=1e-13)
     assert np.allclose(ours._DENSE.sum(axis=1)[:6], ours._A[5], atol=1e-12)
 
 
@@ -98,8 +102,9 @@ def test_stiffness_is_named_and_so_is_exhaustion() -> None:
     turn = np.array([[0.0, 1.0], [-1.0, 0.0]])
     long = integrate(lambda s: s @ turn.T, np.array([1.0, 0.0]), 1e6, max_evaluations=2000, rtol=1e-8, atol=1e-10)
     assert long.ended is Ended.EXHAUSTED
-    assert stiff.evaluations <= 2000
-    assert long.evaluations <= 2000
+    assert (stiff.stiff, long.stiff) == (True, False)
+    assert 1994 < stiff.evaluations <= 2000  # one more step of six would pass the limit
+    assert 1994 < long.evaluations <= 2000
 
 
 def test_a_field_that_overflows_ends_as_stiff_and_not_in_nan() -> None:
@@ -137,8 +142,93 @@ def test_a_field_that_is_no_number_beyond_a_border_is_followed_to_the_border(sha
     assert found.ended is Ended.STIFF
     assert found.state == pytest.approx(2.0, abs=1e-5)
     assert found.time == pytest.approx(np.log(2), abs=1e-5)
+    assert found.stiff
 
 
 def test_the_order_in_memory_of_the_start_changes_nothing() -> None:
     field, start = attention_flow(1)
     assert np.array_equal(integrate(field, np.asfortranarray(start), 1.0).state, integrate(field, start, 1.0).state)
+
+
+def test_what_was_done_is_counted_and_steps_join() -> None:
+    calls, steps = 0, []
+    field, x = attention_flow(2)
+
+    def counted(state: np.ndarray) -> np.ndarray:
+        nonlocal calls
+        calls += 1
+        return field(state)
+
+    found = integrate(counted, x, 5.0, begin=1.0, on_step=lambda step: steps.append((step.begin, step.end)))
+    assert found.evaluations == calls == 2 + 6 * (found.accepted + found.rejected)
+    assert len(steps) == found.accepted > 3
+    assert (steps[0][0], steps[-1][1], found.time) == (1.0, 5.0, 5.0)
+    assert [end for _, end in steps[:-1]] == [begin for begin, _ in steps[1:]]
+    again = integrate(counted, x, 5.0, begin=1.0, first_step=steps[0][1] - 1.0)
+    assert again.evaluations == 1 + 6 * (again.accepted + again.rejected)
+    assert np.allclose(again.state, found.state, rtol=1e-7)
+
+
+def test_a_first_step_that_is_too_long_is_taken_back() -> None:
+    found = integrate(lambda s: np.cos(s) - s, np.array([1.0, -2.0]), 10.0, first_step=10.0, rtol=1e-8, atol=1e-10)
+    assert found.rejected >= 1
+    assert found.state == pytest.approx(0.7390851332, abs=1e-5)
+
+
+def test_events_happen_on_the_way_down_and_in_order() -> None:
+    """cos t falls through 0.5 at pi/3 and again a turn later; on its way up nothing happens."""
+    turn = np.array([[0.0, -1.0], [1.0, 0.0]])
+    seen = [
+        Event("half", lambda t, s: float(s[0]) - 0.5, terminal=False),
+        Event("zero", lambda t, s: float(s[0]), terminal=False),
+        Event("late", lambda t, s: 9.0 - t),
+    ]
+    found = integrate(lambda s: s @ turn.T, np.array([1.0, 0.0]), 20.0, events=seen, rtol=1e-9, atol=1e-12)
+    expected = [
+        ("half", np.pi / 3),
+        ("zero", np.pi / 2),
+        ("half", 7 * np.pi / 3),
+        ("zero", 5 * np.pi / 2),
+        ("late", 9.0),
+    ]
+    assert [each.name for each in found.events] == [name for name, _ in expected]
+    assert [each.time for each in found.events] == pytest.approx([time for _, time in expected], abs=1e-7)
+    assert (found.ended, found.time) == (Ended.EVENT, pytest.approx(9.0))
+    assert found.times.tolist() == [found.time]
+
+
+def test_output_at_the_ends_and_nowhere() -> None:
+    field, x = attention_flow(4)
+    both = integrate(field, x, 2.0, times=[0.0, 2.0])
+    assert np.array_equal(both.states[0], x)
+    assert np.allclose(both.states[1], both.state, atol=1e-12)
+    none = integrate(field, x, 2.0, times=[])
+    assert (none.times.shape, none.states.shape) == ((0,), (0, *x.shape))
+    stopped = integrate(field, x, 2.0, times=[0.5, 1.0, 1.5], events=[Event("one", lambda t, s: 1.0 - t)])
+    assert stopped.times.tolist() == [0.5, 1.0]
+    with pytest.raises(BadValue, match="between 0 and 2"):
+        integrate(field, x, 2.0, times=[1.0, 2.5])
+    with pytest.raises(BadValue, match="between 0 and 2"):
+        integrate(field, x, 2.0, times=[-0.5, 1.0])
+
+
+@pytest.mark.parametrize("size", [1e-160, 1e160])
+def test_sizes_whose_squares_leave_the_range_of_numbers(size: float) -> None:
+    x = attention_flow(0)[1]
+    linear = np.diag([-1.0, -0.5, 0.2, 0.1])
+    plain = integrate(lambda s: s @ linear, x, 2.0, atol=0.0)
+    scaled = integrate(lambda s: s @ linear, x * size, 2.0, atol=0.0)
+    assert scaled.evaluations == plain.evaluations
+    assert np.allclose(scaled.state / size, plain.state, rtol=1e-10)
+
+
+def test_a_state_at_rest_stays_there_at_little_cost() -> None:
+    found = integrate(lambda s: 0.0 * s, np.zeros((2, 3)), 1e3)
+    assert not found.state.any()
+    assert found.evaluations < 100
+
+
+def test_what_begins_at_zero_has_not_fallen() -> None:
+    level = Event("low", lambda t, s: float(s[0]) - 1.0)
+    found = integrate(lambda s: -s, np.array([1.0]), 2.0, events=[level])
+    assert (found.ended, found.events) == (Ended.END, ())

@@ -78,6 +78,10 @@ def test_more_rows_than_columns_leave_no_structural_zeros(seed: int, d: int, kin
     assert (verdict.verdict, verdict.rule, verdict.scope) == (Verdict.CONVERGES, "T5", "first_token")
     assert verdict.exact
     assert found.robust
+    assert verdict.margin is not None
+    for error, robust in ((0.99 * verdict.margin, True), (verdict.margin, False)):
+        again = layer_dynamics(make_layer(heads_for(values, outputs, 2), input_norm=norm), storage_error=error)
+        assert again.robust is robust
 
 
 def test_layer_norm_with_fewer_rows_than_columns() -> None:

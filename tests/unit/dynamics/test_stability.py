@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import scipy.linalg
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toposcope.dynamics.regime import Verdict, regime
-from toposcope.dynamics.stability import MOST_SAMPLES, TIGHTNESS, best_line, distance_to_line
+from toposcope.dynamics.stability import (
+    MOST_SAMPLES,
+    TIGHTNESS,
+    LineDistance,
+    _Sampler,
+    best_line,
+    distance_to_line,
+)
 
 from .systems import orthogonal, with_spectrum
 
@@ -128,3 +136,92 @@ def test_the_best_line_lies_left_of_an_eigenvalue(seed: int, size: int) -> None:
     found = best_line(matrix, 0.0, float(parts.max()))
     assert 0.0 <= found.s < parts.max()
     assert found.lower <= np.abs(parts - found.s).min() * (1 + 1e-9)
+
+
+def normal(random: np.random.Generator, pairs: list[complex], norm: float) -> tuple[np.ndarray, np.ndarray]:
+    """A real normal matrix with these eigenvalues, their conjugates and -norm, in a random basis; its spectrum."""
+    blocks = [np.array([[value.real, value.imag], [-value.imag, value.real]]) for value in pairs]
+    q = orthogonal(random, 2 * len(pairs) + 1)
+    spectrum = np.array([*pairs, *np.conj(pairs), -norm])
+    return q @ scipy.linalg.block_diag(*blocks, [[-norm]]) @ q.T, spectrum
+
+
+@pytest.mark.parametrize("scale", [2.0**-20, 1.0, 2.0**20])
+@pytest.mark.parametrize("distance", [1e-2, 1e-4])
+def test_a_proof_by_factors_leaves_room_for_rounding(distance: float, scale: float) -> None:
+    """A value a hair above the true one, which the factorisation alone may pass, is never proven; one below is."""
+    random = np.random.default_rng(0)
+    for _ in range(200):
+        z = complex(random.uniform(-1, 1), random.uniform(0, 1))
+        near = z + distance * np.exp(1j * random.uniform(0, 2 * np.pi))
+        others = [complex(-0.9, 0.8 * random.random()) for _ in range(7)]
+        matrix, spectrum = normal(random, [near, *others], 1.0)
+        sampler = _Sampler(scale * matrix, scale * float(np.linalg.norm(matrix, 2)))
+        truth = np.abs(spectrum - z).min()
+        assert not sampler.surely_above(scale * z.real, scale * z.imag, scale * (truth * (1 + 1e-13) + 1e-14))
+        # what Cholesky may be wrong by, a few times over
+        size = len(matrix)
+        noise = 8 * (size + 4) * np.finfo(float).eps * (np.linalg.norm(matrix) + np.sqrt(size) * abs(z)) ** 2
+        if truth**2 > noise:
+            assert sampler.surely_above(scale * z.real, scale * z.imag, scale * np.sqrt(truth**2 - noise))
+
+
+@pytest.mark.parametrize("scale", [2.0**-20, 1.0, 2.0**20])
+@pytest.mark.parametrize("distance", [1e-1, 1e-3, 1e-6, 1e-9, 1e-13])
+def test_samples_are_right_to_rounding_and_their_floors_below(distance: float, scale: float) -> None:
+    """Also where squaring loses all digits: then singular values are computed."""
+    random = np.random.default_rng(1)
+    eps = np.finfo(float).eps
+    for _ in range(50):
+        s = random.uniform(-1, 1)
+        frequencies = random.uniform(0, 1, 3)
+        near = [complex(s, w) + distance * np.exp(1j * random.uniform(0, 6)) for w in frequencies]
+        matrix, spectrum = normal(random, near, 1.0)
+        sampler = _Sampler(scale * matrix, scale * float(np.linalg.norm(matrix, 2)))
+        values, floors = (part / scale for part in sampler(scale * s, scale * frequencies))
+        truth = np.abs(spectrum[:, None] - (s + 1j * frequencies)).min(axis=0)
+        span = 1 + np.abs(s + 1j * frequencies)
+        doubt = 32 * len(matrix) * eps * span  # of a singular value; of its square, times span
+        assert (floors <= truth * (1 + 1e-15) + 1e-17).all()
+        assert (np.abs(values - truth) <= np.maximum(doubt, 1e-3 * truth)).all()
+        by_square = np.sqrt(np.maximum(truth**2 - doubt * span, 0))
+        assert (floors >= np.minimum(np.maximum(by_square, 0.9 * truth), truth - doubt)).all()
+
+
+@pytest.mark.parametrize("share", [1e-3, 1e-8, 1e-12])
+def test_the_proven_distance_of_normal_matrices_is_the_true_one(share: float) -> None:
+    """From far above rounding down to where it ends; the bound never passes the truth and never gives up before."""
+    random = np.random.default_rng(2)
+    for _ in range(30):
+        norm = 10.0 ** random.uniform(-3, 3)
+        truth = share * norm
+        pairs = [complex(-truth, random.uniform(0, 1) * norm), complex(-0.5 * norm, 0.3 * norm)]
+        matrix, _ = normal(random, pairs, norm)
+        found = distance_to_line(matrix)
+        slack = 64 * len(matrix) * np.finfo(float).eps * norm
+        assert found.lower <= truth + slack
+        assert found.lower >= TIGHTNESS * truth * (1 - 1e-6) - slack
+        assert found.upper == pytest.approx(truth, rel=1e-3, abs=slack)
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+def test_what_lies_within_rounding_of_the_line_is_not_proven_away(scale: float) -> None:
+    """An eigenvalue that rounding alone moved off the axis: the lower bound is of the size of rounding."""
+    random = np.random.default_rng(3)
+    for _ in range(30):
+        matrix, _ = normal(random, [complex(0, 0.5 * scale), complex(-0.5 * scale, 0.1 * scale)], scale)
+        found = distance_to_line(matrix)
+        assert found.lower <= 8 * len(matrix) * np.finfo(float).eps * scale
+        assert found.samples < 200  # and the search does not go on in the noise
+
+
+@pytest.mark.parametrize(("least", "most"), [(2.0, 2.0), (3.0, 2.0)])
+def test_no_line_between_no_bounds_proves_nothing(least: float, most: float) -> None:
+    assert best_line(np.diag([5.0, -1.0]), least, most) == LineDistance(least, 0.0, 0.0, 0)
+
+
+def test_the_best_line_may_be_the_least_one() -> None:
+    """All eigenvalues far to the right: no middle between them is further away than the least line itself."""
+    found = best_line(np.diag([5.0, 5.5]), 0.0, 5.5)
+    assert found.s == 0.0
+    assert TIGHTNESS * 5 <= found.lower <= 5

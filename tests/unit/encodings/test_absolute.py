@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -99,6 +101,7 @@ def test_random_vectors_are_as_long_as_sinusoids() -> None:
         (lambda: sinusoidal(8, layout="other"), "layout"),  # type: ignore[arg-type]
         (lambda: learned(np.zeros(5)), r"\(positions, width\)"),
         (lambda: learned(np.zeros((2, 3)), offset=2), "no position"),
+        (lambda: learned(np.zeros((2, 3)), offset=-1), "no position"),
         (lambda: learned_init(4, 0), "positions and width"),
         (lambda: random(4, 3, std=-1.0), "std"),
     ],
@@ -107,3 +110,11 @@ def test_nonsense_is_refused(build: object, message: str) -> None:
     assert callable(build)
     with pytest.raises(BadEncoding, match=message):
         build()
+
+
+@pytest.mark.parametrize("build", [learned_init, random])
+def test_one_position_of_one_channel_is_enough_and_none_is_not(build: Callable[[int, int], Encoding]) -> None:
+    assert table(build(1, 1)).vectors([0]).shape == (1, 1)
+    for width, length in ((0, 1), (1, 0), (-1, 5), (5, -1)):
+        with pytest.raises(BadEncoding, match="positions and width"):
+            build(width, length)

@@ -10,7 +10,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toposcope.encodings import Encoding, alibi, alibi_slopes, fire, fire_init, kerple, t5, t5_bucket, t5_init
+from toposcope.encodings import (
+    Encoding,
+    alibi,
+    alibi_slopes,
+    fire,
+    fire_init,
+    fire_network,
+    kerple,
+    t5,
+    t5_bucket,
+    t5_init,
+)
 from toposcope.encodings.record import LogitBias
 from toposcope.errors import BadEncoding, BadValue
 
@@ -105,6 +116,19 @@ def test_fire_is_its_network_of_the_normalised_distance(seed: int, causal: bool)
     np.testing.assert_allclose(bias(encoding).table([i], [j])[:, 0, 0], expected, rtol=1e-12)
 
 
+def test_fire_before_training_is_its_drawn_network() -> None:
+    at = np.arange(0, 900, 37)
+    drawn = fire(*fire_network(3, 32, seed=5), c=0.1, threshold=512.0)
+    for made in (fire_init(3, seed=5), fire(*fire_network(3, seed=5))):  # the sizes and constants of the paper
+        np.testing.assert_array_equal(bias(made).table(at, at), bias(drawn).table(at, at))
+        assert (made.parameters["hidden"], made.parameters["c"], made.parameters["threshold"]) == (32, 0.1, 512.0)
+    assert np.abs(bias(fire_init(3, seed=6)).table(at, at) - bias(drawn).table(at, at)).max() > 1e-3
+    np.testing.assert_array_equal(
+        bias(fire_init(3)).table(at, at), bias(fire(*fire_network(3, seed=0))).table(at, at)
+    )
+    np.testing.assert_array_equal(fire_network(1, 1)[2], fire_network(1, 1, seed=0)[2])
+
+
 def test_fire_depends_on_the_query_beyond_its_threshold_only() -> None:
     b = bias(fire_init(2, threshold=64.0))
     assert not b.toeplitz
@@ -127,6 +151,7 @@ def test_fire_without_a_mask_is_the_causal_one_for_the_past() -> None:
         (lambda: alibi(3, slopes=[1.0]), "1 slopes given for 3 heads"),
         (lambda: alibi(2, slope_dtype="float8"), "precision"),  # type: ignore[arg-type]
         (lambda: t5(np.zeros(4)), r"\(buckets, heads\)"),
+        (lambda: t5(np.full((32, 2), 1e300)), "cannot be computed"),
         (lambda: t5_bucket(0, buckets=3), "too few"),
         (lambda: t5_bucket(0, max_distance=8), "exceed"),
         (lambda: kerple(2, kernel="exp"), "no Kerple kernel"),  # type: ignore[arg-type]
@@ -135,6 +160,13 @@ def test_fire_without_a_mask_is_the_causal_one_for_the_past() -> None:
         (lambda: kerple(2, kernel="power", r2=3.0), "at most 2"),
         (lambda: fire([1.0], [1.0, 2.0], [[1.0]], [0.0]), "does not fit together"),
         (lambda: fire_init(2, c=0.0), "c > 0"),
+        (lambda: fire_init(2, threshold=0.0), "threshold > 0"),
+        (lambda: t5_init(2, std=-0.1), "std"),
+        (lambda: t5_init(2, std=math.inf), "std"),
+        (lambda: t5_init(2, std=math.nan), "std"),
+        (lambda: t5_init(0), "at least one head"),
+        (lambda: fire_network(0), "at least one head"),
+        (lambda: fire_network(2, 0), "one hidden unit"),
     ],
 )
 def test_nonsense_is_refused(build: Callable[[], object], message: str) -> None:

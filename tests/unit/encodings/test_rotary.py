@@ -228,3 +228,17 @@ def test_nonsense_is_refused(arguments: dict[str, Any], message: str) -> None:
 def test_a_vector_of_the_wrong_width_is_refused() -> None:
     with pytest.raises(BadValue, match="width 6"):
         turning(rope(8)).rotate(np.ones((1, 6)), [0], side="query")
+
+
+def test_the_record_states_what_was_in_force() -> None:
+    """Lengths that only a scaling reads are stated with a scaling, and left out without one."""
+    assert {"context", "original_context"}.isdisjoint(rope(8, context=64, original_context=16).parameters)
+    stretched = rope(8, scaling="yarn", context=64, original_context=16).parameters
+    assert (stretched["context"], stretched["original_context"], stretched["scaling"]) == (64, 16, "yarn")
+
+
+@pytest.mark.parametrize("build", [rope, xpos, lambda width, base: mla(width, 4, base=base)])
+@pytest.mark.parametrize("base", [1.0, 0.5, -3.0, np.inf, np.nan])
+def test_a_base_that_spreads_no_frequencies_is_refused(build: Any, base: float) -> None:
+    with pytest.raises(BadEncoding, match="greater than 1"):
+        build(8, base=base)

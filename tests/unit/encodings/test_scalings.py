@@ -87,3 +87,20 @@ def test_an_attention_factor_that_is_given_is_taken() -> None:
     assert scaled(8, 1e4, Scaling("linear", 2.0, attention_factor=1.25)).attention_factor == 1.25
     yarn = Scaling("yarn", 4.0, original_context=64)
     assert scaled(8, 1e4, yarn).attention_factor == pytest.approx(0.1 * math.log(4) + 1)
+
+
+def test_yarn_with_no_room_for_a_ramp_takes_a_step() -> None:
+    """A context so short that no pair turns even once: the fastest pair is kept, all others are divided."""
+    scaling = Scaling("yarn", 8.0, original_context=2)
+    plain, stretched = plain_frequencies(8, 1e4), scaled(8, 1e4, scaling).frequencies_at(None)
+    np.testing.assert_allclose(stretched, plain / [1, 8, 8, 8], rtol=1e-12)
+    narrow = Scaling("yarn", 8.0, original_context=500, beta_fast=10.0, beta_slow=10.0, truncate=False)
+    assert 1 < 500 / (2 * math.pi * 10) < 10  # ten turns are made between pair 0 and pair 1, base^(2 f / d) = 10
+    np.testing.assert_allclose(scaled(8, 1e4, narrow).frequencies_at(None), plain / [1, 8, 8, 8], rtol=1e-12)
+
+
+@pytest.mark.parametrize("factor", [0.5, 1.0])
+def test_yarn_that_does_not_stretch_does_not_sharpen(factor: float) -> None:
+    assert scaled(8, 1e4, Scaling("yarn", factor, original_context=64)).attention_factor == 1.0
+    longer = scaled(8, 1e4, Scaling("yarn", 2 * math.e, original_context=64)).attention_factor
+    assert longer == pytest.approx(1 + 0.1 * (1 + math.log(2)))

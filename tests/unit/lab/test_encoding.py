@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from tests.unit.lab.making import ENCODINGS, model, sentences
-from toposcope.encodings import parse
+from toposcope.encodings import Sizes, parse
 from toposcope.errors import BadEncoding, BadValue
 from toposcope.lab.encoding import completed
 from toposcope.lab.model import Attention
@@ -170,3 +171,18 @@ def test_parts_that_do_not_go_together_are_refused() -> None:
         model("mla@layers:0,rope@layers:1")
     with pytest.raises(BadEncoding, match="cannot form pairs"):
         model("rope", head_dim=3)
+
+
+def test_what_is_left_open_is_filled_in_and_what_is_given_stays() -> None:
+    sizes = Sizes(16, 4, 4, 10)
+
+    def filled(written: str, **more: Any) -> dict[str, Any]:
+        return dict(completed(parse(written), sizes, seed=7, **more).parameters)
+
+    assert filled("mla", latent=(6, 2)) == {"nope_dim": 6, "rope_dim": 2}
+    assert filled("mla:nope_dim=3,rope_dim=4", latent=(6, 2)) == {"nope_dim": 3, "rope_dim": 4}
+    assert filled("rope") == {"pairing": "interleaved"}
+    assert filled("rope:pairing=half") == {"pairing": "half"}
+    assert filled("fire") == filled("fire:seed=7") == {"seed": 7}
+    assert filled("t5") == {"max_distance": 32, "seed": 7}  # as many buckets as the text is long, and more
+    assert filled("t5:buckets=4") == {"buckets": 4, "max_distance": 10, "seed": 7}

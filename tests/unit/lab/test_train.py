@@ -10,6 +10,7 @@ import sys
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -77,6 +78,59 @@ def test_a_killed_run_goes_on_from_its_last_checkpoint(straight: Path, tmp_path:
     assert whole is not None
     assert all(getattr(done, name) == getattr(whole, name) for name in MEASURED)
     assert same(straight, tmp_path)
+
+
+@pytest.mark.parametrize(("stop_after", "expected"), [(None, [50, 100, 120]), (100, [50, 100]), (49, [49])])
+def test_every_fiftieth_step_is_saved_and_the_last_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop_after: int | None, expected: list[int]
+) -> None:
+    """What a kill can cost is fifty steps; a run of any length leaves its last step behind."""
+    saved: list[int] = []
+    keep = loop.save
+
+    def noting(place: Path, state: dict[str, Any]) -> None:
+        saved.append(state["step"])
+        keep(place, state)
+
+    monkeypatch.setattr(loop, "save", noting)
+    train(replace(SMALL, steps=120, batch=2, probes=False), tmp_path, stop_after=stop_after)
+    assert saved == expected
+
+
+def test_each_step_takes_the_rate_of_the_schedule_and_clipped_gradients(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rates: list[float] = []
+    sizes: list[float] = []
+
+    class Noting(torch.optim.AdamW):
+        def step(self, closure: Any = None) -> Any:
+            rates.extend({group["lr"] for group in self.param_groups})
+            gradients = [p.grad for group in self.param_groups for p in group["params"] if p.grad is not None]
+            sizes.append(float(torch.linalg.vector_norm(torch.stack([g.norm() for g in gradients]))))
+            return super().step(closure)
+
+    monkeypatch.setattr(loop.torch.optim, "AdamW", Noting)
+    config = replace(SMALL, steps=12, lr=0.002, probes=False)
+    train(config, tmp_path)
+    assert rates == pytest.approx([0.002 * schedule(step, 12) for step in range(12)])
+    assert 0 < max(sizes) <= loop.CLIP * (1 + 1e-4)
+
+
+def test_the_time_of_all_sessions_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(10**6))
+    monkeypatch.setattr(loop.time, "perf_counter", lambda: float(next(clock)))
+    short = replace(SMALL, steps=6, probes=False)
+    train(replace(short, seed=1), tmp_path / "before")  # so that no session begins at 0
+    began = next(clock)
+    first = train(short, tmp_path / "two", stop_after=3)
+    between = next(clock)
+    second = train(short, tmp_path / "two")
+    assert 0.5 * (between - began) < first.seconds < between - began
+    assert 0.5 * (next(clock) - between) < second.seconds - first.seconds < next(clock) - between
+    assert second.seconds_per_sample > 0
+    whole = train(short, tmp_path / "one")
+    assert whole.seconds_per_sample == pytest.approx(second.seconds_per_sample)  # a step is a step
 
 
 def test_probes_do_not_change_the_training(straight: Path, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy.stats
 
 import toposcope.memory
 import toposcope.models.meter
@@ -72,6 +73,13 @@ def test_the_one_positional_head_is_found(one: Meter) -> None:
     assert other.di < 0.01
 
 
+def test_notes_say_what_could_not_be_done(one: Meter, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert summarise(one).notes == ()
+    monkeypatch.setattr(one, "floor_reason", "no floor here")
+    (note,) = summarise(one).notes
+    assert "no floor here" in note
+
+
 def test_its_damage_is_that_of_position(one: Meter) -> None:
     """Where the order is lost, looking one token back misleads: removing the head helps there."""
     first = summarise(one).ranked()[0]
@@ -107,6 +115,28 @@ def test_pairs_of_the_worst_heads_cross_layers(one: Meter) -> None:
         pairs_to_try(one, "top")
     with pytest.raises(BadValue, match="no layer 7"):
         pairs_to_try(one, "7")
+
+
+def test_pairs_are_made_of_the_worst_heads_first(one: Meter, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toposcope.models.ablation.TOP_PAIRS", 3)
+    tried = pairs_to_try(one, "all-top")[1]()
+    worst = sorted(one.all_heads(), key=one.damage)[-3:]
+    assert {head for pair in tried for head in pair} == {head for heads in worst for head in heads}
+    assert len(tried) == 3
+    assert sum((0, 2) in pair for pair in tried) == 2
+
+
+def test_errors_are_standard_errors_over_sequences(one: Meter) -> None:
+    tried = [((0, 1), (0, 2))]
+    one.measure(tried, ["text"])
+    found = summarise(one, pairs=tried)
+    for row in found.heads:
+        change = one.scores(((row.layer, row.head),)) - one.scores(())
+        assert row.error["text"] == pytest.approx(scipy.stats.sem(change))
+    both, left, right = (one.scores(heads) for heads in (tried[0], ((0, 1),), ((0, 2),)))
+    excess = both - left - right + one.scores(())
+    assert found.pairs[0].redundancy == pytest.approx(excess.mean())
+    assert found.pairs[0].error == pytest.approx(scipy.stats.sem(excess))
 
 
 @pytest.mark.parametrize("gate", [1.0, 0.75])
@@ -212,6 +242,7 @@ def test_memory_is_foreseen(one: Meter, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(toposcope.models.meter, "available", lambda: 2 * kept - 1)
     with metering(one.model, texts) as meter:
         assert "would take" in str(meter.resumable.reason)
+    monkeypatch.setattr(toposcope.memory, "UNNOTICED", 0)
     monkeypatch.setattr(toposcope.memory, "available", lambda: 100_000)
     with metering(one.model, texts) as meter, pytest.raises(BadValue, match="--mode exact"):
         estimates(meter, meter.all_heads())

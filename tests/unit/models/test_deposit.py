@@ -108,7 +108,8 @@ def test_no_skill_to_lose() -> None:
 def test_a_loss_needs_ten_standard_errors() -> None:
     assert deposit(2.0, [2.3], 3.0, score="loss", noise=0.33).di == pytest.approx(0.3)
     assert deposit(2.0, [2.3], 3.0, score="loss", noise=0.34).di is None
-    assert deposit(2.0, [2.3], 2.0, score="loss").di is None
+    none = deposit(2.0, [2.3], 2.0, score="loss")
+    assert (none.di, none.d_rel, none.share, none.gini) == (None, None, None, None)
 
 
 def test_without_a_floor_only_the_spread_is_known() -> None:
@@ -183,13 +184,39 @@ def test_a_floor_per_sequence_is_resampled_with_the_rest() -> None:
     assert fixed.di.high - fixed.di.low > 0.01
 
 
+@pytest.mark.parametrize("paired", [True, False])
+def test_a_loss_counts_only_beyond_three_standard_errors_of_its_difference(paired: bool) -> None:
+    """Differences of 1 +- d on four sequences have the standard error d sqrt(4/3) / 2: three are 1 at d = 0.577."""
+    sign = np.array([1.0, -1.0, 1.0, -1.0])
+    for spread, clear in ((0.56, True), (0.60, False)):
+        base = np.array([3.0, 3.0, 5.0, 5.0]) if paired else 3.0 + spread * sign
+        floor: Any = base + 1 + spread * sign if paired else 4.0
+        found = bootstrap(base, base[:, None] + [[0.5, 0.2]], floor, score="loss", draws=4)
+        assert (found.deposit.di is not None) == clear
+        assert (found.di is not None) == clear
+
+
+def test_draws_too_noisy_to_count_are_left_out_and_told() -> None:
+    draw = np.random.default_rng(8)
+    gain = draw.normal(0.0, 1.0, 40)
+    gain = (gain - gain.mean()) / gain.std(ddof=1) + 0.55  # three standard errors are 0.47
+    base = draw.normal(3.0, 2.0, 40)
+    found = bootstrap(base, base[:, None] + [[0.3, 0.1]], base + gain, score="loss", draws=4000)
+    least = 3 / np.sqrt(40)
+    resampled = gain[draw.integers(40, size=(20_000, 40))].mean(axis=1)
+    assert found.di is not None
+    assert found.di.defined == pytest.approx(np.mean(resampled >= least), abs=0.03)
+    assert found.di.defined < 0.9
+
+
 def test_the_seed_decides_and_blocks_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
     base, ablated = planted(50)
     whole = bootstrap(base, ablated, 0.1, draws=101, seed=3)
     assert whole == bootstrap(base, ablated, 0.1, draws=101, seed=3)
     assert whole != bootstrap(base, ablated, 0.1, draws=101, seed=4)
-    monkeypatch.setattr("toposcope.models.deposit._BLOCK", 170)
-    assert whole == bootstrap(base, ablated, 0.1, draws=101, seed=3)
+    for block in (170, 10):  # three draws of 50 at a time; less than one
+        monkeypatch.setattr("toposcope.models.deposit._BLOCK", block)
+        assert whole == bootstrap(base, ablated, 0.1, draws=101, seed=3)
 
 
 def test_heads_that_only_differ_by_chance_are_told_by_same_head() -> None:
@@ -201,6 +228,12 @@ def test_heads_that_only_differ_by_chance_are_told_by_same_head() -> None:
     assert found.di.low >= 0
     assert found.same_head is not None
     assert found.same_head < 0.9
+
+
+def test_two_sequences_are_enough() -> None:
+    found = bootstrap([1.0, 0.5], [[0.5, 1.0], [0.25, 0.5]], 0.0, draws=50)
+    assert found.deposit == deposit(0.75, [0.375, 0.75], 0.0)
+    assert found.draws == 50
 
 
 def test_what_is_undefined_has_no_interval() -> None:
@@ -226,6 +259,7 @@ def test_what_is_undefined_has_no_interval() -> None:
         lambda: deposit(0.9, [0.1], float("inf")),
         lambda: deposit(0.9, [0.1], 0.1, score="los"),  # type: ignore[arg-type]
         lambda: deposit(0.9, [0.1], 0.1, score="loss", noise=-1.0),
+        lambda: bootstrap([0.9, 0.8], [[0.1], [0.2]], 0.1, score="los"),  # type: ignore[arg-type]
         lambda: bootstrap([0.9], [[0.1]], 0.1),
         lambda: bootstrap([0.9, 0.8], [[0.1]], 0.1),
         lambda: bootstrap([0.9, 0.8], [[0.1], [0.2]], [0.1, 0.2, 0.3]),

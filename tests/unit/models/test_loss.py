@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy.stats
 
 from tests.unit.models.making import TEXT, write_llama, write_llama_lm
 from toposcope.cli import main
@@ -58,6 +59,27 @@ def test_bins_hold_every_token_once(directory: Path) -> None:
     total = sum(part.tokens * part.loss for part in own.bins) / (2 * 23)
     assert total == pytest.approx(own.loss, abs=1e-9)
     assert bin_edges(23) == [0, 1, 2, 4, 8, 16, 23]
+
+
+def test_bins_end_where_the_next_begins(directory: Path) -> None:
+    reference = load_reference(directory, head=True, attention="sdpa")
+    bins = measure_loss(reference, cut(reference, TEXT * 6, tokens=24, count=2)).conditions[0].bins
+    assert [part.last + 1 for part in bins[:-1]] == [part.first for part in bins[1:]]
+    assert all(part.tokens == 2 * (part.last - part.first + 1) for part in bins)
+
+
+def test_the_interval_is_students_and_each_condition_ticks(directory: Path) -> None:
+    reference = load_reference(directory, head=True, attention="sdpa")
+    corpus = cut(reference, TEXT * 6, tokens=16, count=4)
+    ticks: list[None] = []
+    found = measure_loss(reference, corpus, [Wanted(parse("none"))], tick=lambda: ticks.append(None))
+    assert len(ticks) == len(found.conditions) == 2
+    own, none = found.conditions
+    change = np.subtract(none.by_sequence, own.by_sequence)
+    theirs = scipy.stats.ttest_1samp(change, 0.0).confidence_interval(0.95)
+    assert none.half_width == pytest.approx((theirs.high - theirs.low) / 2, rel=1e-6)
+    alone = measure_loss(reference, cut(reference, TEXT, tokens=16, count=1), [Wanted(parse("none"))])
+    assert alone.conditions[1].half_width is None
 
 
 def test_a_model_that_predicts_nothing_has_no_loss(tmp_path: Path) -> None:
@@ -117,6 +139,7 @@ def test_heads_as_users_write_them() -> None:
 
 
 def test_memory_is_foreseen(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toposcope.memory.UNNOTICED", 0)
     monkeypatch.setattr("toposcope.memory.available", lambda: 1000)
     reference = load_reference(directory, head=True, attention="sdpa")
     with pytest.raises(BadValue, match=r"a text of 24 tokens would take about .* GB .* Use fewer --tokens"):

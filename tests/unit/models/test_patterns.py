@@ -9,7 +9,7 @@ import pytest
 
 import toposcope.models.trace_rows
 from toposcope.encodings.bias import alibi
-from toposcope.models.patterns import THRESHOLDS, Score, names, patterns
+from toposcope.models.patterns import THRESHOLDS, Score, names, patterns, together
 from toposcope.models.trace_rows import HeadLogits, rows
 
 LENGTH = 50
@@ -136,3 +136,9 @@ def test_a_score_must_pass_its_threshold_and_stand_out() -> None:
     assert names({"local": Score(0.9, 0.2), "self": Score(0.4, 0.02)}) == ("self",)
     assert names({"self": Score(1.0, 1.0)}) == ()
     assert set(THRESHOLDS) == {"previous", "next", "self", "first", "induction", "local"}
+
+
+def test_what_tells_most_of_a_head_is_read_first() -> None:
+    assert together(["first", "local", "previous", "induction"]) == ("induction", "previous", "local", "first")
+    assert together(["another", "first"]) == ("first", "another")
+    assert together([]) == ()

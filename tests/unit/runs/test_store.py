@@ -191,6 +191,31 @@ def test_repair_of_each_disagreement(store: Store) -> None:
     assert store.repair() == 0
 
 
+def test_a_result_whose_row_was_never_written_is_found_by_the_next_claim(store: Store) -> None:
+    """A kill between the two leaves a row that says too little."""
+    claim = claimed(store)
+    write_result(claim.directory, {"accuracy": 0.5, "curve": [1, 2]})
+    store.release(claim)
+    assert status(store) == "queued"
+    again = store.claim(JOB)
+    assert isinstance(again, Finished)
+    assert again.result["accuracy"] == 0.5
+    row = store.get(JOB.key)
+    assert row is not None
+    assert (row.status, row.summary) == ("done", {"accuracy": 0.5})
+
+
+def test_a_removal_lets_go_of_its_lock(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    finish(store)
+    closed: list[lock.Lock] = []
+    close = lock.Lock.close
+    monkeypatch.setattr(lock.Lock, "close", lambda held: (closed.append(held), close(held)))
+    store.remove(JOB.key)
+    assert len(closed) == 1
+    store.remove(JOB.key)  # nothing there: nothing to let go of
+    assert len(closed) == 1
+
+
 def test_keys_by_their_beginning(store: Store) -> None:
     store.add([JOB, OTHER])
     assert store.find("00A").key == JOB.key

@@ -16,8 +16,8 @@ seeds = st.integers(0, 2**32 - 1)
 
 def by_definition(
     logits_AIBJ: np.ndarray, weight_A: np.ndarray, weight_B: np.ndarray, visible_IJ: np.ndarray
-) -> tuple[float, float, float]:
-    """Section 3.6 word for word on the whole table, with one weighting throughout."""
+) -> tuple[float, ...]:
+    """Section 3.6 word for word on the whole table, one weighting throughout: C, P, X; Toeplitz parts of P, X."""
     pair = visible_IJ / visible_IJ.sum()
     row = visible_IJ / visible_IJ.sum(axis=1, keepdims=True)
     gauge = np.einsum("aibj,b,ij->ai", logits_AIBJ, weight_B, row)
@@ -31,12 +31,24 @@ def by_definition(
             np.einsum("ab,a,b->", C**2, weight_A, weight_B),
             np.einsum("ij,ij->", P**2, pair),
             np.einsum("aibj,a,b,ij->", X**2, weight_A, weight_B, pair),
+            np.einsum("ij,ij->", toeplitz_part(P, visible_IJ) ** 2, pair),
+            np.einsum("aibj,a,b,ij->", toeplitz_part(X, visible_IJ) ** 2, weight_A, weight_B, pair),
         ]
     )
     whole = np.einsum("aibj,a,b,ij->", (L - grand) ** 2, weight_A, weight_B, pair)
-    assert parts.sum() == pytest.approx(whole, rel=1e-10)  # the three are orthogonal
-    shares = parts / parts.sum()
-    return float(shares[0]), float(shares[1]), float(shares[2])
+    assert parts[:3].sum() == pytest.approx(whole, rel=1e-10)  # the three are orthogonal
+    return tuple(parts / parts[:3].sum())
+
+
+def toeplitz_part(table: np.ndarray, visible_IJ: np.ndarray) -> np.ndarray:
+    """Each entry replaced by the mean over the visible pairs of the same i - j, one offset at a time."""
+    last = np.moveaxis(table, 1, -2) if table.ndim == 4 else table  # [a, b, i, j] or [i, j]
+    offset = np.subtract.outer(np.arange(len(visible_IJ)), np.arange(len(visible_IJ)))
+    part = np.zeros_like(last)
+    for t in np.unique(offset[visible_IJ > 0]):
+        here = (offset == t) & (visible_IJ > 0)
+        part[..., here] = last[..., here].mean(axis=-1, keepdims=True)
+    return np.moveaxis(part, -2, 1) if table.ndim == 4 else part
 
 
 def triple(shares: Shares) -> tuple[float, float, float]:
@@ -65,10 +77,11 @@ def test_the_shares_follow_the_definition(seed: int, a: int, b: int, n: int, cau
     expected = by_definition(logits, weight_A / weight_A.sum(), weight_B / weight_B.sum(), visible)
     options = {"weights": weight_A, "key_weights": weight_B, "causal": causal, "scale": 0.7, "head": 1}
     ours = decompose(q, k, encoding, **options)
-    np.testing.assert_allclose(triple(ours), expected, atol=1e-10)
+    np.testing.assert_allclose(triple(ours), expected[:3], atol=1e-10)
+    np.testing.assert_allclose((ours.position_toeplitz, ours.coupling_toeplitz), expected[3:], atol=1e-10)
     assert sum(triple(ours)) == pytest.approx(1, abs=4e-16)
     closed = decompose(q, k, encoding, **options, direct_limit=0)
-    np.testing.assert_allclose(triple(closed), expected, atol=1e-10)
+    np.testing.assert_allclose(triple(closed), expected[:3], atol=1e-10)
     assert sum(triple(closed)) == pytest.approx(1, abs=4e-16)
     assert closed.coupling_toeplitz is None
     assert closed.position_toeplitz == pytest.approx(ours.position_toeplitz)
@@ -136,12 +149,32 @@ def test_rotary_logits_depend_on_the_offset_only_before_the_gauge() -> None:
     assert shares.position_toeplitz < shares.position  # the finite window: P after the gauge is not Toeplitz
 
 
+@pytest.mark.parametrize("positions", [np.arange(9), 4 + 2 * np.arange(6)])
+def test_a_scaling_that_depends_on_the_length_is_told_the_length(positions: np.ndarray) -> None:
+    """The text ends at the last position, so a text of that length decides the frequencies, not the trained one."""
+    random = np.random.default_rng(6)
+    q, k = random.standard_normal((3, 8)), random.standard_normal((3, 8))
+    dynamic = rope(8, base=50.0, scaling="dynamic", factor=4.0, original_context=5)
+    assert dynamic.rotary is not None
+    q_IR, k_IR = (
+        dynamic.rotary.rotate(np.repeat(x[:, None], len(positions), axis=1), positions, side=side, context=length)
+        for x, side, length in ((q, "query", positions[-1] + 1), (k, "key", positions[-1] + 1))
+    )
+    logits = np.einsum("air,bjr->aibj", q_IR, k_IR)
+    expected = by_definition(logits, np.full(3, 1 / 3), np.full(3, 1 / 3), np.ones((len(positions),) * 2))
+    np.testing.assert_allclose(triple(decompose(q, k, dynamic, positions)), expected[:3], atol=1e-12)
+    trained = triple(decompose(q, k, rope(8, base=50.0), positions))
+    assert np.abs(np.subtract(trained, expected[:3])).max() > 1e-3
+
+
 def test_repeating_a_token_is_weighting_it() -> None:
     random = np.random.default_rng(1)
     q, k = random.standard_normal((3, 6, 4)), random.standard_normal((3, 6, 4))
     repeated = decompose(q[[0, 0, 1, 2]], k[[0, 0, 1, 2]], rope(4))
     weighted = decompose(q, k, rope(4), weights=[2, 1, 1])
     np.testing.assert_allclose(triple(repeated), triple(weighted), atol=1e-12)
+    shares = decompose(q, k, rope(4), weights=[0.5, 0.25, 0.25])
+    np.testing.assert_allclose(triple(shares), triple(weighted), atol=1e-12)
 
 
 def test_what_only_the_query_decides_is_invisible() -> None:
@@ -173,5 +206,16 @@ def test_bad_designs_are_refused() -> None:
         decompose(good, good, weights=[1, 1, 1])
     with pytest.raises(BadValue, match="negative"):
         decompose(good, good, weights=[1, -1])
+    with pytest.raises(BadValue, match="all zero"):
+        decompose(good, good, weights=[0, 0])
     with pytest.raises(BadValue, match="no head 5"):
         decompose(good, good, alibi(2), head=5)
+
+
+def test_a_text_that_ends_at_position_0_is_one_token_long() -> None:
+    """Positions may be counted back from the last token: then the length is that of a text of one token."""
+    random = np.random.default_rng(7)
+    q, k = random.standard_normal((2, 4)), random.standard_normal((2, 4))
+    dynamic = rope(4, base=50.0, scaling="dynamic", factor=4.0, original_context=1)
+    at = np.arange(-4, 1)
+    np.testing.assert_allclose(triple(decompose(q, k, dynamic, at)), triple(decompose(q, k, rope(4, base=50.0), at)))

@@ -10,7 +10,7 @@ import scipy.linalg
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toposcope.encodings import NONE, Encoding, alibi, fire_init, kerple, mla, rope, sinusoidal, t5, xpos
+from toposcope.encodings import NONE, Encoding, LogitBias, alibi, fire_init, kerple, mla, rope, sinusoidal, t5, xpos
 from toposcope.errors import BadEncoding, BadValue
 from toposcope.spectra.contraction import Contraction, contraction
 
@@ -231,3 +231,77 @@ def test_bad_input_is_refused() -> None:
         contraction(good, good, rope(4), route="densest")  # type: ignore[arg-type]
     with pytest.raises(BadValue, match="before queries and keys"):
         contraction(good, good, sinusoidal(4))
+
+
+EPS = np.finfo(np.float64).eps
+
+
+@pytest.mark.parametrize("route", ["dense", "lanczos"])
+@pytest.mark.parametrize("scale", [1.0, -0.25])
+@pytest.mark.parametrize("part", ["content", "bias"])
+def test_what_cancels_to_rounding_is_zero_and_a_little_more_is_not(route: str, scale: float, part: str) -> None:
+    """Eight equal rows, entries 1 - (1 - delta): 8 eps times the parts' norms, 2 in all, is where rounding begins."""
+    n = 8
+    for delta, there in ((12 * EPS, False), (20 * EPS, True)):
+        if part == "content":  # two channels that cancel, alike on both sides
+            q, k = np.ones((n, 2)), np.tile([1.0, -(1 - delta)], (n, 1))
+            found = contraction(q, k, NONE, route=route, scale=scale)
+            assert found.norm == found.norm_reference
+        else:  # content that the bias cancels: only the side with position does
+            q, k = np.ones((n, 1)), np.full((n, 1), -(1 - delta))
+            bias = LogitBias(1, lambda i, j: np.full((1, len(i), len(j)), scale), toeplitz=True)
+            found = contraction(q, k, Encoding("flat", "a constant", bias=bias), route=route, scale=scale)
+            assert found.norm_reference == pytest.approx(abs(scale) * n)
+        assert found.norm == (pytest.approx(abs(scale) * n * delta, rel=1e-6) if there else 0)
+        assert (found.cap is not None) == there
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_side_that_decays_counts_with_its_own_size(causal: bool) -> None:
+    """xPos makes keys grow with their position: rounding is judged by the larger of the two sides."""
+    encoding = xpos(2, scale_base=1.0, gamma=0.4)
+    at = 20.0 + np.arange(4)
+    found = contraction(np.ones((4, 2)), np.ones((4, 2)), encoding, at, causal=causal, route="dense")
+    assert encoding.rotary is not None
+    q, k = (encoding.rotary.rotate(np.ones((4, 2)), at, side=side) for side in ("query", "key"))
+    logits = np.tril(q @ k.T) if causal else q @ k.T
+    assert found.norm == pytest.approx(np.linalg.norm(logits, 2))
+    sizes = np.linalg.norm(q) * np.linalg.norm(k)  # one pair
+    assert found.cap == pytest.approx(sizes / found.norm)
+
+
+@pytest.mark.parametrize(("more", "ok"), [(0.5e-9, True), (2e-9, False)])
+def test_a_spectrum_may_exceed_its_reference_by_rounding_only(more: float, ok: bool) -> None:
+    """A constant on top of constant logits: every Ky Fan norm is 1 + more times that without."""
+    bias = LogitBias(1, lambda i, j: np.full((1, len(i), len(j)), more), toeplitz=True)
+    found = contraction(np.ones((6, 1)), np.ones((6, 1)), Encoding("flat", "a constant", bias=bias))
+    assert found.maj_gap == pytest.approx(more, rel=1e-4)
+    assert found.maj_ok is ok
+    assert found.rho == pytest.approx(1 + more, rel=1e-13)
+
+
+def test_scalings_that_depend_on_the_length_are_told_the_length() -> None:
+    q, k, _ = draw(4, 12, 8)
+    encoding = rope(8, scaling="dynamic", factor=4.0, original_context=5)
+    assert encoding.rotary is not None
+    at = 3 + np.arange(12)
+    turned = [encoding.rotary.rotate(x, at, side=side, context=15) for x, side in ((q, "query"), (k, "key"))]
+    found = contraction(q, k, encoding, at)
+    assert found.norm == pytest.approx(np.linalg.norm(turned[0] @ turned[1].T, 2), rel=1e-12)
+    assert found.norm != pytest.approx(contraction(q, k, rope(8), at).norm, rel=1e-3)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_bias_of_both_positions_meets_the_mask(causal: bool) -> None:
+    q, k, _ = draw(5, 10, 4)
+    encoding = fire_init(HEADS, threshold=4.0, seed=2)
+    assert encoding.bias is not None
+    table = encoding.bias.table(np.arange(10), np.arange(10))[3]
+    logits = q @ k.T + table
+    expected = np.tril(logits) if causal else logits
+    own = np.linalg.norm(np.tril(table) if causal else table, 2)
+    for route in ("dense", "lanczos"):
+        found = contraction(q, k, encoding, head=3, causal=causal, route=route)
+        assert found.norm == pytest.approx(np.linalg.norm(expected, 2), rel=1e-9)
+        channels = (np.linalg.norm(q, axis=0) * np.linalg.norm(k, axis=0)).sum()
+        assert found.cap == pytest.approx((channels + own) / found.norm, rel=1e-9)

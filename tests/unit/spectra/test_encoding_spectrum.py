@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -286,3 +287,32 @@ def test_bad_input_is_refused_with_a_sentence() -> None:
         spectrum(NONE, [10], head=-1)
     with pytest.raises(BadValue, match="range of float64"):
         spectrum(t5(np.linspace(0, 900, 32)[:, None]), [500])
+
+
+def test_no_slope_from_or_to_nothing() -> None:
+    """Where position cancels everything there is no logarithm to compare."""
+    made = spectrum(NONE, [10, 100])
+    nothing = replace(made.points[0], lambda_max_over_n=0.0)
+    for points in ((nothing, made.points[1]), (made.points[1], nothing), (nothing, nothing)):
+        assert replace(made, points=points).decay() == (None,)
+
+
+def test_what_is_said_of_a_long_context_does_not_depend_on_the_shorter_ones() -> None:
+    """The estimate of the effective rank is judged at 2048 positions, whether or not these were asked for."""
+    table = 0.2 * np.random.default_rng(0).standard_normal((32, 1))
+    alone, among = (spectrum(t5(table), contexts) for contexts in ([2500], [2048, 2500]))
+    assert alone.points[-1] == among.points[-1]
+    assert alone.logit_points[-1] == among.logit_points[-1]
+    said = {alone.points[-1].effective_rank_statement, alone.logit_points[-1].effective_rank_statement}
+    assert "estimate" in said
+
+
+@pytest.mark.parametrize("layout", ["interleaved", "half"])
+@pytest.mark.parametrize("offset", [0, 3])
+def test_a_sinusoid_of_either_layout_is_read_from_its_own_table(layout: str, offset: int) -> None:
+    encoding = sinusoidal(10, layout=layout, base=50.0, offset=offset)  # type: ignore[arg-type]
+    assert encoding.input is not None
+    rows = encoding.input.vectors(np.arange(40))
+    gram = rows @ rows.T
+    expected = np.linalg.eigvalsh(gram / gram[0, 0]).max() / 40
+    assert spectrum(encoding, [40]).points[0].lambda_max_over_n == pytest.approx(expected, rel=1e-9)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from toposcope.encodings import NONE, Pairing, alibi, fire_init, mla, rope, sinusoidal, xpos
 from toposcope.errors import BadValue
-from toposcope.spectra.head_kernel import from_covariance, from_mean, kernel
+from toposcope.spectra.head_kernel import TokenRows, from_covariance, from_mean, kernel
 
 seeds = st.integers(0, 2**32 - 1)
 
@@ -64,6 +64,7 @@ def test_g_is_the_mean_logit_at_each_offset(seed: int, n: int, m: int, kind: int
     if rotary.decay_F is None:
         assert (np.abs(found.g_T) <= found.a_F.sum() * (1 + 1e-12)).all()
     assert found.query_energy_F.sum() == pytest.approx((q[:, rotary.pairs_F2.ravel()] ** 2).sum(axis=1).mean())
+    assert found.key_energy_F.sum() == pytest.approx((k[:, rotary.pairs_F2.ravel()] ** 2).sum(axis=1).mean())
 
 
 @settings(max_examples=40, deadline=None)
@@ -90,11 +91,14 @@ def test_weights_agree_with_tokens_drawn(seed: int) -> None:
     np.testing.assert_allclose(same.query_energy_F, (z[:, first] ** 2 + z[:, last] ** 2).mean(axis=0))
     np.testing.assert_allclose(same.key_energy_F, (w[:, first] ** 2 + w[:, last] ** 2).mean(axis=0))
     diagonal = random.uniform(0.1, 1, 6)
-    np.testing.assert_allclose(
-        from_covariance(Q, K, diagonal, encoding).g_T,
-        from_covariance(Q, K, np.diag(diagonal), encoding).g_T,
-        atol=1e-12,
-    )
+    thin, full = (from_covariance(Q, K, C, encoding) for C in (diagonal, np.diag(diagonal)))
+    rows = from_covariance(Q, K, TokenRows(np.sqrt(6) * np.diag(np.sqrt(diagonal)), 6), encoding)
+    for name in ("g_T", "query_energy_F", "key_energy_F"):
+        np.testing.assert_allclose(getattr(thin, name), getattr(full, name), atol=1e-12)
+        np.testing.assert_allclose(getattr(rows, name), getattr(full, name), atol=1e-12)
+    q, k = Q @ x.mean(axis=0) + bias, K @ x.mean(axis=0) - bias
+    np.testing.assert_allclose(ours.query_energy_F, q[first] ** 2 + q[last] ** 2)
+    np.testing.assert_allclose(ours.key_energy_F, k[first] ** 2 + k[last] ** 2)
 
 
 def test_a_decay_and_a_bias_move_the_peak() -> None:

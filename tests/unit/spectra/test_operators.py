@@ -155,3 +155,57 @@ def test_a_search_that_begins_roughly_ends_exactly(causal: bool, scale: float, r
     assert (found.rough_passes > 0) == rough
     assert found.converged
     np.testing.assert_allclose(found.values, exact[:4], atol=1e-11 * exact[0])
+
+
+@pytest.mark.parametrize(("size", "single"), [(4900.0, True), (5100.0, False)])
+@pytest.mark.parametrize("where", ["content", "bias"])
+def test_single_precision_only_where_logits_are_below_ten_thousand(size: float, single: bool, where: str) -> None:
+    """One token: the bound is its logit and, as much again, the logarithm of its row's sum, which cancels it."""
+    if where == "content":
+        operator = operators.softmax_operator([[size]], [[1.0]])
+    else:
+        operator = operators.softmax_operator([[0.0]], [[0.0]], [size])
+    assert (operator.rough is not None) == single
+
+
+def test_the_guard_sees_large_logits_of_either_sign_and_on_any_row() -> None:
+    for row, sign in ((0, 1), (5, -1)):
+        q = np.ones((6, 2)) * 0.1
+        q[row] = sign * 2e4
+        assert operators.softmax_operator(q, np.ones((6, 2))).rough is None
+        bias = np.zeros(11)
+        bias[2 * row] = sign * 2e4
+        assert operators.softmax_operator(np.zeros((6, 2)), np.ones((6, 2)), bias).rough is None
+    assert operators.softmax_operator(np.full((6, 2), 0.1), np.ones((6, 2)), np.zeros(11)).rough is not None
+
+
+def test_the_rough_form_keeps_three_digits_below_the_guard() -> None:
+    """Logits as large as the guard lets in: what single precision makes of the attention is right to 1e-3."""
+    random = np.random.default_rng(4)
+    q, k = random.standard_normal((40, 8)), random.standard_normal((40, 8))
+    q *= 2000 / np.abs(q @ k.T).max()
+    operator = operators.softmax_operator(q, k)
+    assert operator.rough is not None
+    x = random.standard_normal((40, 3))
+    assert np.abs(operator.rough.times(x) - operator.times(x)).max() <= 1e-3 * np.abs(x).max()
+    assert np.abs(operator.rough.times(x) - operator.times(x)).max() > 0  # it is another precision
+
+
+@pytest.mark.parametrize("size", [1e-9, 1e9])
+def test_converged_is_relative_to_the_matrix(size: float) -> None:
+    """Three passes do not do, however small or large the matrix is; where they do, they do for all sizes."""
+    kernel = np.exp(-0.02 * np.abs(np.arange(-399, 400)))
+    for passes, done in ((3, False), (200, True)):
+        plain, scaled = (
+            top_singular_values(operators.toeplitz(factor * kernel, 400, 400), 2, max_passes=passes)
+            for factor in (1.0, size)
+        )
+        assert (plain.converged, scaled.converged) == (done, done)
+        np.testing.assert_allclose(scaled.values / size, plain.values, rtol=1e-9)
+
+
+def test_no_more_values_than_the_matrix_has() -> None:
+    q, k = np.random.default_rng(6).standard_normal((2, 3, 5))
+    found = top_singular_values(operators.product(q, k[:2]), 10)
+    assert found.converged
+    np.testing.assert_allclose(found.values, scipy.linalg.svdvals(q @ k[:2].T), rtol=1e-10)

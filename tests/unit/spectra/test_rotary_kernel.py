@@ -187,3 +187,18 @@ def test_bad_input_is_refused_with_a_sentence() -> None:
         kernel_spectrum([np.nan], [1.0], 5)
     with pytest.raises(BadValue, match="reach"):
         peak_offset([1.0], [1.0], reach=-1)
+
+
+def test_a_kernel_without_weight_lists_as_many_zeros_as_it_could_have_values() -> None:
+    for n, listed in ((3, 3), (4, 4), (50, 4)):
+        np.testing.assert_array_equal(kernel_spectrum([1.0, 0.3], [0.0, 0.0], n).values, np.zeros(listed))
+
+
+def test_the_reach_itself_is_searched() -> None:
+    """cos(w (t - 5)) is largest at 5; before that it only rises."""
+    w = 0.1
+    for reach, peak in ((4, 4), (5, 5), (9, 5)):
+        assert peak_offset([w], [1.0], [-5 * w], reach=reach) == peak
+    assert peak_offset([w], [1.0], [5 * w], reach=5, causal=False) == -5
+    assert peak_offset([w], [1.0], [5 * w], reach=5) == 0  # what is ahead is hidden unless told
+    assert peak_offset([w], [1.0], [0.3], reach=0) == 0

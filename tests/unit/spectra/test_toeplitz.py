@@ -7,10 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from toposcope.encodings import t5
 from toposcope.errors import BadValue
+from toposcope.spectra.encoding_spectrum import spectrum
 from toposcope.spectra.toeplitz import (
     Spectrum,
     ToeplitzOperator,
+    TopValue,
     dense_singular_values,
     diagonal_means,
     effective_rank,
@@ -228,3 +231,36 @@ def test_bad_input_is_refused_with_a_sentence() -> None:
         toeplitz_projection(np.ones((2, 3)))
     with pytest.raises(BadValue, match="not symmetric"):
         symbol_range([1.0, 2.0, 3.0])
+
+
+@given(n=st.integers(2, 30), seed=st.integers(0, 999), symmetric=st.booleans())
+@settings(max_examples=30, deadline=None)
+def test_dense_values_come_from_the_largest_to_the_smallest(n: int, seed: int, symmetric: bool) -> None:
+    lags = np.random.default_rng(seed).standard_normal(2 * n - 1)
+    lags = lags + lags[::-1] if symmetric else lags
+    found = dense_singular_values(lags)
+    assert (np.diff(found) <= 0).all()
+
+
+def test_the_smallest_matrices_need_no_search() -> None:
+    assert top_singular_value([-3.0]) == TopValue(3.0, 0.0, 0, True)
+    assert top_singular_value([0.0, 1.0, 0.0]) == TopValue(1.0, 0.0, 0, True)
+
+
+def test_a_bias_of_nothing_has_a_spectrum() -> None:
+    """Where position adds 0 to every logit; a search that begins in the zero matrix ended in a traceback."""
+    assert top_singular_value(np.zeros(9)) == TopValue(0.0, 0.0, 0, True)
+    found = spectrum(t5(np.zeros((32, 2))), [16, 3000])
+    assert [point.lambda_max_over_n for point in found.logit_points] == [0.0, 0.0]
+
+
+def test_a_search_that_was_ended_early_says_so_and_is_near() -> None:
+    """One restart does not do where the top values cluster: a plain Lanczos run and its residual are given then."""
+    n = 800
+    lags = np.exp(-np.abs(np.arange(1.0 - n, n)))
+    found = top_singular_value(lags, restarts=1)
+    exact = dense_singular_values(lags)
+    assert not found.converged
+    assert 1e-4 < found.residual < 0.01
+    assert np.abs(exact - found.value).min() <= found.residual * found.value
+    assert found.value == pytest.approx(exact[0], rel=1e-3)
