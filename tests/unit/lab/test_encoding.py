@@ -186,3 +186,7 @@ def test_what_is_left_open_is_filled_in_and_what_is_given_stays() -> None:
     assert filled("fire") == filled("fire:seed=7") == {"seed": 7}
     assert filled("t5") == {"max_distance": 32, "seed": 7}  # as many buckets as the text is long, and more
     assert filled("t5:buckets=4") == {"buckets": 4, "max_distance": 10, "seed": 7}
+
+
+def test_which_heads_take_part_is_not_among_the_weights() -> None:
+    assert not [name for name in model("t5@heads:1-2").state_dict() if "chosen" in name]
