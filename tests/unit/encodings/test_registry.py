@@ -227,6 +227,9 @@ def test_python_values_are_checked_too() -> None:
 
 def test_encodings_combine_once_per_mechanism() -> None:
     both = combine(make("sinusoidal", SIZES), make("rope", SIZES))
+    assert both.exact_tables
+    for pair in (("cope", "sinusoidal"), ("sinusoidal", "cope")):  # half a table is none
+        assert not combine(*(make(name, SIZES) for name in pair)).exact_tables
     assert both.mechanisms == ("input", "rotary")
     assert both.citations == ("vaswani2017attention", "su2021roformer")
     with pytest.raises(BadEncoding, match="both use the rotary"):

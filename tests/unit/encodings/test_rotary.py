@@ -242,3 +242,9 @@ def test_the_record_states_what_was_in_force() -> None:
 def test_a_base_that_spreads_no_frequencies_is_refused(build: Any, base: float) -> None:
     with pytest.raises(BadEncoding, match="greater than 1"):
         build(8, base=base)
+
+
+@pytest.mark.parametrize("wrong", [{"gamma": 0.0}, {"gamma": -0.4}, {"scale_base": 0.0}, {"scale_base": -1.0}])
+def test_a_decay_needs_positive_numbers(wrong: dict[str, float]) -> None:
+    with pytest.raises(BadEncoding, match="must be positive"):
+        xpos(8, **wrong)  # type: ignore[arg-type]

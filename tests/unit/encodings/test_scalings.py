@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toposcope.encodings.scalings import Scaling, plain_frequencies, scaled
+from toposcope.errors import BadEncoding
 
 WIDTHS = st.integers(2, 64).map(lambda pairs: 2 * pairs)
 BASES = st.floats(100.0, 1e7)
@@ -104,3 +105,12 @@ def test_yarn_that_does_not_stretch_does_not_sharpen(factor: float) -> None:
     assert scaled(8, 1e4, Scaling("yarn", factor, original_context=64)).attention_factor == 1.0
     longer = scaled(8, 1e4, Scaling("yarn", 2 * math.e, original_context=64)).attention_factor
     assert longer == pytest.approx(1 + 0.1 * (1 + math.log(2)))
+
+
+@pytest.mark.parametrize("wrong", [0.0, -0.5, math.inf, math.nan])
+def test_divisors_of_longrope_are_positive(wrong: float) -> None:
+    good, bad = (1.0, 1.0), (1.0, wrong)
+    for short, long in ((good, bad), (bad, good)):
+        scaling = Scaling("longrope", 4.0, original_context=64, short_factor=short, long_factor=long)
+        with pytest.raises(BadEncoding, match="positive numbers"):
+            scaled(4, 1e4, scaling)

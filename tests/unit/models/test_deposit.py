@@ -236,6 +236,15 @@ def test_two_sequences_are_enough() -> None:
     assert found.draws == 50
 
 
+def test_a_layer_of_one_head_has_an_interval() -> None:
+    base, ablated = planted(60)
+    found = bootstrap(base, ablated[:, 1:2], 0.1, draws=100)
+    assert found.deposit == deposit(float(base.mean()), ablated[:, 1:2].mean(axis=0), 0.1)
+    assert found.di is not None
+    assert found.d_rel is not None
+    assert (found.di.low, found.di.high) == (found.d_rel.low, found.d_rel.high)  # no second head to take off
+
+
 def test_what_is_undefined_has_no_interval() -> None:
     nope = bootstrap(np.full(40, 0.2), np.full((40, 3), 0.1), 0.2)
     assert (nope.d_rel, nope.share, nope.gini, nope.di) == (None, None, None, None)
