@@ -24,12 +24,11 @@ def layer(random: np.random.Generator, **more: Any) -> System:
         draw((GROUPS, VALUE, WIDTH)),
         draw((HEADS, HEAD, WIDTH)),
         draw((HEADS, WIDTH, VALUE)),
-        scale=0.4,
         q_bias_HR=draw((HEADS, HEAD)),
         k_bias_GR=draw((GROUPS, HEAD)),
         v_bias_GS=draw((GROUPS, VALUE)),
         o_bias_D=draw(WIDTH),
-        **more,
+        **{"scale": 0.4, **more},
     )
 
 
@@ -99,6 +98,8 @@ SYSTEMS: dict[str, Any] = {
     "plain": lambda random: {},
     "unmasked, window": lambda random: {"causal": False, "reach": 2},
     "causal, window": lambda random: {"reach": 1},
+    "scale 1": lambda random: {"scale": 1.0},
+    "scale 2": lambda random: {"scale": 2.0},
     "rotation": lambda random: {"rotary": rope(HEAD, base=20.0, pairing="interleaved").rotary},
     "some heads turn": lambda random: {"rotary": rope(HEAD, rotary_dim=4, base=20.0).rotary, "turning": 2},
     "bias rows": lambda random: {"bias": alibi(6).bias, "bias_heads": (5, 0, 3, 1), "causal": False},

@@ -155,6 +155,7 @@ def test_the_result_says_what_was_measured(straight: Path) -> None:
     assert len(result["gradients"]) == len(result["spectra"]) == 20
     assert len(result["hessian"]) == 5
     assert [len(result["gradients"][0]["heads"][name][0]) for name in "qkvo"] == [2, 2, 2, 2]
+    assert 0 < result["probe_seconds"] < result["seconds"]
     assert result["floor"] == pytest.approx(0.2444, abs=1e-4)
     assert sorted(path.name for path in straight.iterdir()) == ["model", "result.json"]
 
@@ -208,6 +209,14 @@ def test_seeds_and_sources_of_chance_are_apart() -> None:
         tuple(torch.rand(3, generator=loop.stream(seed, which)).tolist()) for seed in range(3) for which in (1, 2, 3)
     }
     assert len(draws) == 9
+
+
+def test_no_source_of_chance_is_another() -> None:
+    """Were two the same, a run would be tested on sentences it was trained on."""
+    assert len({loop.TRAINING, loop.TEST, loop.PROBE, loop.DROPOUT}) == 4
+    task = SMALL.make_task()
+    first = task.generate(64, loop.stream(SMALL.seed, loop.TRAINING))
+    assert not torch.equal(loop.fixed_sentences(SMALL, task, 64).ids_BN, first.ids_BN)
 
 
 def test_the_caller_keeps_its_random_numbers(tmp_path: Path) -> None:

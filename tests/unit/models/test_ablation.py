@@ -223,6 +223,15 @@ def test_a_journal_is_continued_and_nothing_is_measured_twice(tmp_path: Path) ->
         assert meter.made == 4 * 6 + 2 * (1 + 8) * 6
 
 
+def test_two_sequences_have_an_error(tmp_path: Path) -> None:
+    reference, texts = planted(tmp_path, (2,))
+    with metering(reference.model, [Text("text", texts[0].cut, texts[0].trials[:2])]) as meter:
+        meter.measure(meter.all_heads([0]))
+        row = summarise(meter).heads[2]
+        change = meter.scores(((0, 2),)) - meter.scores(())
+    assert row.error["text"] == pytest.approx(abs(change[0] - change[1]) / 2)
+
+
 def test_one_sequence_has_a_deposit_but_no_interval(tmp_path: Path) -> None:
     reference, texts = planted(tmp_path, (2,))
     alone = [Text("text", texts[0].cut, texts[0].trials[:1])]
