@@ -316,3 +316,13 @@ def test_a_sinusoid_of_either_layout_is_read_from_its_own_table(layout: str, off
     gram = rows @ rows.T
     expected = np.linalg.eigvalsh(gram / gram[0, 0]).max() / 40
     assert spectrum(encoding, [40]).points[0].lambda_max_over_n == pytest.approx(expected, rel=1e-9)
+
+
+def test_a_bias_linear_in_the_offset_has_two_equal_values() -> None:
+    """-m (i - j) is antisymmetric of rank two; at one position it is 0."""
+    found = spectrum(alibi(1, symmetric=False), [1, 30]).logit_points
+    lags = np.arange(30)[:, None] - np.arange(30)
+    exact = np.linalg.svd(alibi(1).parameters["slopes"][0] * lags, compute_uv=False)
+    assert [point.effective_rank for point in found] == [None, pytest.approx(2)]
+    assert found[1].lambda_max_over_n == pytest.approx(exact[0] / 30)
+    assert [point.rank for point in found] == [0, 2]

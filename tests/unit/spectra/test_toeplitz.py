@@ -264,3 +264,11 @@ def test_a_search_that_was_ended_early_says_so_and_is_near() -> None:
     assert 1e-4 < found.residual < 0.01
     assert np.abs(exact - found.value).min() <= found.residual * found.value
     assert found.value == pytest.approx(exact[0], rel=1e-3)
+
+
+@pytest.mark.parametrize("n", [255, 256, 257, 600])
+@pytest.mark.parametrize("centred", [False, True])
+def test_shares_of_texts_longer_than_a_block(n: int, centred: bool) -> None:
+    q, k = factors(n, 3, 1)
+    expected = dense_share(q @ k.T, True, centred)
+    assert toeplitz_share(q, k, causal=True, centred=centred) == pytest.approx(expected, rel=1e-9)
