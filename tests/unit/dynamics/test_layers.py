@@ -242,7 +242,7 @@ def test_a_search_for_the_growth_that_fails_is_not_known(monkeypatch: pytest.Mon
 
 
 def test_a_layers_margin_is_relative_to_the_norms_of_its_stacked_factors() -> None:
-    """U = -I from V' = 2 I and O' = -I/2: the smallest e with (1 + e)^2 >= 2 is sqrt(2) - 1, proven to four fifths."""
+    """U = -I from V' = 2 I and O' = -I/2: the smallest e with (1 + e)^2 >= 2 is sqrt(2) - 1, four fifths proven."""
     found = layer_dynamics(make_layer(heads_for(2 * np.eye(6), -np.eye(6) / 2, 2)), storage_error=0.0).regime
     assert found.margin is not None
     assert np.sqrt(1.8) - 1 - 1e-6 <= found.margin <= np.sqrt(2) - 1
