@@ -6,6 +6,7 @@ of the directory it was looked for in, and none larger than its kind may be. Wha
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import math
@@ -70,6 +71,8 @@ def readable(path: str | Path) -> Iterator[None]:
     except IsADirectoryError as error:
         raise _directory(shown) from error
     except (OSError, ValueError) as error:  # a loop of links; a zero byte in the name
+        if getattr(error, "errno", None) == errno.ENXIO:  # a socket cannot even be opened
+            raise _not_regular(shown) from error
         reason = getattr(error, "strerror", None) or error
         raise BadFile(f"{shown} could not be read: {reason}. Check the disk and the path.") from error
 
@@ -186,13 +189,15 @@ def _directory(shown: str) -> BadFile:
     return BadFile(f"{shown} is a directory, and a file was expected. Point at a file in it.")
 
 
+def _not_regular(shown: str) -> BadFile:
+    return BadFile(f"{shown} is not a regular file but a device, pipe or socket. Save its content as a file first.")
+
+
 def _require_regular(status: os.stat_result, shown: str, most: int | None) -> None:
     if stat.S_ISDIR(status.st_mode):
         raise _directory(shown)
     if not stat.S_ISREG(status.st_mode):
-        raise BadFile(
-            f"{shown} is not a regular file but a device, pipe or socket. Save its content as a file first."
-        )
+        raise _not_regular(shown)
     if most is not None and status.st_size > most:
         raise BadFile(f"{shown} has {status.st_size:,} bytes; a file of its kind has at most {most:,}.")
 

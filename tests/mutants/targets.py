@@ -54,7 +54,7 @@ def file_of(module: str) -> Path:
 
 
 def tests_of(module: str) -> list[Path]:
-    """The module's own tests first, then those of its package, then unit and reference tests that import it."""
+    """The module's own tests first, then those of its package, then others that import it."""
     package, _, name = module.rpartition(".")
     tests = ROOT / "tests"
     folder = tests / "unit" / Path(*package.split("."))
@@ -66,7 +66,7 @@ def tests_of(module: str) -> list[Path]:
         rf"|from toposcope\.{re.escape(package)} import .*\b{name}\b)",
         re.MULTILINE,
     )
-    for kind in ("unit", "reference"):
+    for kind in ("unit", "reference", "defects"):
         for path in sorted((tests / kind).rglob("test_*.py")):
             if asks.search(path.read_text(encoding="utf-8")):
                 found.append(path)
