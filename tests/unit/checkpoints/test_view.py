@@ -9,6 +9,7 @@ import pytest
 
 import toposcope
 from tests.unit import tiny
+from toposcope.checkpoints.view import Latent, Norm, _norm_of
 
 
 def test_a_layer_is_read_once_and_let_go_for_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,3 +49,22 @@ def test_heads_are_counted_from_either_end(tmp_path: Path) -> None:
         for index in (-5, 4):
             with pytest.raises(IndexError):
                 heads[index]
+
+
+def test_a_bottleneck_without_its_norm_is_its_gain_times_its_rows() -> None:
+    down = np.arange(6.0).reshape(2, 3)
+    gain = np.array([2.0, -1.0])
+    np.testing.assert_array_equal(Latent(down, None, Norm("rms", 1e-6, gain)).linear(), gain[:, None] * down)
+    np.testing.assert_array_equal(Latent(down, None, Norm("rms", 1e-6)).linear(), down)
+    np.testing.assert_array_equal(Latent(down, None, None).linear(), down)
+
+
+def test_a_norm_for_each_head_is_cut_with_its_bias() -> None:
+    gain, bias = np.arange(6.0).reshape(2, 3), 10 + np.arange(6.0).reshape(2, 3)
+    cut = _norm_of(Norm("layer", 1e-5, gain, bias), 1)
+    assert cut is not None
+    np.testing.assert_array_equal(cut.gain, gain[1])
+    np.testing.assert_array_equal(cut.bias, bias[1])
+    plain = _norm_of(Norm("layer", 1e-5, gain), 0)
+    assert plain is not None
+    assert plain.bias is None

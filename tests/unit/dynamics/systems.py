@@ -185,7 +185,7 @@ def make_layer(
         index=0,
         width=len(first.o),
         heads=len(heads),
-        kv_heads=len(heads),
+        kv_heads=len({head.kv_group for head in heads}),
         head_dim=len(first.q),
         scale=first.scale,
         causal=causal,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.integrate import solve_ivp
 
 from toposcope.dynamics.fields import AttentionField, System
-from toposcope.dynamics.integrate import Ended, Event, integrate
+from toposcope.dynamics.integrate import Ended, Event, _ratio, integrate
 from toposcope.errors import BadValue
 
 
@@ -232,3 +232,10 @@ def test_what_begins_at_zero_has_not_fallen() -> None:
     level = Event("low", lambda t, s: float(s[0]) - 1.0)
     found = integrate(lambda s: -s, np.array([1.0]), 2.0, events=[level])
     assert (found.ended, found.events) == (Ended.END, ())
+
+
+def test_errors_of_any_size_are_measured() -> None:
+    """The root mean square, also where squares would overflow."""
+    assert _ratio(np.array([3.0, 4.0]), np.ones(2)) == pytest.approx(np.sqrt(12.5))
+    assert _ratio(np.array([3e200, 4e200]), np.ones(2)) == pytest.approx(np.sqrt(12.5) * 1e200)
+    assert _ratio(np.zeros(2), np.ones(2)) == 0.0

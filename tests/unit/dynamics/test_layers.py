@@ -12,9 +12,10 @@ import scipy.sparse.linalg
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from toposcope.checkpoints.fold import fold
 from toposcope.checkpoints.view import Head, Norm
 from toposcope.dynamics.heads import head_dynamics
-from toposcope.dynamics.layers import layer_dynamics, stack_growth
+from toposcope.dynamics.layers import _summed, layer_dynamics, stack_growth
 from toposcope.dynamics.regime import Verdict
 
 from .systems import make_head, make_layer, random_head, simulate, sym, with_spectrum
@@ -246,3 +247,17 @@ def test_a_layers_margin_is_relative_to_the_norms_of_its_stacked_factors() -> No
     found = layer_dynamics(make_layer(heads_for(2 * np.eye(6), -np.eye(6) / 2, 2)), storage_error=0.0).regime
     assert found.margin is not None
     assert np.sqrt(1.8) - 1 - 1e-6 <= found.margin <= np.sqrt(2) - 1
+
+
+@pytest.mark.parametrize("per_group", [1, 3])
+def test_outputs_are_measured_side_by_side(per_group: int) -> None:
+    """Both norms of all outputs, with the root of how many heads share a value head; constants with their signs."""
+    random = np.random.default_rng(per_group)
+    heads = [replace(random_head(random, 7, 2, index=h), kv_group=h // per_group) for h in range(3)]
+    bias, shift, gain = random.standard_normal((3, 7))
+    layer = make_layer(heads, o_bias=bias, output_norm=Norm("layer", 1e-6, gain, shift))
+    found = _summed(layer)
+    beside = np.concatenate([fold(layer, head).o for head in layer.heads], axis=1)
+    sizes = [np.sqrt(per_group) * size for size in (np.linalg.norm(beside, 2), np.linalg.norm(beside))]
+    np.testing.assert_allclose(found.output_size, sizes)
+    np.testing.assert_allclose(found.output_constant, gain * (bias - bias.mean()) + shift)

@@ -225,3 +225,10 @@ def test_the_best_line_may_be_the_least_one() -> None:
     found = best_line(np.diag([5.0, 5.5]), 0.0, 5.5)
     assert found.s == 0.0
     assert TIGHTNESS * 5 <= found.lower <= 5
+
+
+def test_the_line_is_sought_between_neighbours() -> None:
+    """Real parts 1, 2 and 10: the line furthest from all is at 6, four away from both sides."""
+    found = best_line(np.diag([1.0, 2.0, 10.0]), 0.0, 10.0)
+    assert found.s == pytest.approx(6.0)
+    assert found.lower <= 4.0 <= found.upper * (1 + 1e-12)

@@ -262,3 +262,12 @@ def test_torch_is_not_needed() -> None:
         "sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_none_beside_another_is_the_other() -> None:
+    none, rotary, bias = (make(name, SIZES) for name in ("none", "rope", "alibi"))
+    assert combine(none, rotary) is rotary
+    assert combine(rotary, none) is rotary
+    both = combine(rotary, bias)
+    assert (both.rotary, both.bias, both.exact_tables) == (rotary.rotary, bias.bias, True)
+    assert not combine(rotary, make("cope", SIZES)).exact_tables

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import toposcope.memory
 from toposcope.encodings import Encoding, channel_pairs, mla, rope, xpos
 from toposcope.encodings.record import Rotary
 from toposcope.errors import BadEncoding, BadValue
@@ -248,3 +249,16 @@ def test_a_base_that_spreads_no_frequencies_is_refused(build: Any, base: float) 
 def test_a_decay_needs_positive_numbers(wrong: dict[str, float]) -> None:
     with pytest.raises(BadEncoding, match="must be positive"):
         xpos(8, **wrong)  # type: ignore[arg-type]
+
+
+def test_rows_may_be_lists_and_too_many_are_foreseen(monkeypatch: pytest.MonkeyPatch) -> None:
+    rotary = rope(4).rotary
+    assert rotary is not None
+    rows = [[1.0, 2.0, 3.0, 4.0]]
+    np.testing.assert_array_equal(
+        rotary.rotate(rows, [3], side="key"), rotary.rotate(np.array(rows), [3], side="key")
+    )
+    monkeypatch.setattr(toposcope.memory, "UNNOTICED", 0)
+    monkeypatch.setattr(toposcope.memory, "available", lambda: 10)
+    with pytest.raises(BadValue, match="rotating 1 vectors"):
+        rotary.rotate(rows, [3], side="key")

@@ -14,7 +14,7 @@ import toposcope.models.meter
 from tests.unit.models.planting import LENGTH, write_planted
 from toposcope.errors import BadValue
 from toposcope.journal import Journal
-from toposcope.models.ablation import pairs_to_try, summarise
+from toposcope.models.ablation import deposits, pairs_to_try, summarise
 from toposcope.models.corpus import cut
 from toposcope.models.intervene import gated
 from toposcope.models.load import Reference, load_reference
@@ -282,3 +282,14 @@ def test_as_dict_is_plain_data(one: Meter) -> None:
     assert data["screen"]["chosen"] == ["0.0"]
     assert len(data["screen"]["estimates"]) == len(found.rows()) == 8
     assert {"layer", "head", "damage_text", "error_repeated", "estimate"} <= set(found.rows()[0])
+
+
+def test_without_the_text_there_is_no_deposit() -> None:
+    class Nothing:
+        texts = ("text",)
+
+        def has(self, heads: object, on: str) -> bool:
+            return False
+
+    assert deposits(Nothing(), []) == ()  # type: ignore[arg-type]
+    assert deposits(Nothing(), [], on="shuffled") == ()  # type: ignore[arg-type]
