@@ -26,10 +26,10 @@ from numpy.typing import ArrayLike, NDArray
 from toposcope.dynamics.reduction import EPS, Reduced, reduce_system
 from toposcope.dynamics.stability import LineDistance, best_line, distance_to_line
 from toposcope.errors import BadValue
+from toposcope.ranges import LARGEST
 
 Array = NDArray[np.float64]
 BIAS_DRIFT = "bias_drift"
-LARGEST = 1e60  # the norm of V^T W, squared, must stay below 1e308
 
 
 class Verdict(StrEnum):
