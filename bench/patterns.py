@@ -14,7 +14,7 @@ from typing import Any
 
 import toposcope
 from toposcope.checkpoints.fold import fold
-from toposcope.files import write_json
+from toposcope.core.files import write_json
 from toposcope.models.patterns import THRESHOLDS
 from toposcope.models.rank import area_under_curve
 from toposcope.models.trace_result import TraceResult

@@ -33,7 +33,7 @@ def _step(change: Callable[[Any], object]) -> Callable[[], float]:
     """Processor seconds of one training step."""
     import torch
 
-    from toposcope.refine import parameter_groups
+    from toposcope.refinements import parameter_groups
 
     model = _model()
     change(model)
@@ -53,7 +53,7 @@ def _step(change: Callable[[Any], object]) -> Callable[[], float]:
 
 
 def measure() -> list[Row]:
-    from toposcope import refine
+    from toposcope import refinements as refine
 
     kinds: dict[str, Callable[[Any], object]] = {
         "heads held": lambda model: refine.apply(model, "head", "negative"),

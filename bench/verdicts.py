@@ -14,11 +14,11 @@ from pathlib import Path
 import toposcope
 from toposcope.cli.beside_words import print_verification
 from toposcope.cli.common import console
-from toposcope.files import write_json
+from toposcope.core.files import write_json
+from toposcope.core.results import plain
 from toposcope.models.hidden import hidden_states
 from toposcope.models.load import load_reference, read_text
 from toposcope.models.verify import Verification, verify
-from toposcope.results import plain
 
 
 def main() -> int:

@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from toposcope.files import write_text
+from toposcope.core.files import write_text
 from toposcope.schema import NAMES, WRITTEN_BY, document
 
 PAGE = Path(__file__).parent / "json.md"

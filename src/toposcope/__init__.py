@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 from toposcope._version import __version__
 
 if TYPE_CHECKING:
-    from toposcope.check.module import check_module
     from toposcope.checkpoints import Model, load
-    from toposcope.frames import frame
+    from toposcope.checkpoints.live import view as from_transformers
+    from toposcope.checkpoints.live_lens import view_lens as from_transformer_lens
+    from toposcope.checks.module import check_module
+    from toposcope.core.frames import frame
     from toposcope.models.intervene import ablated, captured
-    from toposcope.models.view import view as from_transformers
-    from toposcope.models.view_lens import view_lens as from_transformer_lens
     from toposcope.models.what_if import encoding
 
 __all__ = [
@@ -32,11 +32,11 @@ _HOMES = {
     "Model": ("toposcope.checkpoints", "Model"),
     "ablated": ("toposcope.models.intervene", "ablated"),
     "captured": ("toposcope.models.intervene", "captured"),
-    "check_module": ("toposcope.check.module", "check_module"),
+    "check_module": ("toposcope.checks.module", "check_module"),
     "encoding": ("toposcope.models.what_if", "encoding"),
-    "frame": ("toposcope.frames", "frame"),
-    "from_transformer_lens": ("toposcope.models.view_lens", "view_lens"),
-    "from_transformers": ("toposcope.models.view", "view"),
+    "frame": ("toposcope.core.frames", "frame"),
+    "from_transformer_lens": ("toposcope.checkpoints.live_lens", "view_lens"),
+    "from_transformers": ("toposcope.checkpoints.live", "view"),
     "load": ("toposcope.checkpoints", "load"),
 }
 

@@ -17,8 +17,8 @@ import torch
 import transformers as hf
 
 from tests.reference.tiny import NO_TOKENS, SIZES, build
+from toposcope.core.errors import BadConfig, BadEncoding, BadValue, ToposcopeError
 from toposcope.encodings import kinds
-from toposcope.errors import BadConfig, BadEncoding, BadValue, ToposcopeError
 from toposcope.models.instrument import attached
 from toposcope.models.intervene import captured, gated
 from toposcope.models.what_if import encoding

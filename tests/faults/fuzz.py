@@ -133,7 +133,7 @@ class Fuzz:
         return at + 1
 
     def _work(self, first: int, last: int, log: Path) -> None:
-        from toposcope.errors import ToposcopeError
+        from toposcope.core.errors import ToposcopeError
 
         used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, used + MEMORY))

@@ -103,8 +103,8 @@ def _saved(value: Any, zipped: bool = True) -> bytes:
 
 def _whole_model(place: Path) -> None:
     """Open the model, read every layer's heads, and check it, as `toposcope check` does."""
-    from toposcope.check.model import check_model
     from toposcope.checkpoints import load
+    from toposcope.checks.model import check_model
 
     target = next(place.glob("*.gguf"), place)
     model = load(target)
@@ -236,7 +236,7 @@ def _lab_model_seeds(scratch: Path) -> list[Tree]:
 
 def _lab_model(place: Path) -> None:
     from toposcope.checkpoints import load
-    from toposcope.errors import ToposcopeError
+    from toposcope.core.errors import ToposcopeError
     from toposcope.lab.load import load_model
     from toposcope.lab.running import own_task
 
@@ -257,7 +257,7 @@ def _lab_result_seeds(scratch: Path) -> list[Tree]:
 
 def _forge(place: Path) -> None:
     """Give damaged results a sum of their own, as who means harm would: what lies behind the sum is to be tried."""
-    from toposcope.sealed import write_sealed
+    from toposcope.core.sealed import write_sealed
 
     for path in place.rglob("result.json"):
         with contextlib.suppress(OSError, ValueError, TypeError, LookupError, RecursionError):
@@ -266,7 +266,7 @@ def _forge(place: Path) -> None:
 
 
 def _lab_result(place: Path) -> None:
-    from toposcope.errors import ToposcopeError
+    from toposcope.core.errors import ToposcopeError
     from toposcope.lab.config import RunConfig
     from toposcope.lab.result import TrainResult
     from toposcope.runs.directory import read_job, read_result, summary
@@ -295,7 +295,7 @@ def _lab_checkpoint(place: Path) -> None:
 def _probe_config(cell: str = "slice") -> Any:
     """A run of the language-model probe, tiny; its text is written beside the fuzz's files."""
     from tests.faults.cases import STEPS
-    from toposcope.lab.text.config import ProbeConfig
+    from toposcope.studies.language.config import ProbeConfig
 
     text = str(_stays("text.txt"))
     sizes = {"width": 8, "layers": 1, "ff": 8, "windows": 4, "length": 8, "batch": 2, "steps": STEPS}
@@ -320,7 +320,7 @@ def _stays(name: str) -> Path:
 
 
 def _probe_seeds(scratch: Path) -> list[Tree]:
-    from toposcope.lab.text import probe
+    from toposcope.studies.language import probe
 
     probe.run(_probe_config(), scratch / "probe", stop_after=2)
     return [{"checkpoint.pt": (scratch / "probe" / "checkpoint.pt").read_bytes()}]
@@ -328,17 +328,17 @@ def _probe_seeds(scratch: Path) -> list[Tree]:
 
 def _probe(place: Path) -> None:
     """Go on from the checkpoint, for no step."""
-    from toposcope.lab.text import probe
+    from toposcope.studies.language import probe
 
     probe.run(_probe_config(), place, stop_after=1)
 
 
 def _reproduced_seeds(scratch: Path) -> list[Tree]:
     """A store with a finished run of both reproductions."""
-    from toposcope.lab.text.expected import KIND
     from toposcope.runs.directory import Job
     from toposcope.runs.jobs import work
     from toposcope.runs.store import Claim, Store
+    from toposcope.studies.language.expected import KIND
 
     with Store(scratch / "kept") as store:
         for kind, config in (("train", _lab_config()), (KIND, _probe_config())):
@@ -354,10 +354,10 @@ def _reproduced_seeds(scratch: Path) -> list[Tree]:
 def _reproduced(place: Path) -> None:
     """Judge the claims, make the sweep's table and show the runs; nothing is trained, whatever is missing."""
     from toposcope.cli import reproduce, runs, sweep
-    from toposcope.errors import ToposcopeError
-    from toposcope.lab.reproduce import coupling, dynamics
-    from toposcope.lab.text import groups
+    from toposcope.core.errors import ToposcopeError
     from toposcope.runs import local
+    from toposcope.studies.language import groups
+    from toposcope.studies.reproduce import coupling, dynamics
 
     _forge(place / "kept")
     store = str(place / "kept")
@@ -427,7 +427,7 @@ def _refine_seeds(scratch: Path) -> list[Tree]:
 def _refine(place: Path) -> None:
     import torch
 
-    from toposcope.refine.saved import State
+    from toposcope.refinements.saved import State
 
     parameter = torch.nn.Parameter(torch.ones(2, 3))
     state = State(place, "k")
@@ -459,7 +459,7 @@ def _refined(place: Path) -> None:
 def _diagonal_seeds(scratch: Path) -> list[Tree]:
     import torch
 
-    from toposcope.refine.diagonal import save
+    from toposcope.refinements.diagonal import save
 
     path = save(scratch / "d.safetensors", {0: torch.full((2, 4), 0.1)}, "slice")
     return [{"d.safetensors": path.read_bytes()}]
@@ -467,7 +467,7 @@ def _diagonal_seeds(scratch: Path) -> list[Tree]:
 
 def _diagonal(place: Path) -> None:
     from toposcope.lab.model import Transformer
-    from toposcope.refine import diagonal
+    from toposcope.refinements import diagonal
 
     model = Transformer(_lab_config().model())
     diagonal.load(model, place / "d.safetensors").remove()
@@ -506,7 +506,7 @@ ABOUT = {"work": "ablate", "seed": 0, "options": {"a": [1, 2]}}
 
 
 def _journal_seeds(scratch: Path) -> list[Tree]:
-    from toposcope.journal import Journal
+    from toposcope.core.journal import Journal
 
     with Journal(scratch / "j.jsonl", ABOUT) as journal:
         for number in range(5):
@@ -515,7 +515,7 @@ def _journal_seeds(scratch: Path) -> list[Tree]:
 
 
 def _journal(place: Path) -> None:
-    from toposcope.journal import Journal
+    from toposcope.core.journal import Journal
 
     with Journal(place / "j.jsonl", ABOUT) as journal:
         journal.add({"what": "new"})
@@ -637,7 +637,7 @@ def _compare(place: Path) -> None:
 
 
 def _frames(place: Path) -> None:
-    from toposcope.frames import frame, tables
+    from toposcope.core.frames import frame, tables
 
     path = place / "r.json"
     for name in tables(path):
@@ -649,7 +649,7 @@ def _speeches_seeds(_: Path) -> list[Tree]:
 
 
 def _speeches(place: Path) -> None:
-    from toposcope.lab.text import sotu
+    from toposcope.studies.language import sotu
 
     sotu.speeches.cache_clear()
     sotu.split(place / "sotu.json")
@@ -664,7 +664,7 @@ def _archive_seeds(scratch: Path) -> list[Tree]:
 
 
 def _archive(place: Path) -> None:
-    from toposcope.lab.text import sotu
+    from toposcope.studies.language import sotu
 
     os.environ["TOPOSCOPE_CACHE"] = str(place / "cache")
     try:
@@ -716,7 +716,7 @@ def _smiles_seeds(_: Path) -> list[Tree]:
 
 
 def _smiles(place: Path) -> None:
-    from toposcope.errors import ToposcopeError
+    from toposcope.core.errors import ToposcopeError
     from toposcope.models.smiles import is_smiles, smiles_tokenizer
 
     if not is_smiles(place / "vocab.txt"):
@@ -769,12 +769,12 @@ def _words_seeds(_: Path) -> list[Tree]:
 
 def _words(place: Path) -> None:
     """What users type, and texts they give."""
+    from toposcope.core.errors import ToposcopeError
+    from toposcope.core.ranges import parse_heads, parse_range
     from toposcope.dynamics.tokens import read_ids
     from toposcope.encodings import parse
-    from toposcope.errors import ToposcopeError
     from toposcope.lab.mix import parse_mix
     from toposcope.models.load import read_text
-    from toposcope.ranges import parse_heads, parse_range
     from toposcope.runs.grid import read_changes, read_seeds, split_encodings
     from toposcope.web.asked import Asked
 

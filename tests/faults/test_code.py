@@ -30,7 +30,7 @@ WRITERS = {
     "cli/__init__.py": "standard output, when its reader has gone",
     "web/server.py": "the page that takes a browser to the server, in a temporary directory",
 }
-# Who may open a file for reading by itself; all others use toposcope.untrusted, the one door.
+# Who may open a file for reading by itself; all others use toposcope.core.untrusted, the one door.
 READERS = {
     "untrusted.py": "the door",
     "checkpoints/pickled.py": "an archive whose file came through the door",
@@ -147,7 +147,7 @@ def check_writes(module: str) -> None:
     if module in WRITERS:
         assert found, f"{module} writes nothing any more: take it off the list"
     else:
-        assert not found, f"{module} writes by itself; use toposcope.files: {found}"
+        assert not found, f"{module} writes by itself; use toposcope.core.files: {found}"
 
 
 def check_reads(module: str) -> None:
@@ -155,7 +155,7 @@ def check_reads(module: str) -> None:
     if module in READERS:
         assert found, f"{module} opens nothing any more: take it off the list"
     else:
-        assert not found, f"{module} opens files by itself; use toposcope.untrusted: {found}"
+        assert not found, f"{module} opens files by itself; use toposcope.core.untrusted: {found}"
 
 
 def check_runs(module: str) -> None:
@@ -165,7 +165,7 @@ def check_runs(module: str) -> None:
         assert not (on in ("os",) and name in ("system", "popen")), where
         assert on not in ("marshal", "shelve", "dill", "cloudpickle", "joblib", "yaml"), where
         assert not (on == "pickle" and name in ("load", "loads", "Unpickler")), where
-        assert not (on in ("np", "numpy") and name == "load"), f"{where}: read arrays with toposcope.arrays"
+        assert not (on in ("np", "numpy") and name == "load"), f"{where}: read arrays with toposcope.core.arrays"
         assert name not in ("extractall", "extract", "unpack_archive"), where
         assert keyword(call, "shell") in (None, "False"), where
         if on == "torch" and name == "load":

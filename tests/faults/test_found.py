@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from tests.faults import cases
-from toposcope.errors import BadConfig, BadFile, BadValue, NotFound, ToposcopeError
+from toposcope.core.errors import BadConfig, BadFile, BadValue, NotFound, ToposcopeError
 from toposcope.runs import lock
 
 for package in ("torch", "transformers", "matplotlib"):
@@ -79,8 +79,8 @@ def damage(path: Path, **changes: Any) -> None:
 def test_a_store_with_a_damaged_result_is_told_about(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from toposcope.lab.reproduce import coupling
     from toposcope.runs.grid import grid, read_changes
+    from toposcope.studies.reproduce import coupling
 
     configs = grid(["count"], ["rope"], [0], changes=read_changes(cases.SETTINGS))
     monkeypatch.setattr(coupling, "grid", lambda size, seeds: configs)
@@ -112,7 +112,7 @@ def test_a_damaged_run_of_the_probe_is_shown_as_far_as_it_goes(tmp_path: Path) -
 
 
 def test_steps_that_took_no_time_have_no_ratio() -> None:
-    from toposcope.lab.text.outcome import Found
+    from toposcope.studies.language.outcome import Found
 
     runs = [{"config": {"cell": cell, "seed": 0}, "step_seconds": 0.0} for cell in ("free", "slice")]
     assert Found({"heads": runs}).slower("heads", "slice", "free") is None
@@ -152,7 +152,7 @@ def test_changed_results_cannot_be_compared(tmp_path: Path, capsys: pytest.Captu
 
 def test_a_damaged_checkpoint_of_the_probe_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from toposcope.lab.saved import restore, save
-    from toposcope.lab.text import probe
+    from toposcope.studies.language import probe
 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "lm").mkdir()
@@ -199,7 +199,7 @@ def test_a_run_of_endless_sizes_is_refused_at_once(change: dict[str, int]) -> No
 
 
 def test_addresses_that_cannot_be_had_or_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from toposcope.lab.text import sotu
+    from toposcope.studies.language import sotu
 
     cases.write_addresses(tmp_path / "sotu.tgz")
     whole = (tmp_path / "sotu.tgz").read_bytes()
@@ -292,7 +292,7 @@ def test_the_state_of_a_finished_run_goes_though_a_process_was_killed_before_tha
 
 
 def test_a_table_without_rows_has_its_columns(tmp_path: Path) -> None:
-    from toposcope.results import emit_csv
+    from toposcope.core.results import emit_csv
 
     for rows in ([], [{"a": 1, "b": 2}]):
         emit_csv(rows, str(tmp_path / "t.csv"), ["a", "b"])
@@ -301,7 +301,7 @@ def test_a_table_without_rows_has_its_columns(tmp_path: Path) -> None:
 
 def test_a_state_that_cannot_be_removed_spoils_no_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from toposcope.lab import saved
-    from toposcope.refine import saved as of_refine
+    from toposcope.refinements import saved as of_refine
 
     def denied(*_: Any, **__: Any) -> None:
         raise PermissionError(errno.EACCES, "Permission denied")

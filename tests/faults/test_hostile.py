@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 
 from tests.unit.checkpoints.making import gguf_bytes, gguf_pair, gguf_string, gguf_tensor, safetensors_bytes
-from toposcope.arrays import read_npy, read_npz
 from toposcope.checkpoints.gguf_file import GgufFile
 from toposcope.checkpoints.locate import open_checkpoint
 from toposcope.checkpoints.safetensors_file import SafetensorsFile
-from toposcope.errors import BadFile, BadValue, ToposcopeError
-from toposcope.ranges import parse_heads
+from toposcope.core.arrays import read_npy, read_npz
+from toposcope.core.errors import BadFile, BadValue, ToposcopeError
+from toposcope.core.ranges import parse_heads
 from toposcope.runs.directory import Job
 from toposcope.runs.store import Store
 
@@ -82,7 +82,7 @@ def test_an_archive_that_unpacks_to_more_than_memory(tmp_path: Path, monkeypatch
     path = tmp_path / "bomb.npz"
     path.write_bytes(npz({"a.npy": npy((8 << 20,), bytes(64 << 20))}, zipfile.ZIP_DEFLATED))
     assert path.stat().st_size < 100_000
-    monkeypatch.setattr("toposcope.memory.available", lambda: 32 << 20)
+    monkeypatch.setattr("toposcope.core.memory.available", lambda: 32 << 20)
     tracemalloc.start()
     try:
         with pytest.raises(BadValue, match=r"unpacked would take about 0\.1 GB"):

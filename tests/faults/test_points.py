@@ -13,7 +13,7 @@ SCRIPT = """
 import sys, os, sqlite3
 from pathlib import Path
 from tests.faults import points
-from toposcope.files import write_text
+from toposcope.core.files import write_text
 points.install(weights=False)
 place, k, fault = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 points.arm(points.Plan(k, fault), (place,), place.parent / "log")

@@ -411,10 +411,10 @@ def _get_ready() -> None:
     from toposcope.cli import ablate_lab
     from toposcope.dynamics import plots
     from toposcope.lab import train
-    from toposcope.lab.text import probe
-    from toposcope.refine import tune
+    from toposcope.refinements import tune
     from toposcope.runs import local, store, worker
     from toposcope.scanning import local as scanning
+    from toposcope.studies.language import probe
 
     os.environ["COLUMNS"] = "80"
     torch.set_num_threads(1)

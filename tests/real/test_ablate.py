@@ -7,7 +7,7 @@ import importlib.util
 import numpy as np
 import pytest
 
-from toposcope.errors import NotFound
+from toposcope.core.errors import NotFound
 from toposcope.models.ablation import summarise
 from toposcope.models.corpus import cut
 from toposcope.models.load import Reference, load_reference, locate, read_text

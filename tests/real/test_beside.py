@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import toposcope
-from toposcope.errors import NotFound
+from toposcope.core.errors import NotFound
 from toposcope.models.beside import beside_states
 from toposcope.models.hidden import HiddenStates, attention_branch, hidden_states
 from toposcope.models.load import Reference, load_reference, locate, read_text

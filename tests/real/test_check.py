@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import toposcope
-from toposcope.check import CheckReport, Finding, check_model
-from toposcope.check.tables import look_at, order_of
 from toposcope.checkpoints.installed import find
 from toposcope.checkpoints.view import Model
-from toposcope.errors import NotFound
+from toposcope.checks import CheckReport, Finding, check_model
+from toposcope.checks.tables import look_at, order_of
+from toposcope.core.errors import NotFound
 
 
 def opened(name: str) -> Model:
@@ -85,7 +85,7 @@ def test_smollm2_declared_interleaved(smollm2: Model) -> None:
 def test_smollm2_layer_in_a_module_of_ones_own(smollm2: Model) -> None:
     """One layer in somebody's own module: right, and with rows in the other order, which the weights alone tell."""
     torch: Any = pytest.importorskip("torch")
-    from tests.unit.check.zoo import Attention, angles
+    from tests.unit.checks.zoo import Attention, angles
 
     layer = smollm2.layers[9]
 

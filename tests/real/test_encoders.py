@@ -17,8 +17,8 @@ import pytest
 import toposcope
 from toposcope.checkpoints.attention import attention, output, project
 from toposcope.checkpoints.installed import find
+from toposcope.core.errors import BadConfig, NotFound
 from toposcope.encodings import sinusoidal
-from toposcope.errors import BadConfig, NotFound
 
 torch = pytest.importorskip("torch", reason="the comparison needs torch: pip install torch")
 transformers = pytest.importorskip(

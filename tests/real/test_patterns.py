@@ -7,7 +7,7 @@ import importlib.util
 import pytest
 from bench.patterns import Found, against, ranking, smollm2
 
-from toposcope.errors import NotFound
+from toposcope.core.errors import NotFound
 from toposcope.models.load import locate, read_text
 from toposcope.models.trace_result import TraceResult
 from toposcope.spectra.of_heads import FAST_ON_SMOLLM2

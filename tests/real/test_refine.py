@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from toposcope.checkpoints.installed import find
-from toposcope.errors import NotFound
+from toposcope.core.errors import NotFound
 from toposcope.models.corpus import cut
 from toposcope.models.load import Reference, load_reference, read_text
 
@@ -29,7 +29,7 @@ def reference() -> Reference:
 
 @pytest.mark.slow
 def test_a_few_steps_of_d_and_its_control(reference: Reference) -> None:
-    from toposcope.refine.tune import Settings, tune
+    from toposcope.studies.refine import Settings, tune
 
     content = read_text("wiki")
     train = cut(reference, content, tokens=24, count=2)
@@ -50,9 +50,9 @@ def test_a_few_steps_of_d_and_its_control(reference: Reference) -> None:
 def test_heads_of_a_real_model_take_a_regime(reference: Reference) -> None:
     import torch
 
-    from toposcope import refine
+    from toposcope import refinements as refine
+    from toposcope.checkpoints.live import view
     from toposcope.dynamics.scan import scan
-    from toposcope.models.view import view
 
     layers = [0, 17]
     kept: dict[str, Any] = {

@@ -13,11 +13,11 @@ import toposcope
 from tests.unit.dynamics.systems import logit_matrix, sym, turn_matrix
 from toposcope.checkpoints.installed import find
 from toposcope.checkpoints.view import Head
+from toposcope.core.errors import NotFound
+from toposcope.core.results import plain
 from toposcope.dynamics.heads import head_dynamics
 from toposcope.dynamics.regime import Verdict
 from toposcope.dynamics.scan import ScanResult, scan
-from toposcope.errors import NotFound
-from toposcope.results import plain
 
 RELATIVE = 1e-8
 HEADS = 5

@@ -15,7 +15,7 @@ import pytest
 import toposcope
 from toposcope.checkpoints.attention import attention
 from toposcope.checkpoints.installed import find, find_text
-from toposcope.errors import NotFound
+from toposcope.core.errors import NotFound
 
 TOKENS = 160
 

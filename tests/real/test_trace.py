@@ -6,7 +6,7 @@ import importlib.util
 
 import pytest
 
-from toposcope.errors import NotFound
+from toposcope.core.errors import NotFound
 from toposcope.models.corpus import Corpus, cut
 from toposcope.models.load import Reference, load_reference, locate, read_text
 from toposcope.models.trace import trace

@@ -14,7 +14,8 @@ import torch
 
 import toposcope.models.proof
 from tests.reference.tiny import BUILDERS, build
-from toposcope.errors import BadValue
+from toposcope.checkpoints.live import view
+from toposcope.core.errors import BadValue
 from toposcope.models.about import weights_digest
 from toposcope.models.corpus import Corpus
 from toposcope.models.instrument import attached
@@ -24,7 +25,6 @@ from toposcope.models.meter import Heads, Meter, Text, metering, texts_of
 from toposcope.models.proof import prove
 from toposcope.models.resume import Resumable
 from toposcope.models.score import score
-from toposcope.models.view import view
 
 FULL = {"t5": "encoder and a decoder", "albert": "several times"}
 NAMES = list(BUILDERS)

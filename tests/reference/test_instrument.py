@@ -12,12 +12,12 @@ import torch
 
 from tests.reference.tiny import BUILDERS, OWN_WAY, build, inputs
 from toposcope.checkpoints.attention import logits, softmax
+from toposcope.checkpoints.live import view
 from toposcope.checkpoints.view import Layer
-from toposcope.errors import BadConfig, BadValue
+from toposcope.core.errors import BadConfig, BadValue
 from toposcope.models.content import Content, ContentReader
 from toposcope.models.instrument import Call, attached
 from toposcope.models.intervene import ablated, captured, gated
-from toposcope.models.view import view
 
 NAMES = list(BUILDERS)
 

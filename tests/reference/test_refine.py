@@ -13,13 +13,13 @@ import transformers
 
 import toposcope
 from tests.reference.tiny import SIZES, build, inputs
-from toposcope import refine
+from toposcope import refinements as refine
+from toposcope.checkpoints.live import view
 from toposcope.dynamics.scan import scan
 from toposcope.dynamics.sources import layer_problem
 from toposcope.lab.export import export
 from toposcope.lab.model import ModelConfig, Transformer
-from toposcope.models.view import view
-from toposcope.refine.cores import Core
+from toposcope.refinements.cores import Core
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ import torch
 import transformers as hf
 
 from tests.reference.tiny import BUILDERS, SIZES, build, inputs
+from toposcope.core.errors import BadEncoding, BadValue
 from toposcope.encodings import Sizes, make
-from toposcope.errors import BadEncoding, BadValue
 from toposcope.models.content import ContentReader
 from toposcope.models.instrument import attached
 from toposcope.models.what_if import encoding

@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import toposcope.errors
+import toposcope.core.errors
 from toposcope.cli import COMMANDS, main
 
 ROOT = Path(__file__).parents[2]
@@ -125,10 +125,10 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     from tests.unit.cli.test_reproduce import tiny
     from toposcope.cli import ablate_lab
     from toposcope.lab import profiles, train
-    from toposcope.lab.reproduce import coupling
-    from toposcope.lab.text import groups
-    from toposcope.lab.text.config import ProbeConfig
     from toposcope.runs import grid, jobs, local
+    from toposcope.studies.language import groups
+    from toposcope.studies.language.config import ProbeConfig
+    from toposcope.studies.reproduce import coupling
     from toposcope.web import server
 
     few = {
@@ -279,8 +279,8 @@ def test_commands_named_in_prose_exist() -> None:
 def named_errors() -> set[str]:
     return {
         name
-        for name, value in vars(toposcope.errors).items()
-        if isinstance(value, type) and issubclass(value, toposcope.errors.ToposcopeError)
+        for name, value in vars(toposcope.core.errors).items()
+        if isinstance(value, type) and issubclass(value, toposcope.core.errors.ToposcopeError)
     } - {"ToposcopeError"}
 
 

@@ -19,7 +19,7 @@ import pytest
 LIST = Path(__file__).with_name("public_api.txt")
 MODULES = {  # and their public names, where they have no __all__
     "toposcope": (),
-    "toposcope.check": (),
+    "toposcope.checks": (),
     "toposcope.checkpoints": (),
     "toposcope.checkpoints.attention": ("attention", "logits", "output", "project"),
     "toposcope.checkpoints.families": ("Family", "choose_family", "families"),
@@ -27,7 +27,7 @@ MODULES = {  # and their public names, where they have no __all__
     "toposcope.checkpoints.spec": ("LatentSpec", "LayerSpec", "Linear", "ModelSpec", "NormSpec", "Skipped"),
     "toposcope.dynamics": (),
     "toposcope.encodings": (),
-    "toposcope.errors": (
+    "toposcope.core.errors": (
         "BadConfig",
         "BadEncoding",
         "BadFile",
@@ -41,7 +41,7 @@ MODULES = {  # and their public names, where they have no __all__
         "UnknownFamily",
     ),
     "toposcope.lab.tasks": (),
-    "toposcope.refine": (),
+    "toposcope.refinements": (),
     "toposcope.report": (),
     "toposcope.schema": ("NAMES", "document"),
     "toposcope.spectra": (),

@@ -17,7 +17,7 @@ from tests.unit.models.making import TEXT, write_bert, write_llama_lm
 from tests.unit.models.planting import write_planted
 from tests.unit.tiny import write_llama
 from toposcope.cli import COMMANDS, main
-from toposcope.errors import BadValue
+from toposcope.core.errors import BadValue
 from toposcope.schema import NAMES, document
 from toposcope.schema.types import described
 
@@ -120,7 +120,7 @@ def test_schemas_of_results_need_no_torch() -> None:
         "            raise ModuleNotFoundError(name, name=name)\n"
         "sys.meta_path.insert(0, Nothing())\n"
         "from toposcope.schema import NAMES, document\n"
-        "from toposcope.errors import MissingExtra\n"
+        "from toposcope.core.errors import MissingExtra\n"
         "for name in NAMES:\n"
         "    try:\n        document(name)\n"
         "    except MissingExtra as error:\n        print(name, error)\n"
@@ -193,7 +193,7 @@ def test_results_of_the_laboratory() -> None:
 def test_results_of_the_papers_claims(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch", reason="training needs torch")
     from tests.unit.cli.test_reproduce import tiny
-    from toposcope.lab.reproduce import coupling
+    from toposcope.studies.reproduce import coupling
 
     assert told("reproduce", "dynamics", "--size", "facts")["claims"]
     for config in tiny(coupling.SIZES["demo"], range(1)):  # trained here, and so no worker has to start for them
@@ -206,8 +206,8 @@ def test_results_of_the_papers_claims(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_results_of_the_byte_models(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="training needs torch")
-    from toposcope.lab.text import groups
-    from toposcope.lab.text.config import ProbeConfig
+    from toposcope.studies.language import groups
+    from toposcope.studies.language.config import ProbeConfig
 
     text = tmp_path / "text.txt"
     text.write_text("the house of the people and the people of the house " * 40)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from toposcope import untrusted
-from toposcope.errors import BadFile, ToposcopeError
+from toposcope.core import untrusted
+from toposcope.core.errors import BadFile, ToposcopeError
 
 
 def read_json(

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.checkpoints.source import Stored, TensorInfo
-from toposcope.errors import BadFile, BadWeights
+from toposcope.core.errors import BadFile, BadWeights
 
 BLOCK = 1 << 18  # numbers at a time: in the processor's cache, large beside Python's overhead
 LARGEST = 1 << 60  # no array may claim more numbers than this; numpy's own limit is near 2^63 bytes

@@ -22,7 +22,7 @@ from toposcope.checkpoints.decode import (
 from toposcope.checkpoints.gguf_header import LongArray, TensorPlace, parse_header
 from toposcope.checkpoints.source import ByName, Rows, Stored, TensorInfo
 from toposcope.checkpoints.stored_file import Bytes, StoredFile
-from toposcope.errors import BadFile
+from toposcope.core.errors import BadFile
 
 DEFAULT_ALIGNMENT = 32
 LARGEST_ALIGNMENT = 1 << 20

@@ -16,8 +16,8 @@ import numpy as np
 
 from toposcope.checkpoints.decode import LONGEST_NAME, sound_name
 from toposcope.checkpoints.stored_file import StoredFile
-from toposcope.errors import BadFile
-from toposcope.memory import foresee
+from toposcope.core.errors import BadFile
+from toposcope.core.memory import foresee
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)

@@ -17,8 +17,8 @@ import numpy as np
 from toposcope.checkpoints.decode import ROWS
 from toposcope.checkpoints.source import TensorSource
 from toposcope.checkpoints.view import Model
+from toposcope.core.errors import BadFile
 from toposcope.encodings.record import Encoding
-from toposcope.errors import BadFile
 
 _SAMPLED = 48  # positions at which the tables of an encoding are looked at
 

@@ -14,10 +14,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from toposcope.errors import NotFound, did_you_mean
-from toposcope.memory import foresee
-from toposcope.printable import printable
-from toposcope.untrusted import TEXT, open_file
+from toposcope.core.errors import NotFound, did_you_mean
+from toposcope.core.memory import foresee
+from toposcope.core.printable import printable
+from toposcope.core.untrusted import TEXT, open_file
 
 TEXT_PREFIX = "text:"
 

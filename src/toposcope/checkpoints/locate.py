@@ -17,8 +17,8 @@ from toposcope.checkpoints.shards import FileSource, open_index, open_parts
 from toposcope.checkpoints.sniff import SUFFIXES, checkpoint_format
 from toposcope.checkpoints.source import TensorSource
 from toposcope.checkpoints.torch_file import TorchFile
-from toposcope.errors import BadConfig, NotFound, did_you_mean
-from toposcope.untrusted import MEGABYTE, open_file, readable, require_inside
+from toposcope.core.errors import BadConfig, NotFound, did_you_mean
+from toposcope.core.untrusted import MEGABYTE, open_file, readable, require_inside
 
 CONFIG = "config.json"
 INDEX = ".index.json"

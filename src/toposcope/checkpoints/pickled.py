@@ -11,8 +11,8 @@ import zipfile
 from pathlib import Path
 from typing import IO, Any
 
-from toposcope.errors import BadFile
-from toposcope.untrusted import open_file
+from toposcope.core.errors import BadFile
+from toposcope.core.untrusted import open_file
 
 OLD_PICKLES = 5  # at the start of torch's files of before 2020: magic, version, system, the object, its storages
 LARGEST_TUPLE = 100_000  # values, one in another; a shape has some, the state of a generator a few hundred

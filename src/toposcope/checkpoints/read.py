@@ -7,7 +7,7 @@ import numpy as np
 from toposcope.checkpoints.source import Stored, TensorSource, usable
 from toposcope.checkpoints.spec import LatentSpec, LayerSpec, Linear, NormSpec
 from toposcope.checkpoints.view import Array, Latent, LayerWeights, Norm
-from toposcope.errors import MissingTensor
+from toposcope.core.errors import MissingTensor
 
 _Pair = tuple[Stored, Stored | None]  # a weight (out, in) and its bias (out)
 

@@ -19,7 +19,7 @@ import numpy as np
 from toposcope.checkpoints.decode import BLOCK, SMALL_FLOATS, Ledger, decode, element_count, sound_name
 from toposcope.checkpoints.source import ByName, Rows, Stored, TensorInfo
 from toposcope.checkpoints.stored_file import StoredFile
-from toposcope.errors import BadFile
+from toposcope.core.errors import BadFile
 
 HEADER_LIMIT = 100_000_000  # bytes; the limit of the reference implementation
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from toposcope.checkpoints.decode import Ledger
 from toposcope.checkpoints.source import Rows, Stored, TensorInfo, TensorSource
-from toposcope.errors import BadFile
+from toposcope.core.errors import BadFile
 
 USUAL_BLOCK = (128, 128)
 _EIGHT_BITS = ("F8_", "I8", "float8_", "int8")

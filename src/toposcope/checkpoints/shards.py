@@ -9,8 +9,8 @@ from typing import Any, Protocol
 from toposcope.checkpoints.config import read_json
 from toposcope.checkpoints.decode import Ledger
 from toposcope.checkpoints.source import ByName, Rows, Stored, TensorInfo, TensorSource
-from toposcope.errors import BadFile, NotFound
-from toposcope.untrusted import INDEX, readable, require_inside
+from toposcope.core.errors import BadFile, NotFound
+from toposcope.core.untrusted import INDEX, readable, require_inside
 
 
 class FileSource(TensorSource, Protocol):

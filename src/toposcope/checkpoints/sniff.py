@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from toposcope.errors import BadFile
-from toposcope.untrusted import open_file, readable
+from toposcope.core.errors import BadFile
+from toposcope.core.untrusted import open_file, readable
 
 HEAD = 512  # bytes looked at
 

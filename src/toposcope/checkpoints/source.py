@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.errors import BadWeights, MissingTensor
-from toposcope.printable import printable
+from toposcope.core.errors import BadWeights, MissingTensor
+from toposcope.core.printable import printable
 
 if TYPE_CHECKING:
     from toposcope.checkpoints.decode import Ledger

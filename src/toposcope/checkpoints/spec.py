@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from toposcope.core.errors import BadConfig
+from toposcope.core.ranges import LARGEST, SMALLEST, computable
 from toposcope.encodings.record import NONE, Encoding
-from toposcope.errors import BadConfig
-from toposcope.ranges import LARGEST, SMALLEST, computable
 
 Layout = Literal["stacked", "per_head", "grouped"]
 

@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.errors import BadFile
-from toposcope.untrusted import open_file, readable
+from toposcope.core.errors import BadFile
+from toposcope.core.untrusted import open_file, readable
 
 Bytes = NDArray[np.uint8]
 

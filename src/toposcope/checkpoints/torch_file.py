@@ -24,9 +24,9 @@ from toposcope.checkpoints.pickled import require_small_keys
 from toposcope.checkpoints.source import ByName, Rows, Stored, TensorInfo
 from toposcope.checkpoints.stored_file import StoredFile
 from toposcope.checkpoints.torch_storage import Places, load_places
-from toposcope.errors import BadFile, MissingExtra, RefusedPickle
-from toposcope.memory import foresee
-from toposcope.untrusted import readable
+from toposcope.core.errors import BadFile, MissingExtra, RefusedPickle
+from toposcope.core.memory import foresee
+from toposcope.core.untrusted import readable
 
 # Where training scripts put the state dict, in the order in which they are looked for.
 CONTAINERS = ("state_dict", "model_state_dict", "model", "module")

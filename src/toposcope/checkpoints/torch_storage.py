@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from toposcope.checkpoints.decode import BLOCK, SMALL_FLOATS, parts_of
 from toposcope.checkpoints.source import Rows
 from toposcope.checkpoints.stored_file import StoredFile
-from toposcope.errors import BadFile
+from toposcope.core.errors import BadFile
 
 _DATA = re.compile(r"(.*/)?data/[^/]+")
 _LOCAL = 30  # bytes of the head before each entry; the lengths of name and extra field are the last two numbers

@@ -43,8 +43,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     3: a bug of ours. 130 and 143: interrupted by SIGINT or SIGTERM.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
-    from toposcope.errors import ToposcopeError
-    from toposcope.printable import sentences
+    from toposcope.core.errors import ToposcopeError
+    from toposcope.core.printable import sentences
 
     with _mouths():
         try:
@@ -73,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 @contextmanager
 def _mouths() -> Iterator[None]:
     """Whoever prints, ourselves, typer, warnings, loggers: what reaches the terminal is text."""
-    from toposcope.printable import Mouth, sentences
+    from toposcope.core.printable import Mouth, sentences
 
     before = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = Mouth(sys.stdout), Mouth(sys.stderr, sentences)
@@ -88,7 +88,7 @@ def _last_resort(error: Exception) -> tuple[int, str]:
     import traceback
     from pathlib import Path
 
-    from toposcope.plugins import at_fault
+    from toposcope.core.plugins import at_fault
 
     ours = [each for each in traceback.extract_tb(error.__traceback__) if "toposcope" in each.filename]
     where = f" ({Path(ours[-1].filename).name}, line {ours[-1].lineno})" if ours else ""

@@ -87,14 +87,14 @@ def run(
     from toposcope.checkpoints.families.lab import model_directory
     from toposcope.cli.ablate_words import print_ablation, print_proof
     from toposcope.cli.pictures import checked_figure, title_of, write_pictures
-    from toposcope.errors import BadValue
-    from toposcope.journal import Journal, key_of
+    from toposcope.core.errors import BadValue
+    from toposcope.core.journal import Journal, key_of
+    from toposcope.core.ranges import parse_heads
+    from toposcope.core.results import emit_csv, emit_json, envelope
     from toposcope.models.ablation import summarise
     from toposcope.models.corpus import cut
     from toposcope.models.load import load_reference, read_text
     from toposcope.models.meter import metering, texts_of
-    from toposcope.ranges import parse_heads
-    from toposcope.results import emit_csv, emit_json, envelope
 
     started = time.perf_counter()
     small = model_directory(model)
@@ -173,7 +173,7 @@ def run(
 
 
 def _texts(only: str) -> list[str]:
-    from toposcope.errors import BadValue, did_you_mean
+    from toposcope.core.errors import BadValue, did_you_mean
     from toposcope.models.meter import TEXTS
 
     names = [part.strip() for part in only.split(",") if part.strip()]
@@ -204,7 +204,7 @@ def _determines(reference: Reference, corpus: Corpus, method: str, seed: int) ->
 
 
 def _wanted(meter: Meter, layers: str | None, asked: list[Heads] | None) -> list[Heads]:
-    from toposcope.ranges import parse_range
+    from toposcope.core.ranges import parse_range
 
     chosen = parse_range(layers, len(meter.sizes))
     if asked is None:

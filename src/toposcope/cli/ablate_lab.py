@@ -21,11 +21,11 @@ def run_lab(
     """Measure, print and write the map of a trained small model."""
     from toposcope.checkpoints import load
     from toposcope.cli.pictures import write_pictures
-    from toposcope.errors import BadValue
+    from toposcope.core.errors import BadValue
+    from toposcope.core.results import emit_csv, emit_json, envelope, subject
     from toposcope.lab.ablation import ablation_map
     from toposcope.lab.running import load_running, own_task, sentences
     from toposcope.models.about import weights_digest
-    from toposcope.results import emit_csv, emit_json, envelope, subject
 
     if figure:
         raise BadValue("there is no figure for a model of the laboratory; --html draws its map.")

@@ -20,7 +20,7 @@ def run(
     from pathlib import Path
 
     import toposcope
-    from toposcope.errors import NotFound
+    from toposcope.core.errors import NotFound
 
     for root in (Path.cwd(), Path(toposcope.__file__).parents[2]):
         if (root / "bench" / "__main__.py").is_file() and (root / "src" / "toposcope").is_dir():

@@ -38,12 +38,12 @@ def run(
     from toposcope.checkpoints import load
     from toposcope.cli.beside_words import print_beside, print_verification
     from toposcope.cli.pictures import title_of, write_pictures
+    from toposcope.core.ranges import parse_range
+    from toposcope.core.results import emit_json, envelope, subject
     from toposcope.models.beside import Beside, beside_states
     from toposcope.models.hidden import hidden_states
     from toposcope.models.load import load_reference, read_text
     from toposcope.models.verify import verify
-    from toposcope.ranges import parse_range
-    from toposcope.results import emit_json, envelope, subject
 
     started = time.perf_counter()
     names = text or ["wiki", "c4"]

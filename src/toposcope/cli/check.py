@@ -17,7 +17,7 @@ from toposcope.cli.common import (
     progress,
     safe,
 )
-from toposcope.printable import LONGEST_PATH, sentences
+from toposcope.core.printable import LONGEST_PATH, sentences
 
 MARKS = {"ok": "[green]ok     [/green]", "warning": "[yellow]warning[/yellow]", "fault": "[red]fault  [/red]"}
 
@@ -32,9 +32,9 @@ def run(
     html: HtmlOption = None,
 ) -> None:
     """Test a checkpoint's positional encoding; exit code 1 when a fault is found (with --strict, a warning)."""
-    from toposcope.check import check_model
     from toposcope.checkpoints import load
-    from toposcope.results import emit_json, envelope, subject
+    from toposcope.checks import check_model
+    from toposcope.core.results import emit_json, envelope, subject
 
     started = time.perf_counter()
     with load(model, family=family, heads=heads) as opened:

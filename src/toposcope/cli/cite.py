@@ -14,10 +14,10 @@ def run(
     json: JsonOption = None,
 ) -> None:
     """Print what to cite. The papers behind an encoding are in 'toposcope.encodings.PAPERS'."""
-    from toposcope.citation import WORKS
+    from toposcope.core.citation import WORKS
 
     if json:
-        from toposcope.results import emit_json, envelope
+        from toposcope.core.results import emit_json, envelope
 
         emit_json(envelope("cite", {"works": WORKS}, about=None, options={}, seconds=0.0), json)
     if json != "-":

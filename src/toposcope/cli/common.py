@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from toposcope.printable import LONGEST, printable
+from toposcope.core.printable import LONGEST, printable
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -48,8 +48,8 @@ def run(
     if "numpy" not in sys.modules:  # matrices are small: threads inside BLAS would only get in the way
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from toposcope.cli.pictures import checked_figure
-    from toposcope.errors import BadValue
-    from toposcope.results import envelope
+    from toposcope.core.errors import BadValue
+    from toposcope.core.results import envelope
 
     started = time.perf_counter()
     checked_figure(figure)
@@ -58,8 +58,8 @@ def run(
         raise BadValue(f"'{a}' and '{b}' are a stored result and a model; give two models, or two .json files.")
     body: dict[str, Any]
     if stored[0]:
-        from toposcope.compare import compare_results
         from toposcope.report import read_results
+        from toposcope.scanning.compare import compare_results
 
         if layers:
             raise BadValue("--layers chooses layers of models; stored results are compared as they are.")
@@ -85,7 +85,7 @@ def _show(
 ) -> None:
     from toposcope.cli.compare_words import print_comparison
     from toposcope.cli.pictures import write_pictures
-    from toposcope.results import emit_csv, emit_json
+    from toposcope.core.results import emit_csv, emit_json
 
     if json:
         emit_json(result, json)
@@ -103,9 +103,9 @@ def _models(
     a: str, b: str, layers: str | None, family: str | None, heads: int | None
 ) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
     from toposcope.checkpoints import load
-    from toposcope.compare import compare_models
-    from toposcope.ranges import parse_range
-    from toposcope.results import subject
+    from toposcope.core.ranges import parse_range
+    from toposcope.core.results import subject
+    from toposcope.scanning.compare import compare_models
 
     with load(a, family=family, heads=heads) as first, load(b, family=family, heads=heads) as second:
         chosen = parse_range(layers, len(first.layers))

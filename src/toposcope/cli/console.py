@@ -10,7 +10,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
-from toposcope.printable import LONGEST_PATH, shortened, visible
+from toposcope.core.printable import LONGEST_PATH, shortened, visible
 
 # All the markup there is. Everything else in brackets is text, so no name can be wrong markup.
 _TAG = re.compile(r"\[(/?)(bold|dim|green|red|yellow)\]")

@@ -14,7 +14,7 @@ import typer
 
 from toposcope.cli.common import FamilyOption, FigureOption, HeadsOption, HtmlOption, JsonOption, console, safe
 from toposcope.cli.flow_words import print_one, print_side_by_side
-from toposcope.printable import LONGEST_TEXT, printable
+from toposcope.core.printable import LONGEST_TEXT, printable
 
 if TYPE_CHECKING:
     from toposcope.checkpoints.view import Model
@@ -101,11 +101,11 @@ def run(
     Give a MODEL with --head, --layer or --stack; or --W and --V; or --preset.
     """
     from toposcope.cli.pictures import checked_figure, write_pictures
+    from toposcope.core.errors import BadValue
+    from toposcope.core.results import emit_json, envelope, subject
     from toposcope.dynamics import agreement
     from toposcope.dynamics.plots import trajectory
     from toposcope.dynamics.run import run as integrate
-    from toposcope.errors import BadValue
-    from toposcope.results import emit_json, envelope, subject
 
     started = time.perf_counter()
     _one_source(model, w, v, preset)
@@ -213,7 +213,7 @@ def _later(tick: Callable[[float], None], done: int) -> Callable[[float], None]:
 
 # ------------------------------------------------------------------ what was asked for
 def _one_source(model: str | None, w: str | None, v: str | None, preset: str | None) -> None:
-    from toposcope.errors import BadValue
+    from toposcope.core.errors import BadValue
 
     if (w is None) != (v is None):
         raise BadValue("--W and --V belong together; one of them is missing.")
@@ -228,7 +228,7 @@ def _one_source(model: str | None, w: str | None, v: str | None, preset: str | N
 
 def _checked_names(plot: str | None, movie: str | None, out: str | None, compare: str | None) -> None:
     """Complain about file names before the work, not after it."""
-    from toposcope.errors import BadValue
+    from toposcope.core.errors import BadValue
 
     if plot and not plot.lower().endswith((".png", ".svg", ".pdf")):
         raise BadValue(f"cannot draw to '{plot}': its name must end in .png, .svg or .pdf.")
@@ -243,8 +243,8 @@ def _checked_names(plot: str | None, movie: str | None, out: str | None, compare
 
 
 def _tau(text: str | None) -> float | str:
-    from toposcope.errors import BadValue
-    from toposcope.ranges import computable
+    from toposcope.core.errors import BadValue
+    from toposcope.core.ranges import computable
 
     if text is None:
         return 0.0
@@ -269,8 +269,8 @@ def _model_tokens(
     seed: int,
 ) -> tuple[Any, str]:
     """The tokens a model's flow starts from, and words for them."""
+    from toposcope.core.errors import BadValue, did_you_mean
     from toposcope.dynamics import tokens as source
-    from toposcope.errors import BadValue, did_you_mean
 
     chosen = [name for name, value in (("--text", text), ("--token-ids", token_ids), ("--start", start)) if value]
     if len(chosen) > 1:
@@ -310,8 +310,8 @@ def _from_model(
     positioned: bool,
 ) -> Callable[[str | None], Problem]:
     """The problem for an encoding; tokens that are `positioned` already are not given the model's vectors again."""
+    from toposcope.core.errors import BadValue
     from toposcope.dynamics import sources
-    from toposcope.errors import BadValue
 
     def own(number: int, encoding: str | None) -> Encoding | str | None:
         if encoding is not None or not positioned or not 0 <= number < len(model.layers):

@@ -19,7 +19,7 @@ from toposcope.cli.common import (
     progress,
     safe,
 )
-from toposcope.printable import LONGEST_PATH, LONGEST_TEXT
+from toposcope.core.printable import LONGEST_PATH, LONGEST_TEXT
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -46,8 +46,8 @@ def run(
 
     from toposcope.checkpoints import load
     from toposcope.checkpoints.summary import summarise
-    from toposcope.ranges import parse_range
-    from toposcope.results import emit_csv, emit_json, envelope, subject
+    from toposcope.core.ranges import parse_range
+    from toposcope.core.results import emit_csv, emit_json, envelope, subject
 
     started = time.perf_counter()
     with load(model, family=family, heads=heads) as opened:
@@ -55,7 +55,7 @@ def run(
         with progress("reading layers", len(chosen)) as tick:
             found = summarise(opened, chosen, tick=tick)
         if html:
-            from toposcope.check import check_model
+            from toposcope.checks import check_model
 
             checked = time.perf_counter()
             findings = check_model(opened).as_dict()
@@ -120,7 +120,7 @@ def _print_summary(out: Console, found: Inspection, path: str) -> None:
 
 def _print_encodings(out: Console, found: Inspection) -> None:
     from toposcope.checkpoints.summary import same_encoding
-    from toposcope.ranges import show_range
+    from toposcope.core.ranges import show_range
 
     out.print("\n[bold]Position[/bold]")
     for row, numbers in same_encoding(found.layers):

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from toposcope.ranges import computable
+from toposcope.core.ranges import computable
 
 REMOVE_RESULT = "Remove the run it is about ('toposcope runs rm KEY', or its result.json), and give this again."
 StoreOption = Annotated[str, typer.Option("--store", metavar="DIR", help="Directory that keeps the runs.")]

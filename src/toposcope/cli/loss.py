@@ -50,15 +50,15 @@ def run(
     """
     from toposcope.cli.loss_words import print_loss
     from toposcope.cli.pictures import checked_figure, title_of, write_pictures
+    from toposcope.core.errors import BadValue
+    from toposcope.core.ranges import parse_heads, parse_range
+    from toposcope.core.results import emit_csv, emit_json, envelope, plain
     from toposcope.encodings import parse
-    from toposcope.errors import BadValue
     from toposcope.models.about import about_running
     from toposcope.models.corpus import cut
     from toposcope.models.instrument import attached
     from toposcope.models.load import load_reference, read_text
     from toposcope.models.loss import Wanted, measure_loss
-    from toposcope.ranges import parse_heads, parse_range
-    from toposcope.results import emit_csv, emit_json, envelope, plain
 
     started = time.perf_counter()
     checked_figure(figure)

@@ -37,7 +37,7 @@ def run(
     }
     rows, columns, note = listing[what]()
     if json:
-        from toposcope.results import emit_json, envelope
+        from toposcope.core.results import emit_json, envelope
 
         emit_json(envelope("ls", {what.value: rows}, about=None, options={"what": what.value}, seconds=0.0), json)
         return

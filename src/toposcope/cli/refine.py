@@ -42,18 +42,18 @@ def run(
 
     Beside it a control tunes as many other parameters on the same data. Interrupt it, and the same command goes on.
     """
-    from toposcope.errors import BadValue
+    from toposcope.core.errors import BadValue
+    from toposcope.core.results import envelope, plain
+    from toposcope.core.sealed import write_sealed
     from toposcope.models.about import about_running
     from toposcope.models.corpus import cut
     from toposcope.models.load import load_reference, read_text, require
-    from toposcope.results import envelope, plain
-    from toposcope.sealed import write_sealed
 
     started = time.perf_counter()
     require("torch", "transformers")
-    from toposcope.refine.diagonal import save
-    from toposcope.refine.saved import forget
-    from toposcope.refine.tune import Settings, key_of, ticks, tune
+    from toposcope.refinements.diagonal import save
+    from toposcope.refinements.saved import forget
+    from toposcope.studies.refine import Settings, key_of, ticks, tune
 
     settings = Settings(diagonal, form, steps, lr, control_lr, norms=norms, seed=seed)  # type: ignore[arg-type]
     options = {"model": model, "text": text, "tokens": tokens, "held_out": held_out, **plain(settings)}
@@ -84,7 +84,7 @@ def _deliver(
     """Print and write what was found, now or by an earlier call (`kept`)."""
     from toposcope.cli.pictures import title_of, write_pictures
     from toposcope.cli.refine_words import print_refine
-    from toposcope.results import emit_json, plain
+    from toposcope.core.results import emit_json, plain
 
     sound = from_disk(place / "result.json", "Remove it to tune again, or give another --out.")
     with sound if kept else nullcontext():
@@ -99,8 +99,8 @@ def _deliver(
 
 def _finished(place: Any, key: str) -> dict[str, Any] | None:
     """The result that is there already, if it is of the same model, texts and options."""
-    from toposcope.errors import BadFile, BadValue, NotFound
-    from toposcope.sealed import SUM, read_sealed
+    from toposcope.core.errors import BadFile, BadValue, NotFound
+    from toposcope.core.sealed import SUM, read_sealed
 
     path = place / "result.json"
     try:

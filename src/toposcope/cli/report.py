@@ -31,9 +31,9 @@ def run(
     from jinja2 import TemplateError
 
     from toposcope.cli.pictures import checked_figure, write_pictures
-    from toposcope.errors import BadFile
+    from toposcope.core.errors import BadFile
+    from toposcope.core.results import emit_json, plain
     from toposcope.report import read_results
-    from toposcope.results import emit_json, plain
 
     checked_figure(figure)
     found = read_results(results)

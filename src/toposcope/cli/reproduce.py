@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from toposcope.lab.config import RunConfig
-    from toposcope.lab.reproduce.coupling import Size
     from toposcope.runs.store import Store
+    from toposcope.studies.reproduce.coupling import Size
 
 
 class What(StrEnum):
@@ -49,9 +49,9 @@ def run(
     json: JsonOption = None,
 ) -> None:
     """Put a paper's claims to the test. Many small models are trained; stop it at any time and go on later."""
-    from toposcope.files import write_text
-    from toposcope.lab.reproduce.page import page
-    from toposcope.results import emit_json
+    from toposcope.core.files import write_text
+    from toposcope.core.results import emit_json
+    from toposcope.studies.reproduce.page import page
 
     if what is What.dynamics:
         result = dynamics(size, seeds, workers, store)
@@ -81,14 +81,14 @@ def run(
 
 
 def _coupling(name: str, seeds: str | None, workers: int | None, where: str) -> dict[str, Any]:
-    from toposcope.lab.reproduce.coupling import CLAIMS, find_size, grid
-    from toposcope.lab.reproduce.evidence import Evidence
-    from toposcope.lab.reproduce.outcome import judged_claims, numbers, table
-    from toposcope.results import envelope
+    from toposcope.core.results import envelope
     from toposcope.runs import local
     from toposcope.runs.grid import jobs, read_seeds
     from toposcope.runs.queue import Queue
     from toposcope.runs.store import Store
+    from toposcope.studies.reproduce.coupling import CLAIMS, find_size, grid
+    from toposcope.studies.reproduce.evidence import Evidence
+    from toposcope.studies.reproduce.outcome import judged_claims, numbers, table
 
     started = time.perf_counter()
     size = find_size(name)

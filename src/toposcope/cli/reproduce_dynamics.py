@@ -13,16 +13,16 @@ from toposcope.cli.sweep_watch import Watcher
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from toposcope.lab.text.config import ProbeConfig
     from toposcope.runs.store import Store
+    from toposcope.studies.language.config import ProbeConfig
 
 FACTS = "facts"  # the size that trains nothing
 
 
 def dynamics(name: str, seeds: str | None, workers: int | None, where: str) -> dict[str, Any]:
     """The facts about the released code; and, unless only these are asked for, the trained models beside them."""
-    from toposcope.lab.reproduce.dynamics import TRAINED, checked
-    from toposcope.results import envelope
+    from toposcope.core.results import envelope
+    from toposcope.studies.reproduce.dynamics import TRAINED, checked
 
     started = time.perf_counter()
     claims = checked()
@@ -31,10 +31,10 @@ def dynamics(name: str, seeds: str | None, workers: int | None, where: str) -> d
         facts = {"what": "dynamics", "claims": claims}
         return envelope("reproduce", facts, about=None, options={"size": name}, seconds=took)
 
-    from toposcope.lab.text import groups
-    from toposcope.lab.text.outcome import Found, numbers, rows
-    from toposcope.lab.text.outcome import claims as trained_claims
     from toposcope.runs.grid import read_seeds
+    from toposcope.studies.language import groups
+    from toposcope.studies.language.outcome import Found, numbers, rows
+    from toposcope.studies.language.outcome import claims as trained_claims
 
     size = groups.find_size(name, FACTS)
     chosen = read_seeds(str(size.seeds) if seeds is None else seeds)
@@ -62,11 +62,11 @@ def _trained(
     configs: Sequence[ProbeConfig], guess: float, workers: int | None, where: str
 ) -> tuple[dict[str, dict[str, Any]], dict[str, str | None]]:
     """Results by key, and the last words of runs that failed."""
-    from toposcope.lab.text.expected import KIND
     from toposcope.runs import local
     from toposcope.runs.directory import Job
     from toposcope.runs.queue import Queue
     from toposcope.runs.store import Store
+    from toposcope.studies.language.expected import KIND
 
     log, at_once = console(to_stderr=True), workers or local.cores()
     jobs = [Job(config.key(), KIND, config.as_dict()) for config in configs]
@@ -84,7 +84,7 @@ def _trained(
 
 def _announcement(store: Store, configs: Sequence[ProbeConfig], guess: float, workers: int) -> str:
     """How many models, how many are left, and how long they take: from finished ones of as many steps, if any."""
-    from toposcope.lab.text.expected import KIND
+    from toposcope.studies.language.expected import KIND
 
     done, spent = set(), []
     for row in store.rows():

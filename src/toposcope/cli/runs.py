@@ -12,7 +12,7 @@ import typer
 from toposcope.cli.common import JsonOption, console, safe
 from toposcope.cli.lab_words import REMOVE_RESULT, StoreOption, cut, duration, percent, title
 from toposcope.cli.stored import from_disk
-from toposcope.printable import LONGEST_PATH, LONGEST_TEXT, sentences
+from toposcope.core.printable import LONGEST_PATH, LONGEST_TEXT, sentences
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -66,14 +66,14 @@ def run(
 
 
 def _need(fine: bool, sentence: str) -> None:
-    from toposcope.errors import BadValue
+    from toposcope.core.errors import BadValue
 
     if not fine:
         raise BadValue(f"{sentence}.")
 
 
 def _of_status(rows: list[Row], status: str | None) -> list[Row]:
-    from toposcope.errors import BadValue, did_you_mean
+    from toposcope.core.errors import BadValue, did_you_mean
 
     known = ("queued", "running", "done", "failed")
     if status is not None and status not in known:
@@ -83,7 +83,7 @@ def _of_status(rows: list[Row], status: str | None) -> list[Row]:
 
 def _list(rows: Sequence[Row], store: str, json: str | None) -> None:
     if json:
-        from toposcope.results import emit_json, envelope
+        from toposcope.core.results import emit_json, envelope
 
         emit_json(envelope("runs", {"runs": rows}, about=None, options={"store": store}, seconds=0.0), json)
     if json == "-":
@@ -118,7 +118,7 @@ def _accuracy(row: Row) -> float | None:
 
 
 def _show(store: Path, row: Row, json: str | None) -> None:
-    from toposcope.results import emit_json, envelope
+    from toposcope.core.results import emit_json, envelope
     from toposcope.runs.directory import read_result
 
     directory = store / row.key
@@ -169,7 +169,7 @@ def _remove(store: Path, names: Sequence[str], yes: bool) -> None:
 
 
 def _remove_rows(store: Store, unique: Sequence[Row], yes: bool) -> None:
-    from toposcope.errors import BadValue
+    from toposcope.core.errors import BadValue
 
     out = console()
     if not yes:
@@ -185,8 +185,8 @@ def _remove_rows(store: Store, unique: Sequence[Row], yes: bool) -> None:
 
 
 def _export(rows: Sequence[Row], where: str, store: str) -> None:
-    from toposcope.errors import BadValue
-    from toposcope.results import emit_csv, emit_json, envelope
+    from toposcope.core.errors import BadValue
+    from toposcope.core.results import emit_csv, emit_json, envelope
 
     started = time.perf_counter()
     if where.endswith(".csv"):

@@ -32,7 +32,7 @@ from toposcope.cli.scan_words import (
     print_map,
     print_meaning,
 )
-from toposcope.printable import LONGEST_PATH
+from toposcope.core.printable import LONGEST_PATH
 
 if TYPE_CHECKING:
     from toposcope.checkpoints.view import Model
@@ -85,9 +85,9 @@ def run(
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from toposcope.checkpoints import load
     from toposcope.cli.pictures import checked_figure, title_of, write_pictures
-    from toposcope.errors import BadValue
-    from toposcope.journal import Journal
-    from toposcope.results import emit_csv, emit_json, envelope, subject
+    from toposcope.core.errors import BadValue
+    from toposcope.core.journal import Journal
+    from toposcope.core.results import emit_csv, emit_json, envelope, subject
     from toposcope.runs.local import cores
     from toposcope.scanning import local
     from toposcope.scanning.asked import DEFAULT_CONTEXT, Asked, determines
@@ -178,7 +178,7 @@ def run(
 
 def _chosen(opened: Model, layers: str | None, seed: int) -> tuple[list[int], Sample | None]:
     """The layers to scan, and how they were drawn if they were."""
-    from toposcope.ranges import parse_range
+    from toposcope.core.ranges import parse_range
     from toposcope.scanning.sample import asked_for, draw
 
     count = asked_for(layers)
@@ -199,8 +199,8 @@ def _estimate(opened: Model, sample: Sample, rows: list[dict[str, Any]]) -> dict
 
 def _checked(opened: Model) -> list[dict[str, Any]]:
     """The findings of `check`, which stand on top of a report."""
-    from toposcope.check import check_model
-    from toposcope.results import envelope, subject
+    from toposcope.checks import check_model
+    from toposcope.core.results import envelope, subject
 
     started = time.perf_counter()
     body = check_model(opened).as_dict()

@@ -16,7 +16,7 @@ def run(
     ] = None,
 ) -> None:
     """Print the JSON Schema (draft 2020-12) of a kind of result; without a name, list the kinds."""
-    from toposcope.results import emit_json
+    from toposcope.core.results import emit_json
     from toposcope.schema import NAMES, WRITTEN_BY, document
 
     if name is not None:

@@ -43,8 +43,8 @@ def run(
     No model is needed. 'toposcope ls encodings' lists the encodings and their parameters.
     """
     from toposcope.cli.pictures import checked_figure, write_pictures
+    from toposcope.core.results import emit_json, envelope
     from toposcope.encodings import Sizes, parse
-    from toposcope.results import emit_json, envelope
     from toposcope.spectra.encoding_spectrum import contexts_up_to, spectrum
     from toposcope.spectra.offsets import OFFSETS, kernel_at, symbol_range
 
@@ -232,8 +232,8 @@ def _number(value: float | None) -> str:
 
 # ------------------------------------------------------------------ picture
 def _checked_name(plot: str) -> None:
+    from toposcope.core.errors import BadValue
     from toposcope.dynamics.plots import require_matplotlib
-    from toposcope.errors import BadValue
 
     if not plot.lower().endswith((".png", ".svg", ".pdf")):
         raise BadValue(f"cannot draw to '{plot}': its name must end in .png, .svg or .pdf.")
@@ -245,8 +245,8 @@ def draw(found: Sequence[EncodingSpectrum], names: Sequence[str], path: str) -> 
     import io
     from pathlib import Path
 
+    from toposcope.core.files import write_bytes
     from toposcope.dynamics.plots import drawn, require_matplotlib
-    from toposcope.files import write_bytes
 
     require_matplotlib().use("Agg")
     import matplotlib.pyplot as plt

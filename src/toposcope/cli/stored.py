@@ -9,7 +9,7 @@ from contextlib import contextmanager
 @contextmanager
 def from_disk(where: object, advice: str) -> Iterator[None]:
     """Only around work on stored values: an error there says that they are not what was once written."""
-    from toposcope.errors import BadFile, ToposcopeError
+    from toposcope.core.errors import BadFile, ToposcopeError
 
     try:
         yield

@@ -72,8 +72,8 @@ def run(
     html: HtmlOption = None,
 ) -> None:
     """Train every task with every encoding and seed. Stop it at any time; the same command does what is left."""
-    from toposcope.errors import BadValue
-    from toposcope.results import emit_csv, emit_json, envelope
+    from toposcope.core.errors import BadValue
+    from toposcope.core.results import emit_csv, emit_json, envelope
     from toposcope.runs import local, on_ray
     from toposcope.runs.grid import grid, jobs, read_seeds, split_encodings, split_names
     from toposcope.runs.queue import Queue

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from toposcope.lab.config import RunConfig
-    from toposcope.lab.text.config import ProbeConfig
     from toposcope.runs.queue import Event
+    from toposcope.studies.language.config import ProbeConfig
 
 
 class Watcher:

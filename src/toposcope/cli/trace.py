@@ -80,15 +80,15 @@ def run(
     from toposcope.checkpoints.families.lab import model_directory
     from toposcope.cli.pictures import checked_figure, title_of, write_pictures
     from toposcope.cli.trace_words import print_heads, print_trace
+    from toposcope.core.errors import BadValue
+    from toposcope.core.ranges import parse_heads as parse_pairs
+    from toposcope.core.ranges import parse_range
+    from toposcope.core.results import emit_csv, emit_json, envelope
     from toposcope.encodings import parse
-    from toposcope.errors import BadValue
     from toposcope.models.corpus import RANDOM, cut, drawn
     from toposcope.models.instrument import attached
     from toposcope.models.load import load_reference, read_text
     from toposcope.models.trace import trace
-    from toposcope.ranges import parse_heads as parse_pairs
-    from toposcope.ranges import parse_range
-    from toposcope.results import emit_csv, emit_json, envelope
 
     started = time.perf_counter()
     checked_figure(figure)
@@ -169,9 +169,9 @@ def run(
 
 def parse_heads(text: str | None, sites: Sequence[Site], layers: Sequence[int]) -> dict[int, tuple[int, ...]] | None:
     """Heads by layer: '3.2,5.0-3' is head 2 of layer 3 and 0 to 3 of layer 5, '0-3' those of every given layer."""
-    from toposcope.errors import BadValue
+    from toposcope.core.errors import BadValue
+    from toposcope.core.ranges import parse_range
     from toposcope.models.sites import checked_heads, checked_site
-    from toposcope.ranges import parse_range
 
     if text is None or text.strip().lower() == "all":
         return None

@@ -60,9 +60,9 @@ def run(
     if "numpy" not in sys.modules:
         os.environ.update(dict.fromkeys(THREADS, str(threads)))
     from toposcope.cli.pictures import write_pictures
-    from toposcope.results import emit_json, envelope
+    from toposcope.core.results import emit_json, envelope
+    from toposcope.core.sealed import SUM
     from toposcope.runs.grid import grid, jobs
-    from toposcope.sealed import SUM
 
     started = time.perf_counter()
     configs = grid([task], [encoding], [seed], profile=profile, variant=variant, changes=changes(settings, quirk))
@@ -90,7 +90,7 @@ def run(
 
 
 def _in_store(store: str, job: Job, watch: Watch) -> tuple[Path, dict[str, Any], bool]:
-    from toposcope.errors import BadValue
+    from toposcope.core.errors import BadValue
     from toposcope.runs.queue import BEAT
     from toposcope.runs.store import Busy, Finished, Store
 
@@ -131,12 +131,12 @@ def _in_store(store: str, job: Job, watch: Watch) -> tuple[Path, dict[str, Any],
 
 
 def _in_directory(directory: Path, job: Job, watch: Watch) -> tuple[Path, dict[str, Any], bool]:
-    from toposcope.errors import BadFile, BadValue
+    from toposcope.core.errors import BadFile, BadValue
+    from toposcope.core.untrusted import require_plain
     from toposcope.lab.saved import WRITTEN
     from toposcope.runs import lock
     from toposcope.runs.directory import read_job, read_result, tidy, write_job
     from toposcope.runs.store import said_plainly
-    from toposcope.untrusted import require_plain
 
     with said_plainly(directory):
         directory.mkdir(parents=True, exist_ok=True)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from toposcope.core.errors import BadValue
 from toposcope.dynamics.factored import sym_eigs
 from toposcope.dynamics.fields import System
 from toposcope.dynamics.rotation import tau_uniform, turned
-from toposcope.errors import BadValue
 
 
 def chosen_diagonal(diagonal: float | str, system: System) -> float:

@@ -16,7 +16,7 @@ import scipy.linalg
 from numpy.typing import NDArray
 from scipy.linalg import lapack
 
-from toposcope.thin import triangle
+from toposcope.core.linalg import triangle
 
 Array = NDArray[np.float64]
 

@@ -23,9 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.checkpoints.view import Norm
+from toposcope.core.errors import BadValue
+from toposcope.core.memory import foresee
 from toposcope.encodings.record import LogitBias, Rotary
-from toposcope.errors import BadValue
-from toposcope.memory import foresee
 
 Array = NDArray[np.float64]
 

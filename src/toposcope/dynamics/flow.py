@@ -19,6 +19,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from toposcope.core.errors import BadEncoding, BadValue
+from toposcope.core.ranges import LARGEST, SMALLEST, computable
 from toposcope.dynamics.diagonal import chosen_diagonal
 from toposcope.dynamics.fields import AttentionField, System
 from toposcope.dynamics.integrate import MAX_EVALUATIONS
@@ -27,8 +29,6 @@ from toposcope.dynamics.regime import Regime, regime
 from toposcope.dynamics.rotation import turned
 from toposcope.dynamics.run import GROWTH_CAP, SAMPLES, Piece, Problem, run
 from toposcope.encodings import NONE, Encoding, EncodingSpec, Rotary, Sizes, parse
-from toposcope.errors import BadEncoding, BadValue
-from toposcope.ranges import LARGEST, SMALLEST, computable
 
 Array = NDArray[np.float64]
 Absolute = Literal["input", "reinject", "logits"]

@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 from toposcope.checkpoints.fold import fold
 from toposcope.checkpoints.view import Head, Layer
+from toposcope.core.linalg import triangle
 from toposcope.dynamics.factored import CONDITION, Factored
 from toposcope.dynamics.reduction import EPS, reduce_head
 from toposcope.dynamics.regime import Regime, Setting, decide, positive_share
 from toposcope.dynamics.rotation import offsets_to_sample, rotary_facts, turned
 from toposcope.encodings import Rotary
-from toposcope.thin import triangle
 
 Array = NDArray[np.float64]
 DISPLAY_CONTEXT = 4096  # offsets are sampled up to the model's context, or this

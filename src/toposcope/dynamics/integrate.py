@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.linalg.blas import dgemv
 
-from toposcope.errors import BadValue
+from toposcope.core.errors import BadValue
 
 Array = NDArray[np.float64]
 Field = Callable[[Array], Array]

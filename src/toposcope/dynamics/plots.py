@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from toposcope.core.errors import BadValue, MissingExtra
+from toposcope.core.files import write_bytes
+from toposcope.core.printable import printable
 from toposcope.dynamics.observables import norms
 from toposcope.dynamics.record import FlowResult
-from toposcope.errors import BadValue, MissingExtra
-from toposcope.files import write_bytes
-from toposcope.printable import printable
 
 Array = NDArray[np.float64]
 FORMATS = ("png", "svg", "pdf")

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from toposcope.core.errors import BadValue, did_you_mean
 from toposcope.dynamics.flow import matrices
 from toposcope.dynamics.run import Problem
 from toposcope.dynamics.tokens import isotropic
 from toposcope.encodings import Encoding, rope
-from toposcope.errors import BadValue, did_you_mean
 
 Array = NDArray[np.float64]
 

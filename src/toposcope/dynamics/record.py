@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.arrays import read_npz
+from toposcope.core.arrays import read_npz
+from toposcope.core.errors import BadFile
+from toposcope.core.files import write_bytes
+from toposcope.core.results import plain
 from toposcope.dynamics.observables import OBSERVABLES
-from toposcope.errors import BadFile
-from toposcope.files import write_bytes
-from toposcope.results import plain
 
 Array = NDArray[np.float64]
 SCHEMA = "toposcope/flow-record/1"

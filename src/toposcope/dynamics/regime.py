@@ -23,10 +23,10 @@ import scipy.linalg
 import scipy.optimize
 from numpy.typing import ArrayLike, NDArray
 
+from toposcope.core.errors import BadValue
+from toposcope.core.ranges import LARGEST
 from toposcope.dynamics.reduction import EPS, Reduced, reduce_system
 from toposcope.dynamics.stability import LineDistance, best_line, distance_to_line
-from toposcope.errors import BadValue
-from toposcope.ranges import LARGEST
 
 Array = NDArray[np.float64]
 BIAS_DRIFT = "bias_drift"

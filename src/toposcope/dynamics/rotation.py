@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.checkpoints.view import Head
+from toposcope.core.linalg import triangle
 from toposcope.dynamics.factored import CONDITION
 from toposcope.dynamics.reduction import one_eigenvalue, spectral_norm
 from toposcope.encodings import Rotary
-from toposcope.thin import triangle
 
 Array = NDArray[np.float64]
 

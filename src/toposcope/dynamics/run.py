@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from toposcope.core.errors import BadValue
 from toposcope.dynamics.fields import AttentionField
 from toposcope.dynamics.integrate import MAX_EVALUATIONS, Ended, Event, Happened, Step, integrate
 from toposcope.dynamics.observables import measure, norms, rms, thinned
 from toposcope.dynamics.record import FlowEvent, FlowResult, Status
 from toposcope.dynamics.regime import Regime
-from toposcope.errors import BadValue
 
 Array = NDArray[np.float64]
 

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from toposcope.checkpoints.fold import fold
 from toposcope.checkpoints.view import Head, Layer, LayerWeights, Model, Norm
+from toposcope.core.errors import BadValue
 from toposcope.dynamics.diagonal import chosen_diagonal
 from toposcope.dynamics.fields import AttentionField, System, TokenFactor
 from toposcope.dynamics.flow import Absolute, built, cloud, fitting, natural_horizon, placed, rotary_excess
@@ -34,7 +35,6 @@ from toposcope.dynamics.regime import Regime, decide
 from toposcope.dynamics.rotation import turned
 from toposcope.dynamics.run import Piece, Problem
 from toposcope.encodings import Encoding, Sizes
-from toposcope.errors import BadValue
 
 Array = NDArray[np.float64]
 Norms = Literal["on", "start", "off"]

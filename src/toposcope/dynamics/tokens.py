@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.arrays import read_npy
 from toposcope.checkpoints.installed import read_text
 from toposcope.checkpoints.locate import require_sound_files
 from toposcope.checkpoints.view import Model
-from toposcope.errors import BadFile, BadValue, MissingExtra
-from toposcope.memory import foresee
-from toposcope.printable import printable
-from toposcope.unknown import unknown
+from toposcope.core.arrays import read_npy
+from toposcope.core.errors import BadFile, BadValue, MissingExtra
+from toposcope.core.memory import foresee
+from toposcope.core.printable import printable
+from toposcope.core.unknown import unknown
 
 Array = NDArray[np.float64]
 

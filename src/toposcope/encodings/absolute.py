@@ -14,11 +14,11 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from toposcope.core.errors import BadEncoding, BadValue
+from toposcope.core.memory import foresee
+from toposcope.core.ranges import computable
 from toposcope.encodings.record import Array, Encoding, InputTable
 from toposcope.encodings.words import short, stated
-from toposcope.errors import BadEncoding, BadValue
-from toposcope.memory import foresee
-from toposcope.ranges import computable
 
 Layout = Literal["interleaved", "half"]
 

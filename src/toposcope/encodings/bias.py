@@ -12,11 +12,11 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from toposcope.core.errors import BadEncoding
+from toposcope.core.memory import foresee
+from toposcope.core.ranges import computable
 from toposcope.encodings.record import Array, Encoding, LogitBias
 from toposcope.encodings.words import short, stated
-from toposcope.errors import BadEncoding
-from toposcope.memory import foresee
-from toposcope.ranges import computable
 
 Precision = Literal["float64", "float32", "bfloat16"]
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from toposcope.core.errors import BadConfig, did_you_mean
 from toposcope.encodings.reading import section
 from toposcope.encodings.scalings import SCALINGS
-from toposcope.errors import BadConfig, did_you_mean
 
 LEGACY_KINDS: Mapping[str, str] = MappingProxyType(
     {"su": "longrope", "mrope": "default", "dynamic_ntk": "dynamic", "ntk_aware": "ntk"}

@@ -10,9 +10,9 @@ import math
 
 import numpy as np
 
+from toposcope.core.errors import BadEncoding
 from toposcope.encodings.record import Array, Encoding
 from toposcope.encodings.words import short, stated
-from toposcope.errors import BadEncoding
 
 
 def cope(head_dim: int, *, positions: int = 64) -> Encoding:

@@ -8,13 +8,13 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any, Literal
 
+from toposcope.core.errors import BadEncoding, BadValue
+from toposcope.core.plugins import Plugin, origins, plugins
+from toposcope.core.printable import printable
 from toposcope.encodings import absolute, bias, content, rotary
 from toposcope.encodings.parameter import Parameter, Value
 from toposcope.encodings.record import NONE, Encoding
 from toposcope.encodings.scalings import READS, STRETCHED_FROM_ORIGINAL
-from toposcope.errors import BadEncoding, BadValue
-from toposcope.plugins import Plugin, origins, plugins
-from toposcope.printable import printable
 
 Mechanism = Literal["none", "input", "rotary", "bias", "content"]
 Given = Mapping[str, Any]

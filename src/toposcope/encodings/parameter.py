@@ -8,10 +8,10 @@ from typing import Any, Literal
 
 import numpy as np
 
+from toposcope.core.errors import BadEncoding, did_you_mean
+from toposcope.core.printable import printable
+from toposcope.core.ranges import computable
 from toposcope.encodings.words import plain
-from toposcope.errors import BadEncoding, did_you_mean
-from toposcope.printable import printable
-from toposcope.ranges import computable
 
 Value = int | float | bool | str | tuple[float, ...]
 

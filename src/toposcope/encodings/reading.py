@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from toposcope.errors import BadConfig
-from toposcope.printable import printable
-from toposcope.ranges import computable
+from toposcope.core.errors import BadConfig
+from toposcope.core.printable import printable
+from toposcope.core.ranges import computable
 
 
 def section(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:

@@ -20,8 +20,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from toposcope.errors import BadEncoding, BadValue
-from toposcope.memory import foresee
+from toposcope.core.errors import BadEncoding, BadValue
+from toposcope.core.memory import foresee
 
 Array = NDArray[np.float64]
 Pairing = Literal["half", "interleaved"]

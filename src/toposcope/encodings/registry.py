@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from toposcope.core.errors import BadEncoding, did_you_mean
 from toposcope.encodings.kinds import BUILT_IN, Kind, Sizes, kinds
 from toposcope.encodings.parameter import Value
 from toposcope.encodings.record import Encoding
-from toposcope.errors import BadEncoding, did_you_mean
 
 
 @dataclass(frozen=True)

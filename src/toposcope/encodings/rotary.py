@@ -16,10 +16,10 @@ from typing import get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from toposcope.core.errors import BadEncoding, did_you_mean
 from toposcope.encodings.record import Array, Encoding, Pairing, Rotary
 from toposcope.encodings.scalings import Scaled, Scaling, scaled
 from toposcope.encodings.words import short, stated
-from toposcope.errors import BadEncoding, did_you_mean
 
 _PAPERS = {
     "linear": "chen2023pi",

@@ -23,9 +23,9 @@ from types import MappingProxyType
 
 import numpy as np
 
+from toposcope.core.errors import BadEncoding, did_you_mean
 from toposcope.encodings.record import Array
 from toposcope.encodings.words import short
-from toposcope.errors import BadEncoding, did_you_mean
 
 # The parameters each scaling reads beside base and width; anything else said about it has no effect.
 READS: Mapping[str, tuple[str, ...]] = MappingProxyType(

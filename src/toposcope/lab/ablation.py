@@ -18,11 +18,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from toposcope.core.results import plain
 from toposcope.lab.model import Transformer
 from toposcope.lab.probes import evaluating
 from toposcope.lab.tasks import NOTHING_ASKED, Batch
 from toposcope.models.deposit import DepositBootstrap, bootstrap
-from toposcope.results import plain
 
 Array = NDArray[np.float64]
 CHUNK_TOKENS = 4096  # sentences are taken together up to so many tokens

@@ -11,14 +11,14 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Self
 
+from toposcope.core.errors import BadValue, MissingExtra, did_you_mean
+from toposcope.core.plugins import BUILT_IN
 from toposcope.encodings.kinds import kind_origins
-from toposcope.errors import BadValue, MissingExtra, did_you_mean
 from toposcope.lab.mix import parse_mix
 from toposcope.lab.profiles import Profile, find_profile
 from toposcope.lab.quirks import Quirks
 from toposcope.lab.settings import from_settings
 from toposcope.lab.tasks import Task, find, task_origins
-from toposcope.plugins import BUILT_IN
 
 if TYPE_CHECKING:
     from toposcope.lab.model import ModelConfig

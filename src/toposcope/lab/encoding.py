@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from toposcope.checkpoints.families.lab import Acting, layer_encoding, trained_encoding
+from toposcope.core.errors import BadEncoding
 from toposcope.encodings import (
     Encoding,
     EncodingSpec,
@@ -28,7 +29,6 @@ from toposcope.encodings import (
     spec,
     t5_bucket,
 )
-from toposcope.errors import BadEncoding
 
 RMS = 0.5  # of the token embedding, and of what is added to it
 

@@ -10,7 +10,7 @@ from safetensors.torch import save as to_bytes
 
 from toposcope._version import __version__
 from toposcope.checkpoints.families.lab import MODEL_TYPE
-from toposcope.files import make_directory, write_bytes, write_json
+from toposcope.core.files import make_directory, write_bytes, write_json
 from toposcope.lab.model import EPS, ModelConfig, Transformer
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"

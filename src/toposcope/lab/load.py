@@ -11,11 +11,11 @@ from safetensors.torch import load as from_bytes
 
 from toposcope.checkpoints.config import read_json
 from toposcope.checkpoints.families.lab import MODEL_TYPE
-from toposcope.errors import BadConfig, BadFile, NotFound
+from toposcope.core.errors import BadConfig, BadFile, NotFound
+from toposcope.core.untrusted import SAVED, read_bytes, require_inside
 from toposcope.lab.export import CONFIG, WEIGHTS
 from toposcope.lab.model import ModelConfig, Transformer
 from toposcope.lab.quirks import Quirks
-from toposcope.untrusted import SAVED, read_bytes, require_inside
 
 LARGEST = 1 << 32  # numbers, of a model whose weights are elsewhere
 HARMLESS = 1 << 22  # numbers that may be made of any file; its weights are looked at later

@@ -16,8 +16,8 @@ import re
 from dataclasses import dataclass
 
 from toposcope.checkpoints.families.lab import Acting
+from toposcope.core.errors import BadEncoding, did_you_mean
 from toposcope.encodings import EncodingSpec, parse
-from toposcope.errors import BadEncoding, did_you_mean
 
 _PLACES = ("heads", "layers")
 _CONTINUED = re.compile(r"\s*(\w+\s*=.*|\d*\s*-?\s*\d*)\s*")  # a parameter, or one more range

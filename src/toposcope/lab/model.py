@@ -18,8 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from toposcope.checkpoints.families.lab import Acting
+from toposcope.core.errors import BadEncoding, BadValue
 from toposcope.encodings import EncodingSpec, Sizes, spec
-from toposcope.errors import BadEncoding, BadValue
 from toposcope.lab.encoding import RMS, InputPosition, LayerPosition, completed
 from toposcope.lab.mix import Mix, parse_mix
 from toposcope.lab.quirks import Quirks

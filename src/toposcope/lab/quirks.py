@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields, replace
 
-from toposcope.errors import BadValue, did_you_mean
+from toposcope.core.errors import BadValue, did_you_mean
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from toposcope._version import __version__
-from toposcope.errors import BadFile, NotFound
-from toposcope.results import plain
-from toposcope.sealed import COUNT, SHARE, SIZE, Expected, Number, read_sealed, write_sealed
+from toposcope.core.errors import BadFile, NotFound
+from toposcope.core.results import plain
+from toposcope.core.sealed import COUNT, SHARE, SIZE, Expected, Number, read_sealed, write_sealed
 
 SCHEMA = "toposcope/train/1"
 NAME = "result.json"

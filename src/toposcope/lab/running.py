@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from toposcope.checkpoints.config import read_json
-from toposcope.errors import BadConfig, BadValue
+from toposcope.core.errors import BadConfig, BadValue
 from toposcope.lab.export import CONFIG, description
 from toposcope.lab.load import load_model
 from toposcope.lab.model import Transformer

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 
 from toposcope._version import __version__
-from toposcope.errors import BadFile, NotFound
-from toposcope.files import write_bytes
-from toposcope.printable import printable
-from toposcope.untrusted import SAVED, read_bytes
+from toposcope.core.errors import BadFile, NotFound
+from toposcope.core.files import write_bytes
+from toposcope.core.printable import printable
+from toposcope.core.untrusted import SAVED, read_bytes
 
 NAME = "checkpoint.pt"
 WRITTEN = (NAME, "run.json", "result.json", "model")  # into the directory of a run

@@ -15,8 +15,10 @@ from typing import Any
 
 import torch
 
-from toposcope.errors import BadValue
-from toposcope.files import make_directory
+from toposcope.core.errors import BadValue
+from toposcope.core.files import make_directory
+from toposcope.core.memory import foresee
+from toposcope.core.untrusted import require_plain
 from toposcope.lab import probes
 from toposcope.lab.ablation import ablation_map
 from toposcope.lab.batches import accuracy, asked, loss_sum, parts, parts_worth, without_class_zero
@@ -27,8 +29,6 @@ from toposcope.lab.packed import passes_worth, scored
 from toposcope.lab.result import TrainResult
 from toposcope.lab.saved import WRITTEN, forget, restore, save, sound
 from toposcope.lab.tasks import Batch, Task
-from toposcope.memory import foresee
-from toposcope.untrusted import require_plain
 
 Report = Callable[[int, int, float, float | None], None]
 

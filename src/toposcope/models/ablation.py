@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.errors import BadValue
+from toposcope.core.errors import BadValue
 from toposcope.models.deposit import Deposit, DepositBootstrap, bootstrap, deposit
 from toposcope.models.meter import TEXTS, Heads, Meter, name_of
 from toposcope.models.score import UNITS, kind_of

@@ -9,9 +9,9 @@ import numpy as np
 
 from toposcope._version import __version__
 from toposcope.checkpoints.identity import fingerprint
+from toposcope.checkpoints.live import view
+from toposcope.core.results import subject
 from toposcope.models.load import Reference
-from toposcope.models.view import view
-from toposcope.results import subject
 
 _ABOUT_FILES = ("_name_or_path", "transformers_version")  # entries of a configuration that no number depends on
 

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from toposcope.core.errors import BadValue
+from toposcope.core.memory import foresee
 from toposcope.encodings import LogitBias, Rotary
-from toposcope.errors import BadValue
-from toposcope.memory import foresee
 from toposcope.models.instrument import Call
 from toposcope.models.positions import Array, Places
 

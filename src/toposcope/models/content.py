@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from toposcope.checkpoints.live import view
 from toposcope.checkpoints.view import Layer
 from toposcope.checkpoints.view import Model as View
+from toposcope.core.errors import BadConfig, BadValue, UnknownFamily
 from toposcope.encodings.record import Encoding, Rotary
-from toposcope.errors import BadConfig, BadValue, UnknownFamily
 from toposcope.models.instrument import Call, Instrument, dummy_inputs
 from toposcope.models.positions import one_length
 from toposcope.models.sites import Site
-from toposcope.models.view import view
 
 Array = NDArray[np.float64]
 FITS = 1e-4  # relative: float32 rotations differ by 1e-6

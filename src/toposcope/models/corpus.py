@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.errors import BadValue
+from toposcope.core.errors import BadValue
+from toposcope.core.unknown import frame, unknown
 from toposcope.models.load import Reference
-from toposcope.unknown import frame, unknown
 
 Ids = NDArray[np.int64]
 RANDOM = "random"  # the name, in place of a text's, that asks for tokens by Zipf's law

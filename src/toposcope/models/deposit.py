@@ -30,7 +30,7 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from toposcope.errors import BadValue, did_you_mean
+from toposcope.core.errors import BadValue, did_you_mean
 
 Array = NDArray[np.float64]
 Score = Literal["accuracy", "loss"]

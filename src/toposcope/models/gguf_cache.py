@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from toposcope.errors import BadFile
-from toposcope.untrusted import open_file
+from toposcope.core.errors import BadFile
+from toposcope.core.untrusted import open_file
 
 SETTING = "TOPOSCOPE_CACHE"
 LAYOUT = 2  # counts changes in how copies are written: older ones are not read

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from toposcope.checkpoints.attention import attention, output, project
 from toposcope.checkpoints.view import Layer, Model
-from toposcope.errors import BadValue
+from toposcope.core.errors import BadValue
+from toposcope.core.unknown import unknown
 from toposcope.models.load import Reference
-from toposcope.unknown import unknown
 
 Array = NDArray[np.float64]
 

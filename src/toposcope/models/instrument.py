@@ -20,7 +20,7 @@ from itertools import count
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from toposcope.errors import BadConfig, BadValue
+from toposcope.core.errors import BadConfig, BadValue
 from toposcope.models.load import Reference, require
 from toposcope.models.positions import Pass, Places
 from toposcope.models.sites import BYPASSING, Route, Site, bypassing, no_sites

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from toposcope.errors import BadValue
+from toposcope.core.errors import BadValue
 from toposcope.models.instrument import Call, attached
 from toposcope.models.sites import Site, checked_heads, checked_site
 

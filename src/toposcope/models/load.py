@@ -15,8 +15,8 @@ from typing import Any
 from toposcope.checkpoints import installed
 from toposcope.checkpoints.installed import read_text as read_text
 from toposcope.checkpoints.locate import require_sound_files
-from toposcope.errors import BadConfig, BadFile, MissingExtra, NotFound, ToposcopeError, did_you_mean
-from toposcope.memory import available
+from toposcope.core.errors import BadConfig, BadFile, MissingExtra, NotFound, ToposcopeError, did_you_mean
+from toposcope.core.memory import available
 from toposcope.models.smiles import is_smiles, smiles_tokenizer
 
 MEMORY_SHARE = 0.25  # of what is free that may be taken twice to read a model rather than map it

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from toposcope.core.errors import BadConfig
+from toposcope.core.memory import foresee
+from toposcope.core.statistics import half_width
 from toposcope.encodings import EncodingSpec
-from toposcope.errors import BadConfig
-from toposcope.intervals import half_width
-from toposcope.memory import foresee
 from toposcope.models.corpus import Corpus
 from toposcope.models.instrument import attached
 from toposcope.models.load import Reference

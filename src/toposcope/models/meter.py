@@ -15,9 +15,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.errors import BadConfig, BadEncoding, BadValue
-from toposcope.journal import Journal
-from toposcope.memory import available, foresee
+from toposcope.core.errors import BadConfig, BadEncoding, BadValue
+from toposcope.core.journal import Journal
+from toposcope.core.memory import available, foresee
 from toposcope.models.corpus import Corpus, repeated, shuffled
 from toposcope.models.instrument import Instrument, attached, dummy_inputs
 from toposcope.models.intervene import ablated

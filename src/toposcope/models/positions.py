@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from toposcope.core.errors import BadEncoding, BadValue
 from toposcope.encodings.record import Rotary
-from toposcope.errors import BadEncoding, BadValue
 
 Array = NDArray[np.float64]
 KNOWN_CACHES = ("DynamicLayer", "DynamicSlidingWindowLayer", "StaticLayer")

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from toposcope.errors import BadConfig
+from toposcope.core.errors import BadConfig
 from toposcope.models.about import weights_digest
 from toposcope.models.content import matched_view
 from toposcope.models.instrument import Instrument, attached

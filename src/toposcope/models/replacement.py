@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from toposcope.errors import BadValue
+from toposcope.core.errors import BadValue
 from toposcope.models.instrument import Call, Instrument
 from toposcope.models.score import Trial
 

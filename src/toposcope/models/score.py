@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from toposcope.errors import BadConfig, BadValue
+from toposcope.core.errors import BadConfig, BadValue
 from toposcope.models.corpus import Ids
 from toposcope.models.load import Reference
 

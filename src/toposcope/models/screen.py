@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.errors import BadValue
+from toposcope.core.errors import BadValue
 from toposcope.models.meter import ESTIMATES, Heads, Meter
 from toposcope.models.rank import rank_correlation
 from toposcope.models.replacement import StandIn, stand_ins

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from toposcope.errors import BadConfig, BadValue
+from toposcope.core.errors import BadConfig, BadValue
 
 Route = Literal["interface", "lab", "hooks"]
 

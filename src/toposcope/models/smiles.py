@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from toposcope.untrusted import SETTINGS, read_bytes
+from toposcope.core.untrusted import SETTINGS, read_bytes
 
 TOKEN = r"\[[^\]]+\]|Br|Cl|%[0-9][0-9]|>>|."
 TELLING = {"c", "C", "Br", "Cl", "=", "(", ")", ">>", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[PAD]"}

@@ -23,10 +23,10 @@ from typing import Any
 
 import numpy as np
 
-from toposcope import memory
 from toposcope.checkpoints.spec import Skipped
+from toposcope.core import memory
+from toposcope.core.errors import BadValue
 from toposcope.encodings import Encoding, EncodingSpec
-from toposcope.errors import BadValue
 from toposcope.models.about import about_running
 from toposcope.models.content import Content, ContentReader
 from toposcope.models.corpus import Corpus, Ids, repeated

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from toposcope.checkpoints.spec import LayerSpec
-from toposcope.errors import BadValue
+from toposcope.core.errors import BadValue
 from toposcope.models.trace_rows import block_rows
 
 GIB = 2**30

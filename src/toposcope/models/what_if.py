@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 
 from toposcope.checkpoints.view import Layer
+from toposcope.core.errors import BadEncoding, BadValue
 from toposcope.encodings import NONE, Encoding, EncodingSpec, InputTable, Sizes, parse
-from toposcope.errors import BadEncoding, BadValue
 from toposcope.models.attend import attend, middle, turn
 from toposcope.models.content import ContentReader, precision, rounding
 from toposcope.models.instrument import Call, Instrument, attached

@@ -1,6 +1,6 @@
 """Reports: one self-contained HTML file from one or more results; and figures for papers.
 
-A report is a pure function of results as `toposcope.results.envelope` makes them, so `--html` and
+A report is a pure function of results as `toposcope.core.results.envelope` makes them, so `--html` and
 `toposcope report STORED.json` give the same file.
 """
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from toposcope.intervals import around, from_error, half_width, told_from_zero
+from toposcope.core.statistics import around, from_error, half_width, told_from_zero
 from toposcope.report.blocks import count
 
 SURE = 0.95  # share of the bootstrap's draws from which on the same head counts as told

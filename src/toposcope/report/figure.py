@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from toposcope.core.errors import BadValue
+from toposcope.core.files import write_bytes
 from toposcope.dynamics.plots import FORMATS, drawn, require_matplotlib
-from toposcope.errors import BadValue
-from toposcope.files import write_bytes
 from toposcope.report.charts import PALETTE, VERDICTS
 from toposcope.report.render import schema_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from toposcope.intervals import told_from_zero
+from toposcope.core.statistics import told_from_zero
 from toposcope.report import charts
 from toposcope.report.ablate_words import half, meaning
 from toposcope.report.blocks import Chart, Column, HeadMap, Listing, Measure, Page, PanelChart, Says, Words

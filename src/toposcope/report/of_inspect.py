@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from toposcope.ranges import show_range
+from toposcope.core.ranges import show_range
 from toposcope.report.blocks import Column, HeadMap, Listing, Measure, Page, Words
 
 _MEASURES = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from toposcope.intervals import of_shares, told_from_zero
+from toposcope.core.statistics import of_shares, told_from_zero
 from toposcope.report import charts
 from toposcope.report.blocks import Chart, Column, HeadMap, Listing, Measure, Page, Says
 

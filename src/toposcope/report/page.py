@@ -16,10 +16,10 @@ from importlib import resources
 from typing import Any
 
 from toposcope._version import __version__
-from toposcope.errors import BadFile
-from toposcope.printable import sentences
+from toposcope.core.errors import BadFile
+from toposcope.core.printable import sentences
+from toposcope.core.results import json_text
 from toposcope.report.blocks import Beside, Chart, HeadMap, Matrix, Page, Particles, rounded, shown, without_series
-from toposcope.results import json_text
 
 CHARTS = ("vendor/vega.min.js", "vendor/vega-lite.min.js", "vendor/vega-embed.min.js", "chart.js")
 SCRIPTS = ("core.js", "heatmap.js", "particles.js", *CHARTS, "report.js")

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from toposcope.errors import BadFile, BadValue
-from toposcope.files import write_text
+from toposcope.core.errors import BadFile, BadValue
+from toposcope.core.files import write_text
+from toposcope.core.untrusted import read_saved
 from toposcope.report.blocks import Page
 from toposcope.report.page import page_html
-from toposcope.untrusted import read_saved
 
 # In the order in which a report shows them: first what is wrong, then what is there, then what it does.
 SCHEMAS = (

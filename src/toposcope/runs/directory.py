@@ -14,14 +14,14 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from toposcope._version import __version__
-from toposcope.errors import BadFile, NotFound
-from toposcope.files import make_directory, write_bytes, write_json
+from toposcope.core.errors import BadFile, NotFound
+from toposcope.core.files import make_directory, write_bytes, write_json
+from toposcope.core.printable import printable
+from toposcope.core.sealed import SUM, Expected, read_sealed, write_sealed
+from toposcope.core.untrusted import RECORD, SAVED, read_bytes, read_json, require_plain
 from toposcope.lab import result as trained
-from toposcope.lab.text import expected as probed
-from toposcope.printable import printable
 from toposcope.runs import lock
-from toposcope.sealed import SUM, Expected, read_sealed, write_sealed
-from toposcope.untrusted import RECORD, SAVED, read_bytes, read_json, require_plain
+from toposcope.studies.language import expected as probed
 
 RUN, RESULT = "run.json", "result.json"
 REFUSED = "result.refused.json"  # one that was found in the directory and is not its own

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from toposcope.errors import BadValue, did_you_mean
+from toposcope.core.errors import BadValue, did_you_mean
 from toposcope.runs.directory import Job
 
 if TYPE_CHECKING:

@@ -23,11 +23,11 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from toposcope.errors import BadFile, BadValue, NotFound, ToposcopeError
-from toposcope.printable import printable
+from toposcope.core.errors import BadFile, BadValue, NotFound, ToposcopeError
+from toposcope.core.printable import printable
+from toposcope.core.untrusted import INDEX as LARGEST
+from toposcope.core.untrusted import open_file, parse_json
 from toposcope.runs.directory import Job
-from toposcope.untrusted import INDEX as LARGEST
-from toposcope.untrusted import open_file, parse_json
 
 INDEX = "index.sqlite"
 SCHEMA = 1

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from toposcope.errors import BadValue, did_you_mean
+from toposcope.core.errors import BadValue, did_you_mean
 from toposcope.runs.directory import Report
 
 Work = Callable[[Mapping[str, Any], Path, Report], None]

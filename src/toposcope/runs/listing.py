@@ -9,7 +9,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from toposcope.errors import BadFile, NotFound
+from toposcope.core.errors import BadFile, NotFound
 from toposcope.runs.directory import RUN, Job, read_job, read_result, summary
 from toposcope.runs.index import INDEX, Index, Row, said_plainly
 

@@ -17,9 +17,9 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-from toposcope.errors import BadFile, BadValue, ToposcopeError
-from toposcope.printable import printable
-from toposcope.untrusted import parse_json, read_bytes
+from toposcope.core.errors import BadFile, BadValue, ToposcopeError
+from toposcope.core.printable import printable
+from toposcope.core.untrusted import parse_json, read_bytes
 
 NAME = ".lock"
 LONGEST = 4096  # bytes of a signature

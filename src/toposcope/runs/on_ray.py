@@ -18,7 +18,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from toposcope.errors import BadValue, MissingExtra
+from toposcope.core.errors import BadValue, MissingExtra
 from toposcope.runs.directory import Job, pack, unpack, write_job
 from toposcope.runs.local import TICK, stop_signals
 from toposcope.runs.queue import Failure, Queue

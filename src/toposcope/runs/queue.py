@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from toposcope.errors import BadFile
+from toposcope.core.errors import BadFile
 from toposcope.runs.directory import Job
 from toposcope.runs.store import Busy, Claim, Finished, Store, full
 

@@ -24,8 +24,9 @@ from pathlib import Path
 from typing import Any
 
 from toposcope._version import __version__
-from toposcope.errors import BadFile, BadValue
-from toposcope.printable import printable
+from toposcope.core.errors import BadFile, BadValue
+from toposcope.core.printable import printable
+from toposcope.core.untrusted import require_plain
 from toposcope.runs import lock
 from toposcope.runs.directory import (
     Job,
@@ -39,7 +40,6 @@ from toposcope.runs.directory import (
 )
 from toposcope.runs.index import INDEX, KEY, Index, Row, chosen, disk_is_full, dump, full, said_plainly
 from toposcope.runs.listing import require_runs
-from toposcope.untrusted import require_plain
 
 __all__ = ["INDEX", "Busy", "Claim", "Finished", "Row", "Store", "disk_is_full", "full", "said_plainly"]
 

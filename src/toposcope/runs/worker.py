@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from toposcope.errors import ToposcopeError
+from toposcope.core.errors import ToposcopeError
 from toposcope.runs.jobs import work
 from toposcope.runs.queue import Failure
 from toposcope.runs.store import disk_is_full

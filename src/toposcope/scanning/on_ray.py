@@ -15,7 +15,7 @@ from typing import Any
 from toposcope.checkpoints import load
 from toposcope.checkpoints.identity import difference, identity
 from toposcope.checkpoints.view import Model
-from toposcope.errors import BadValue, ToposcopeError
+from toposcope.core.errors import BadValue, ToposcopeError
 from toposcope.runs.local import TICK, stop_signals
 from toposcope.runs.on_ray import connect
 from toposcope.scanning.asked import Asked

@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from toposcope.checkpoints.decode import Ledger
 from toposcope.checkpoints.identity import refuse_difference
 from toposcope.checkpoints.view import Model
+from toposcope.core.results import plain
 from toposcope.dynamics.factored import Factored
 from toposcope.dynamics.layers import layer_factors, product_fits
 from toposcope.dynamics.scan import LayerScan, brief, scan_layer, summary_of, whole_model
-from toposcope.results import plain
 from toposcope.scanning.asked import Asked
 from toposcope.spectra.head_kernel import TokenRows
 from toposcope.spectra.of_heads import HeadSpectra

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import scipy.stats
 
-from toposcope.errors import BadValue
+from toposcope.core.errors import BadValue
 
 LEVEL = 0.95
 _SAMPLE = re.compile(r"sample:(\d+)")

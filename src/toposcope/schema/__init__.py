@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from toposcope.errors import BadValue, MissingExtra, did_you_mean
+from toposcope.core.errors import BadValue, MissingExtra, did_you_mean
 from toposcope.schema import of_runs, of_texts, of_weights, types
 
 _OF = {

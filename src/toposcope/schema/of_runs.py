@@ -89,7 +89,7 @@ def run(schema: str) -> Shape:
 
 
 def reproduce(schema: str) -> Shape:
-    from toposcope.lab.reproduce.claims import Verdict
+    from toposcope.studies.reproduce.claims import Verdict
 
     estimate = {"mean": float, "half": float, "n": int}
     claim = Shape(

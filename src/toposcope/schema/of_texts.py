@@ -114,7 +114,7 @@ def loss(schema: str) -> Shape:
 
 
 def refine(schema: str) -> Shape:
-    from toposcope.refine.tune import Settings, TuneResult
+    from toposcope.studies.refine import Settings, TuneResult
 
     asked: dict[str, Any] = {"model": str, "text": str, "tokens": int, "held_out": int, **fields(Settings)}
     return envelope(schema, MODEL, options(**asked), fields(TuneResult), "The diagonal tuned, beside its control.")

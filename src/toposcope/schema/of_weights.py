@@ -50,7 +50,7 @@ def inspect(schema: str) -> Shape:
 
 
 def check(schema: str) -> Shape:
-    from toposcope.check.findings import CheckReport
+    from toposcope.checks.findings import CheckReport
 
     found = fields(CheckReport)
     body = {**found, "worst": str, "verdict": str, "counts": Mapping[str, int]}
@@ -158,7 +158,7 @@ def scan(schema: str) -> Shape:
 
 
 def compare(schema: str) -> Shape:
-    from toposcope.compare import Comparison, HeadChange
+    from toposcope.scanning.compare import Comparison, HeadChange
 
     mean = {"change_W": float, "change_V": float, "change_kernel": float}
     layer = Shape("LayerChange", "Means over a layer's heads.", {"layer": int, "heads": int, **mean, "moved": int})

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from toposcope.core.errors import BadValue
 from toposcope.encodings.record import NONE, Encoding
-from toposcope.errors import BadValue
 from toposcope.spectra.contraction import checked_positions, even_step, turned
 from toposcope.spectra.singular import finite
 

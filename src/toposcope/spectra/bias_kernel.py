@@ -26,7 +26,7 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from toposcope.errors import BadValue
+from toposcope.core.errors import BadValue
 
 Array = NDArray[np.float64]
 _STEPS = 60

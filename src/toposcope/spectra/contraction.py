@@ -13,8 +13,8 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import ArrayLike, NDArray
 
+from toposcope.core.errors import BadValue, did_you_mean
 from toposcope.encodings.record import Encoding, LogitBias, Rotary
-from toposcope.errors import BadValue, did_you_mean
 from toposcope.spectra.operators import (
     Operator,
     TopValues,

@@ -18,7 +18,7 @@ import scipy.linalg
 import scipy.sparse.linalg
 from numpy.typing import ArrayLike, NDArray
 
-from toposcope.errors import BadValue
+from toposcope.core.errors import BadValue
 from toposcope.spectra.singular import factors, finite
 
 Array = NDArray[np.float64]

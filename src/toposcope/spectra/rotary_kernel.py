@@ -17,8 +17,8 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from toposcope.errors import BadValue
-from toposcope.memory import foresee
+from toposcope.core.errors import BadValue
+from toposcope.core.memory import foresee
 from toposcope.spectra.toeplitz import Spectrum
 
 Array = NDArray[np.float64]

@@ -9,8 +9,8 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import ArrayLike, NDArray
 
-from toposcope.errors import BadValue
-from toposcope.thin import triangle
+from toposcope.core.errors import BadValue
+from toposcope.core.linalg import triangle
 
 Array = NDArray[np.float64]
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from toposcope.errors import BadValue
+from toposcope.core.errors import BadValue
 from toposcope.spectra.singular import effective_rank
 
 Array = NDArray[np.float64]

@@ -20,10 +20,10 @@ from starlette.responses import HTMLResponse, PlainTextResponse, RedirectRespons
 from starlette.routing import Route
 
 from toposcope._version import __version__
+from toposcope.core.errors import NotFound, ToposcopeError
+from toposcope.core.results import plain
 from toposcope.encodings import kinds
-from toposcope.errors import NotFound, ToposcopeError
 from toposcope.report.page import readable
-from toposcope.results import plain
 from toposcope.web import explore_encoding, explore_flow
 from toposcope.web.asked import Asked
 from toposcope.web.library import Library

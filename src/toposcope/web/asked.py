@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
-from toposcope.errors import BadValue, did_you_mean
+from toposcope.core.errors import BadValue, did_you_mean
 
 T = TypeVar("T")
 LONGEST_TEXT = 400

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from toposcope.core.errors import BadValue
 from toposcope.encodings import Encoding, EncodingSpec, Sizes, parse
-from toposcope.errors import BadValue
 from toposcope.spectra import bias_kernel, toeplitz
 from toposcope.spectra.encoding_spectrum import Point, rotary_weights, spectrum
 from toposcope.spectra.offsets import symbol_range

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from toposcope.core.errors import BadValue
+from toposcope.core.results import plain
 from toposcope.dynamics.agreement import compare
 from toposcope.dynamics.flow import matrices
 from toposcope.dynamics.integrate import Ended, Event, Step, integrate
@@ -23,8 +25,6 @@ from toposcope.dynamics.record import FlowResult, Status
 from toposcope.dynamics.regime import Regime
 from toposcope.dynamics.run import CONVERGED, GROWTH_CAP, Problem, run
 from toposcope.encodings import parse
-from toposcope.errors import BadValue
-from toposcope.results import plain
 from toposcope.web.asked import Asked
 from toposcope.web.explore_encoding import within
 

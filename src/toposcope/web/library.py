@@ -8,9 +8,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from toposcope.errors import BadFile, NotFound, ToposcopeError
-from toposcope.results import plain
-from toposcope.untrusted import read_saved
+from toposcope.core.errors import BadFile, NotFound, ToposcopeError
+from toposcope.core.results import plain
+from toposcope.core.untrusted import read_saved
 
 KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
 MODEL = "model"  # where a training run keeps what it trained

@@ -24,14 +24,14 @@ from toposcope.checkpoints import load
 from toposcope.checkpoints.fold import fold
 from toposcope.checkpoints.installed import installed
 from toposcope.checkpoints.view import Model
+from toposcope.core.errors import BadValue, NotFound, ToposcopeError, did_you_mean
+from toposcope.core.results import plain
 from toposcope.dynamics.heads import HeadDynamics, head_dynamics
 from toposcope.dynamics.run import Problem
 from toposcope.dynamics.scan import scan, summary
 from toposcope.dynamics.sources import head_problem
 from toposcope.dynamics.storage import layer_storage_error
 from toposcope.dynamics.tokens import drawn_tokens, isotropic
-from toposcope.errors import BadValue, NotFound, ToposcopeError, did_you_mean
-from toposcope.results import plain
 from toposcope.spectra.head_kernel import TokenRows, from_covariance
 from toposcope.spectra.of_heads import HeadSpectra, first_layer_shares, head_spectra, second_moment
 from toposcope.web.explore_flow import MOST_TOKENS, verdict_words

@@ -12,7 +12,7 @@ from typing import Any
 
 from jinja2 import UndefinedError
 
-from toposcope.errors import BadFile
+from toposcope.core.errors import BadFile
 from toposcope.report.page import SCRIPTS, STYLE, asset, policy
 
 POLICY = (

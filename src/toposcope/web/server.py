@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from toposcope.errors import BadValue, MissingExtra
+from toposcope.core.errors import BadValue, MissingExtra
 from toposcope.web.library import Library, is_result
 
 DEFAULT_PORT = 8123

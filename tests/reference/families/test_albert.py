@@ -11,7 +11,7 @@ from transformers import AlbertConfig, AlbertForMaskedLM, AlbertModel
 
 import toposcope
 from toposcope.checkpoints.attention import attention, output, project
-from toposcope.errors import BadConfig
+from toposcope.core.errors import BadConfig
 
 from .encoders import TINY, reconfigured
 from .harness import array, check_output, compare, far_from_uniform, randomise

@@ -26,7 +26,7 @@ from transformers import (
 
 import toposcope
 from toposcope.checkpoints.attention import attention, output, project
-from toposcope.errors import BadConfig, BadEncoding
+from toposcope.core.errors import BadConfig, BadEncoding
 
 from .encoders import TINY, check_post_norm, reconfigured, renaming
 from .harness import array, compare, randomise, watch_inputs

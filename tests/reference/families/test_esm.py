@@ -12,7 +12,7 @@ from transformers import EsmConfig, EsmForMaskedLM, EsmModel
 
 import toposcope
 from toposcope.checkpoints.attention import attention
-from toposcope.errors import BadConfig
+from toposcope.core.errors import BadConfig
 
 from .encoders import TINY, reconfigured, renaming
 from .harness import array, check_self_attention, compare, randomise, watch_inputs

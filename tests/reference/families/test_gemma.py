@@ -21,7 +21,7 @@ from transformers import (
 )
 
 import toposcope
-from toposcope.errors import BadConfig
+from toposcope.core.errors import BadConfig
 
 from .decoders import blocks_of, check_decoder, file, tiny, written
 from .harness import check_self_attention

@@ -26,7 +26,7 @@ from torch import nn
 import toposcope
 from toposcope.checkpoints.attention import attention, project
 from toposcope.checkpoints.view import Layer
-from toposcope.errors import BadConfig, MissingTensor, ToposcopeError, UnknownFamily
+from toposcope.core.errors import BadConfig, MissingTensor, ToposcopeError, UnknownFamily
 
 from .harness import array, compare, far_from_uniform, randomise, watch_inputs
 

@@ -18,7 +18,7 @@ from transformers import (
 )
 
 import toposcope
-from toposcope.errors import BadConfig
+from toposcope.core.errors import BadConfig
 
 from .harness import check_self_attention, rewrite_config
 

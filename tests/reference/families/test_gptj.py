@@ -8,7 +8,7 @@ from torch import nn
 from transformers import GPTJConfig, GPTJForCausalLM, GPTJModel
 
 import toposcope
-from toposcope.errors import BadConfig, BadEncoding
+from toposcope.core.errors import BadConfig, BadEncoding
 
 from .harness import check_self_attention, rewrite_config
 

@@ -8,7 +8,7 @@ from torch import nn
 from transformers import ModernBertConfig, ModernBertForMaskedLM, ModernBertModel
 
 import toposcope
-from toposcope.errors import BadConfig
+from toposcope.core.errors import BadConfig
 
 from .encoders import TINY, reconfigured
 from .harness import check_self_attention

@@ -12,7 +12,7 @@ from transformers import MptConfig, MptForCausalLM, MptModel
 from transformers.models.mpt.modeling_mpt import build_mpt_alibi_tensor
 
 import toposcope
-from toposcope.errors import BadConfig
+from toposcope.core.errors import BadConfig
 
 from .harness import check_self_attention, rewrite_config
 

@@ -14,7 +14,7 @@ from transformers import GPT2Config, GPT2Model
 
 import toposcope
 from toposcope.checkpoints.attention import attention
-from toposcope.errors import BadConfig, MissingTensor
+from toposcope.core.errors import BadConfig, MissingTensor
 
 from .harness import array, check_output, compare, far_from_uniform, randomise, watch_inputs, watch_outputs
 

@@ -22,7 +22,7 @@ from transformers import (
 )
 
 import toposcope
-from toposcope.errors import MissingTensor
+from toposcope.core.errors import MissingTensor
 
 from .harness import check_self_attention, rewrite_config
 from .seq2seq import Place, check_encoder_decoder

@@ -15,7 +15,7 @@ from torch import nn
 
 import toposcope
 from toposcope.checkpoints.attention import attention, output, project
-from toposcope.errors import BadConfig, MissingTensor, UnknownFamily
+from toposcope.core.errors import BadConfig, MissingTensor, UnknownFamily
 
 from .harness import array, check_output, compare, far_from_uniform, randomise
 

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from toposcope.files import write_json
+from toposcope.core.files import write_json
 from toposcope.runs import local
 from toposcope.runs.directory import Job, Report, write_result
 from toposcope.runs.queue import Queue

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.reference.runs.fake import job, sweep, timeless
-from toposcope.errors import BadValue
+from toposcope.core.errors import BadValue
 from toposcope.runs import local, on_ray
 from toposcope.runs.grid import grid
 from toposcope.runs.grid import jobs as training_jobs

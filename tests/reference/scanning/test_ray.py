@@ -14,7 +14,7 @@ import pytest
 import toposcope
 from tests.unit import tiny
 from toposcope.cli import main
-from toposcope.errors import BadValue
+from toposcope.core.errors import BadValue
 from toposcope.scanning import local, on_ray
 from toposcope.scanning.asked import Asked
 from toposcope.scanning.record import Entry, put_together

@@ -29,7 +29,7 @@ from tests.unit.checkpoints.making import (
 from toposcope.checkpoints.gguf_file import GgufFile
 from toposcope.checkpoints.locate import open_checkpoint
 from toposcope.checkpoints.safetensors_file import SafetensorsFile
-from toposcope.errors import ToposcopeError
+from toposcope.core.errors import ToposcopeError
 
 FILES = 2_000  # of each format read directly; with a quarter of them through the front door, 5,000 in all
 SLOWEST = 5.0  # seconds of processor time for a file of a few kilobytes: far above a reading, far below a hang

@@ -16,7 +16,7 @@ from tests.unit.checkpoints.making import gguf_bytes, gguf_pair, gguf_string, gg
 from toposcope.checkpoints.decode import BLOCK
 from toposcope.checkpoints.gguf_file import GgufFile
 from toposcope.checkpoints.gguf_header import LongArray
-from toposcope.errors import BadFile, BadWeights
+from toposcope.core.errors import BadFile, BadWeights
 
 MEGABYTE = 1 << 20
 KINDS = gguf.GGMLQuantizationType

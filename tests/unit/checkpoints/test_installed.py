@@ -10,7 +10,7 @@ import pytest
 
 from toposcope.checkpoints import installed
 from toposcope.checkpoints.locate import open_checkpoint
-from toposcope.errors import NotFound
+from toposcope.core.errors import NotFound
 
 
 def nothing_installed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from tests.unit.checkpoints.making import gguf_bytes, gguf_tensor, one_float, written
 from toposcope.checkpoints.locate import open_checkpoint
-from toposcope.errors import BadConfig, BadFile, NotFound, ToposcopeError
+from toposcope.core.errors import BadConfig, BadFile, NotFound, ToposcopeError
 
 SAFETENSORS = one_float()
 GGUF = gguf_bytes((), [gguf_tensor("w", [2, 2])], np.arange(4, dtype="<f4").tobytes())
@@ -231,7 +231,7 @@ def test_a_forbidden_file_is_an_error_of_the_user(tmp_path: Path, monkeypatch: p
 
     # The mode of a file does not stop root, under whom tests often run.
     monkeypatch.setattr(Path, "open", forbidden)
-    monkeypatch.setattr("toposcope.untrusted.os.open", forbidden)
+    monkeypatch.setattr("toposcope.core.untrusted.os.open", forbidden)
     with pytest.raises(BadFile, match="permission denied"):
         open_checkpoint(tmp_path / name)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from toposcope.checkpoints.pickled import require_small_keys
-from toposcope.errors import BadFile
+from toposcope.core.errors import BadFile
 
 SOUND = [
     {"a": 1, ("b", 2): [3, (4, 5)], "c": {"d": {1, 2}}},

@@ -12,7 +12,7 @@ import pytest
 
 from tests.unit.checkpoints.making import one_float, safetensors_bytes, safetensors_of, written
 from toposcope.checkpoints.safetensors_file import SafetensorsFile
-from toposcope.errors import BadFile, BadWeights
+from toposcope.core.errors import BadFile, BadWeights
 
 MEGABYTE = 1 << 20
 

@@ -12,7 +12,7 @@ import pytest
 from tests.unit.checkpoints.making import safetensors_of, written
 from toposcope.checkpoints.locate import open_checkpoint
 from toposcope.checkpoints.source import TensorSource
-from toposcope.errors import BadFile
+from toposcope.core.errors import BadFile
 
 FP8 = ml_dtypes.float8_e4m3fn
 

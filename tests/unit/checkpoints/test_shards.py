@@ -11,7 +11,7 @@ import pytest
 from tests.unit.checkpoints.making import gguf_bytes, gguf_tensor, safetensors_of, written
 from toposcope.checkpoints.locate import open_checkpoint
 from toposcope.checkpoints.safetensors_file import SafetensorsFile
-from toposcope.errors import BadFile, NotFound
+from toposcope.core.errors import BadFile, NotFound
 
 SHARDS = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
 INDEX = "model.safetensors.index.json"

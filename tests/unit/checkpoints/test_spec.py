@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from toposcope.checkpoints.spec import LayerSpec, Linear, NormSpec
-from toposcope.errors import BadConfig
+from toposcope.core.errors import BadConfig
 
 NORM = NormSpec("rms", 1e-6)
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.faults.test_code import MODULES, calls
 from toposcope.checkpoints.stored_file import StoredFile
-from toposcope.errors import BadFile, NotFound
+from toposcope.core.errors import BadFile, NotFound
 
 CONTENT = bytes(range(256)) * 40
 

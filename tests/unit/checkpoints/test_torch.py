@@ -16,7 +16,7 @@ import pytest
 from tests.unit.checkpoints.making import written
 from toposcope.checkpoints.safetensors_file import SafetensorsFile
 from toposcope.checkpoints.torch_file import TorchFile
-from toposcope.errors import BadFile, BadWeights, MissingExtra, RefusedPickle
+from toposcope.core.errors import BadFile, BadWeights, MissingExtra, RefusedPickle
 
 torch = pytest.importorskip("torch")
 

@@ -151,7 +151,7 @@ def test_another_sweep_in_the_same_place_is_refused(planted: Path, capsys: pytes
 
 KILLED = """
 import os, signal, sys
-from toposcope.journal import Journal
+from toposcope.core.journal import Journal
 from toposcope.cli import main
 add, left = Journal.add, [int(sys.argv[1])]
 def adding(self, entry):

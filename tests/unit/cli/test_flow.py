@@ -15,11 +15,11 @@ from tests.unit.tiny import write_llama
 from toposcope.checkpoints import load
 from toposcope.checkpoints.attention import attention, output, project
 from toposcope.cli import main
+from toposcope.core.errors import BadValue
 from toposcope.dynamics.record import FlowResult, Status
 from toposcope.dynamics.run import run
 from toposcope.dynamics.sources import head_problem, layer_problem, stack_problem
 from toposcope.dynamics.tokens import drawn_tokens, embeddings, gaussian_tokens
-from toposcope.errors import BadValue
 
 CORE = """
 import sys

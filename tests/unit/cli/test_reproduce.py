@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from toposcope.cli import main
-from toposcope.errors import BadValue
+from toposcope.core.errors import BadValue
 from toposcope.lab.config import RunConfig
-from toposcope.lab.reproduce import coupling
+from toposcope.studies.reproduce import coupling
 
 
 def tiny(size: coupling.Size, seeds: range) -> list[RunConfig]:

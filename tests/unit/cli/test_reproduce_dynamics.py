@@ -12,10 +12,10 @@ import pytest
 from toposcope.cli import main
 from toposcope.cli.reproduce import _announcement
 from toposcope.lab.config import RunConfig
-from toposcope.lab.reproduce import coupling
-from toposcope.lab.text import groups
-from toposcope.lab.text.config import ProbeConfig
 from toposcope.runs.store import Store
+from toposcope.studies.language import groups
+from toposcope.studies.language.config import ProbeConfig
+from toposcope.studies.reproduce import coupling
 
 
 def call(*arguments: str) -> int:
@@ -80,7 +80,7 @@ def test_an_unknown_size_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[
 def test_a_missing_text_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from toposcope.lab.text import texts
+    from toposcope.studies.language import texts
 
     texts.find.cache_clear()
     monkeypatch.setenv("TOPOSCOPE_CACHE", str(tmp_path / "cache"))

@@ -12,7 +12,7 @@ import pytest
 from tests.unit.models.making import TEXT, write_bert, write_llama
 from toposcope.cli import main
 from toposcope.cli.trace import parse_heads
-from toposcope.errors import BadValue
+from toposcope.core.errors import BadValue
 from toposcope.models.sites import Site
 
 pytest.importorskip("torch", reason="running a model needs torch: pip install torch")

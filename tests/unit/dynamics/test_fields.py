@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from toposcope.checkpoints.view import Norm
+from toposcope.core.errors import BadValue
 from toposcope.dynamics.fields import AttentionField, System, TokenFactor
 from toposcope.encodings import alibi, rope
-from toposcope.errors import BadValue
 
 HEADS, GROUPS, HEAD, VALUE, WIDTH, COUNT = 4, 2, 6, 3, 8, 5
 

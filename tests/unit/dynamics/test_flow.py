@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from toposcope.core.errors import BadEncoding, BadFile, BadValue, NotFound
 from toposcope.dynamics.agreement import compare
 from toposcope.dynamics.diagonal import automatic_diagonal
 from toposcope.dynamics.fields import AttentionField, System
@@ -15,7 +16,6 @@ from toposcope.dynamics.record import FlowResult, Status
 from toposcope.dynamics.regime import Verdict, regime
 from toposcope.dynamics.rotation import turned
 from toposcope.encodings import alibi, rope, sinusoidal, xpos
-from toposcope.errors import BadEncoding, BadFile, BadValue, NotFound
 
 EYE = np.eye(2)
 

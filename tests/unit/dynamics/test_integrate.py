@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.integrate import solve_ivp
 
+from toposcope.core.errors import BadValue
 from toposcope.dynamics.fields import AttentionField, System
 from toposcope.dynamics.integrate import Ended, Event, _ratio, integrate
-from toposcope.errors import BadValue
 
 
 def attention_flow(seed: int, n: int = 8, d: int = 4) -> tuple[AttentionField, np.ndarray]:

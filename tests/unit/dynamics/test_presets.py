@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from toposcope.core.errors import BadValue
 from toposcope.dynamics.agreement import compare
 from toposcope.dynamics.flow import simulate
 from toposcope.dynamics.presets import PRESETS, closing_rope, find_preset, helix
 from toposcope.dynamics.record import Status
 from toposcope.dynamics.run import run
-from toposcope.errors import BadValue
 
 
 @pytest.mark.parametrize(

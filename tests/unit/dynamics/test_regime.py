@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toposcope.checkpoints.view import Head
+from toposcope.core.errors import BadValue
 from toposcope.dynamics.reduction import reduce_head, reduce_system, reduce_values
 from toposcope.dynamics.regime import Regime, Setting, Verdict, decide, regime
 from toposcope.dynamics.stability import TIGHTNESS
-from toposcope.errors import BadValue
 
 from .systems import (
     antisymmetric,

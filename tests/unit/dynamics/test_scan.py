@@ -13,9 +13,9 @@ from safetensors.numpy import save_file
 
 import toposcope
 from tests.unit import tiny
+from toposcope.core.errors import BadWeights
+from toposcope.core.results import plain
 from toposcope.dynamics.scan import scan
-from toposcope.errors import BadWeights
-from toposcope.results import plain
 
 
 def as_json(result: Any) -> dict[str, Any]:

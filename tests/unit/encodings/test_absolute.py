@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from toposcope.core.errors import BadEncoding, BadValue
 from toposcope.encodings import Encoding, learned, learned_init, random, sinusoidal
 from toposcope.encodings.record import InputTable
-from toposcope.errors import BadEncoding, BadValue
 
 
 def table(encoding: Encoding) -> InputTable:

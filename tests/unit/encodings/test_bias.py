@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from toposcope.core.errors import BadEncoding, BadValue
 from toposcope.encodings import (
     Encoding,
     alibi,
@@ -23,7 +24,6 @@ from toposcope.encodings import (
     t5_init,
 )
 from toposcope.encodings.record import LogitBias
-from toposcope.errors import BadEncoding, BadValue
 
 TOEPLITZ: dict[str, Callable[[], Encoding]] = {
     "t5 both ways": lambda: t5_init(3, buckets=16, max_distance=40, std=1.0),

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from toposcope.core.errors import BadConfig
 from toposcope.encodings import NONE, rope_from_config, rope_settings
-from toposcope.errors import BadConfig
 
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024}
 

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from toposcope.core.errors import BadEncoding, BadValue
+from toposcope.core.ranges import computable
 from toposcope.encodings import PAPERS, EncodingSpec, Parameter, Sizes, combine, kinds, make, parse, spec
-from toposcope.errors import BadEncoding, BadValue
-from toposcope.ranges import computable
 
 SIZES = Sizes(width=48, heads=6, head_dim=8, context=256, causal=True)
 NAMES = ["none", "sinusoidal", "learned", "random", "t5", "alibi", "kerple", "fire"]

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import toposcope.memory
+import toposcope.core.memory
+from toposcope.core.errors import BadEncoding, BadValue
 from toposcope.encodings import Encoding, channel_pairs, mla, rope, xpos
 from toposcope.encodings.record import Rotary
-from toposcope.errors import BadEncoding, BadValue
 
 SCALINGS: dict[str, dict[str, Any]] = {
     "default": {},
@@ -258,7 +258,7 @@ def test_rows_may_be_lists_and_too_many_are_foreseen(monkeypatch: pytest.MonkeyP
     np.testing.assert_array_equal(
         rotary.rotate(rows, [3], side="key"), rotary.rotate(np.array(rows), [3], side="key")
     )
-    monkeypatch.setattr(toposcope.memory, "UNNOTICED", 0)
-    monkeypatch.setattr(toposcope.memory, "available", lambda: 10)
+    monkeypatch.setattr(toposcope.core.memory, "UNNOTICED", 0)
+    monkeypatch.setattr(toposcope.core.memory, "available", lambda: 10)
     with pytest.raises(BadValue, match="rotating 1 vectors"):
         rotary.rotate(rows, [3], side="key")

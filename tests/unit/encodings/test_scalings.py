@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from toposcope.core.errors import BadEncoding
 from toposcope.encodings.scalings import Scaling, plain_frequencies, scaled
-from toposcope.errors import BadEncoding
 
 WIDTHS = st.integers(2, 64).map(lambda pairs: 2 * pairs)
 BASES = st.floats(100.0, 1e7)

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from toposcope.errors import BadEncoding, BadValue, ToposcopeError
+from toposcope.core.errors import BadEncoding, BadValue, ToposcopeError
 from toposcope.lab.config import RunConfig
 from toposcope.lab.profiles import PROFILES
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from tests.unit.lab.making import ENCODINGS, model, sentences
+from toposcope.core.errors import BadEncoding, BadValue
 from toposcope.encodings import Sizes, parse
-from toposcope.errors import BadEncoding, BadValue
 from toposcope.lab.encoding import completed
 from toposcope.lab.model import Attention
 

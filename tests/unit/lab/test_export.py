@@ -12,7 +12,7 @@ import torch
 from tests.unit.lab.making import ENCODINGS, model, sentences
 from toposcope.checkpoints import load
 from toposcope.cli import main
-from toposcope.errors import BadConfig, BadEncoding, BadFile, MissingTensor, NotFound
+from toposcope.core.errors import BadConfig, BadEncoding, BadFile, MissingTensor, NotFound
 from toposcope.lab.export import export
 from toposcope.lab.load import load_model
 from toposcope.lab.quirks import Quirks

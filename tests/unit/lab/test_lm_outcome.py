@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from toposcope.lab.text import groups
-from toposcope.lab.text.outcome import BITS, CLAIMS, Found, claims, kept, numbers, rows, word
-from toposcope.lab.text.page import tables
+from toposcope.studies.language import groups
+from toposcope.studies.language.outcome import BITS, CLAIMS, Found, claims, kept, numbers, rows, word
+from toposcope.studies.language.page import tables
 
 
 def result(cell: str, seed: int, bits: float, **more: Any) -> dict[str, Any]:

@@ -14,15 +14,15 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file
 
+from toposcope.core.errors import BadValue
 from toposcope.dynamics import regime
-from toposcope.errors import BadValue
 from toposcope.lab.load import load_model
-from toposcope.lab.text.cells import CELLS, build, find_cell
-from toposcope.lab.text.config import ProbeConfig
-from toposcope.lab.text.measure import along_depth, bits, draw, longer_cost
-from toposcope.lab.text.probe import run, work
-from toposcope.lab.text.texts import find
 from toposcope.lab.train import TRAINING, stream
+from toposcope.studies.language.cells import CELLS, build, find_cell
+from toposcope.studies.language.config import ProbeConfig
+from toposcope.studies.language.measure import along_depth, bits, draw, longer_cost
+from toposcope.studies.language.probe import run, work
+from toposcope.studies.language.texts import find
 
 SIZES: dict[str, Any] = {"width": 8, "ff": 8, "length": 12, "batch": 4, "windows": 6, "steps": 6}
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from toposcope.errors import BadFile, BadValue, NotFound
+from toposcope.core.errors import BadFile, BadValue, NotFound
 from toposcope.lab.tasks import NOTHING_ASKED
-from toposcope.lab.text import sotu, texts
+from toposcope.studies.language import sotu, texts
 
 
 def generator(seed: int = 0) -> torch.Generator:

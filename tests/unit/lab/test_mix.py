@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from toposcope.errors import BadEncoding
+from toposcope.core.errors import BadEncoding
 from toposcope.lab.mix import parse_mix
 
 

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from tests.unit.lab.making import ENCODINGS, model, sentences
-from toposcope.errors import BadValue
+from toposcope.core.errors import BadValue
 from toposcope.lab.model import ModelConfig, Transformer
 from toposcope.lab.quirks import Quirks
 

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from toposcope.errors import BadValue
-from toposcope.lab.reproduce.claims import Verdict, ahead, apart, below, beyond
-from toposcope.lab.reproduce.coupling import CLAIMS, SIZES, find_size, grid
-from toposcope.lab.reproduce.evidence import (
+from toposcope.core.errors import BadValue
+from toposcope.core.results import envelope
+from toposcope.studies.reproduce.claims import Verdict, ahead, apart, below, beyond
+from toposcope.studies.reproduce.coupling import CLAIMS, SIZES, find_size, grid
+from toposcope.studies.reproduce.evidence import (
     ACCURACY,
     ANY_DEPOSIT,
     DEPOSIT,
@@ -27,9 +28,8 @@ from toposcope.lab.reproduce.evidence import (
     Evidence,
     student,
 )
-from toposcope.lab.reproduce.outcome import judged_claims, numbers, table
-from toposcope.lab.reproduce.page import page
-from toposcope.results import envelope
+from toposcope.studies.reproduce.outcome import judged_claims, numbers, table
+from toposcope.studies.reproduce.page import page
 
 NOISE = np.random.default_rng(0)
 KEYS = itertools.count()

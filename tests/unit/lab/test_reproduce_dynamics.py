@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from toposcope.encodings import rope
-from toposcope.lab.reproduce.dynamics import FACTS, checked, definite, least, rotated_logits
-from toposcope.lab.reproduce.page import page
+from toposcope.studies.reproduce.dynamics import FACTS, checked, definite, least, rotated_logits
+from toposcope.studies.reproduce.page import page
 
 
 def test_turning_along_the_tokens_gives_rotary_logits_and_along_the_batch_nothing() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from toposcope.checkpoints.families.lab import model_directory
 from toposcope.cli import main
-from toposcope.errors import BadValue
+from toposcope.core.errors import BadValue
 
 torch = pytest.importorskip("torch", reason="the laboratory needs torch: pip install torch")
 

@@ -16,7 +16,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from toposcope.errors import BadFile, BadValue
+from toposcope.core.errors import BadFile, BadValue
 from toposcope.lab import train as loop
 from toposcope.lab.config import RunConfig
 from toposcope.lab.result import TrainResult

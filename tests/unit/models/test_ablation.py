@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import scipy.stats
 
-import toposcope.memory
+import toposcope.core.memory
 import toposcope.models.meter
 from tests.unit.models.planting import LENGTH, write_planted
-from toposcope.errors import BadValue
-from toposcope.journal import Journal
+from toposcope.core.errors import BadValue
+from toposcope.core.journal import Journal
 from toposcope.models.ablation import deposits, pairs_to_try, summarise
 from toposcope.models.corpus import cut
 from toposcope.models.intervene import gated
@@ -251,11 +251,11 @@ def test_memory_is_foreseen(one: Meter, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(toposcope.models.meter, "available", lambda: 2 * kept - 1)
     with metering(one.model, texts) as meter:
         assert "would take" in str(meter.resumable.reason)
-    monkeypatch.setattr(toposcope.memory, "UNNOTICED", 0)
-    monkeypatch.setattr(toposcope.memory, "available", lambda: 100_000)
+    monkeypatch.setattr(toposcope.core.memory, "UNNOTICED", 0)
+    monkeypatch.setattr(toposcope.core.memory, "available", lambda: 100_000)
     with metering(one.model, texts) as meter, pytest.raises(BadValue, match="--mode exact"):
         estimates(meter, meter.all_heads())
-    monkeypatch.setattr(toposcope.memory, "available", lambda: 1000)
+    monkeypatch.setattr(toposcope.core.memory, "available", lambda: 1000)
     with pytest.raises(BadValue, match="fewer --tokens"), metering(one.model, texts):
         pass
 
@@ -273,7 +273,7 @@ def test_what_does_not_exist_is_refused(one: Meter) -> None:
 def test_as_dict_is_plain_data(one: Meter) -> None:
     import json
 
-    from toposcope.results import plain
+    from toposcope.core.results import plain
 
     heads = one.all_heads()
     guess = estimates(one, heads)

@@ -12,11 +12,11 @@ import toposcope
 from tests.unit.models.making import TEXT, write_bert, write_llama
 from toposcope.cli.beside_words import print_beside
 from toposcope.cli.common import console
+from toposcope.core.results import plain
 from toposcope.dynamics.layers import layer_dynamics
 from toposcope.models.beside import beside, dispersion_rate, layer_weights, radial_rate, step
 from toposcope.models.hidden import attention_branch, hidden_states
 from toposcope.models.load import load_reference
-from toposcope.results import plain
 
 pytest.importorskip("torch", reason="hidden states need torch: pip install torch")
 pytest.importorskip("transformers", reason="hidden states need transformers: pip install transformers")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.unit.models.making import TEXT, write_llama
-from toposcope.errors import BadValue
+from toposcope.core.errors import BadValue
 from toposcope.models.corpus import cut, drawn, repeated, shuffled, zipf
 from toposcope.models.load import Reference, load_reference
 

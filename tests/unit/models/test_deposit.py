@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toposcope.errors import BadValue
+from toposcope.core.errors import BadValue
 from toposcope.models.deposit import Deposit, bootstrap, deposit, gini
 
 accuracies = st.floats(0, 1)

@@ -11,7 +11,7 @@ import pytest
 
 import toposcope
 from tests.unit.models.making import TEXT, write_bert, write_llama
-from toposcope.errors import BadConfig, BadFile, BadValue, MissingExtra, NotFound
+from toposcope.core.errors import BadConfig, BadFile, BadValue, MissingExtra, NotFound
 from toposcope.models.hidden import HiddenStates, attention_branch, hidden_states, self_layers
 from toposcope.models.load import Reference, load_reference, locate, read_text
 

@@ -11,12 +11,12 @@ import scipy.stats
 
 from tests.unit.models.making import TEXT, write_llama, write_llama_lm
 from toposcope.cli import main
+from toposcope.core.errors import BadConfig, BadValue
+from toposcope.core.ranges import parse_heads
 from toposcope.encodings import parse
-from toposcope.errors import BadConfig, BadValue
 from toposcope.models.corpus import cut
 from toposcope.models.load import load_reference
 from toposcope.models.loss import Wanted, bin_edges, measure_loss
-from toposcope.ranges import parse_heads
 
 torch = pytest.importorskip("torch", reason="losses need torch: pip install torch")
 pytest.importorskip("transformers", reason="losses need transformers: pip install transformers")
@@ -139,8 +139,8 @@ def test_heads_as_users_write_them() -> None:
 
 
 def test_memory_is_foreseen(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toposcope.memory.UNNOTICED", 0)
-    monkeypatch.setattr("toposcope.memory.available", lambda: 1000)
+    monkeypatch.setattr("toposcope.core.memory.UNNOTICED", 0)
+    monkeypatch.setattr("toposcope.core.memory.available", lambda: 1000)
     reference = load_reference(directory, head=True, attention="sdpa")
     with pytest.raises(BadValue, match=r"a text of 24 tokens would take about .* GB .* Use fewer --tokens"):
         measure_loss(reference, cut(reference, TEXT * 6, tokens=24))

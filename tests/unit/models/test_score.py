@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from toposcope.errors import BadConfig, BadValue
+from toposcope.core.errors import BadConfig, BadValue
 from toposcope.models.load import Reference
 from toposcope.models.score import HIDDEN_SHARE, as_number, kind_of, pool, score, trial
 

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from tests.unit.models.making import TEXT, randomise, write_llama
+from toposcope.core.errors import BadValue
 from toposcope.encodings import rope
 from toposcope.encodings.record import NONE
-from toposcope.errors import BadValue
 from toposcope.models.corpus import Corpus, cut
 from toposcope.models.intervene import captured
 from toposcope.models.load import load_reference
@@ -442,15 +442,15 @@ def test_plain_data_and_rows() -> None:
 
 def test_too_long_a_text_is_refused_before_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     model = ready(llama())
-    monkeypatch.setattr("toposcope.memory.available", lambda: 2**20)
+    monkeypatch.setattr("toposcope.core.memory.available", lambda: 2**20)
     with pytest.raises(BadValue, match=r"4000 tokens needs about \d+\.\d GiB .* and 0\.0 GiB are free.*--tokens"):
         trace(model, texts(1, 4000))
-    monkeypatch.setattr("toposcope.memory.available", lambda: None)
+    monkeypatch.setattr("toposcope.core.memory.available", lambda: None)
     assert trace(model, texts(1, 4)).heads
 
 
 def test_memory_written_out_grows_with_the_square() -> None:
-    from toposcope.models.view import view
+    from toposcope.checkpoints.live import view
 
     specs = [layer.spec for layer in view(llama()).layers]
 

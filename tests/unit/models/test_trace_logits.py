@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tests.unit.models.test_trace import MODELS, ready, texts
+from toposcope.core.errors import BadValue
 from toposcope.encodings import alibi
-from toposcope.errors import BadValue
 from toposcope.models.intervene import captured
 from toposcope.models.trace import most_positional, trace
 from toposcope.models.trace_logits import SIDE, picture

@@ -16,12 +16,12 @@ from tests.unit.tiny import CONFIG, tensors
 from toposcope.checkpoints.fold import fold
 from toposcope.cli.beside_words import print_verification
 from toposcope.cli.common import console
+from toposcope.core.results import plain
 from toposcope.dynamics.heads import describe_head
 from toposcope.dynamics.regime import Verdict
 from toposcope.models.hidden import HiddenStates
 from toposcope.models.rank import rank_correlation
 from toposcope.models.verify import finite_horizon, follow, verify, verify_head
-from toposcope.results import plain
 
 PLANTED = {0: -np.eye(4), 1: np.eye(4), 2: np.diag([1.0, -1.0, -1.0, -0.5]), 3: np.zeros((4, 4))}
 

@@ -16,8 +16,8 @@ import torch
 
 import toposcope
 from toposcope.checkpoints.attention import attention, logits, output, project
+from toposcope.core.errors import BadConfig, BadEncoding, BadValue, BadWeights
 from toposcope.dynamics import scan
-from toposcope.errors import BadConfig, BadEncoding, BadValue, BadWeights
 
 N = 11
 CFG: dict[str, Any] = {

@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.tiny import write_llama
 from toposcope.cli import main
-from toposcope.results import envelope
+from toposcope.core.results import envelope
 
 
 def command(*arguments: str, out: Path) -> dict[str, Any]:
@@ -208,9 +208,9 @@ def lab_ablated(place: Path) -> dict[str, Any]:
 
 def coupled() -> dict[str, Any]:
     """A reproduction of coupling, from runs that are made up: two seeds of two encodings, described and published."""
-    from toposcope.lab.reproduce.coupling import CLAIMS
-    from toposcope.lab.reproduce.evidence import Evidence
-    from toposcope.lab.reproduce.outcome import judged_claims, numbers, table
+    from toposcope.studies.reproduce.coupling import CLAIMS
+    from toposcope.studies.reproduce.evidence import Evidence
+    from toposcope.studies.reproduce.outcome import judged_claims, numbers, table
 
     runs = []
     for variant in ("described", "published"):

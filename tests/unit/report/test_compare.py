@@ -16,8 +16,8 @@ from tests.unit.report import making
 from tests.unit.tiny import write_llama
 from toposcope.checkpoints.fold import fold
 from toposcope.cli import main
-from toposcope.compare import compare_models, compare_results, relative_change
-from toposcope.errors import BadValue
+from toposcope.core.errors import BadValue
+from toposcope.scanning.compare import compare_models, compare_results, relative_change
 
 
 @given(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.unit.report import making
-from toposcope.errors import BadValue
+from toposcope.core.errors import BadValue
 from toposcope.report.figure import draw
 
 

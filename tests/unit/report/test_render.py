@@ -19,8 +19,8 @@ from tests.unit.report import making
 from tests.unit.report.reading import Reader, table
 from tests.unit.tiny import write_llama
 from toposcope.cli import main
-from toposcope.errors import BadFile, BadValue, NotFound
-from toposcope.printable import visible
+from toposcope.core.errors import BadFile, BadValue, NotFound
+from toposcope.core.printable import visible
 from toposcope.report import read_results, render
 from toposcope.report.blocks import rounded, without_series
 from toposcope.report.page import embeddable

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toposcope.errors import BadEncoding, BadValue
+from toposcope.core.errors import BadEncoding, BadValue
 from toposcope.runs.grid import grid, jobs, read_changes, read_seeds, split_encodings, split_names
 
 TINY = {"width": 16, "layers": 1, "heads": 2, "ff": 16}

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.runs.making import trained
-from toposcope.errors import BadFile, NotFound
+from toposcope.core.errors import BadFile, NotFound
 from toposcope.runs import index as indexes
 from toposcope.runs.directory import Job, write_result
 from toposcope.runs.index import INDEX, Index

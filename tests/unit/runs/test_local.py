@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.reference.runs.fake import expected, job
-from toposcope.errors import BadValue
+from toposcope.core.errors import BadValue
 from toposcope.runs import local
 from toposcope.runs.directory import Job, Report, read_result, write_result
 from toposcope.runs.queue import Event, Queue

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from toposcope.errors import BadFile, BadValue, NotFound
+from toposcope.core.errors import BadFile, BadValue, NotFound
 from toposcope.runs import lock
 from toposcope.runs.directory import STATE, Job, pack, read_job, unpack, write_result
 from toposcope.runs.store import INDEX, Busy, Claim, Finished, Store, disk_is_full, said_plainly
@@ -272,7 +272,7 @@ def test_a_full_disk_in_a_directory(store: Store, monkeypatch: pytest.MonkeyPatc
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:
-        patch.setattr("toposcope.files.os.fsync", full)
+        patch.setattr("toposcope.core.files.os.fsync", full)
         with pytest.raises(BadValue, match="is full") as caught:
             store.claim(JOB)
     assert disk_is_full(caught.value)

@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from toposcope.errors import BadValue
+from toposcope.core.errors import BadValue
 from toposcope.scanning.sample import Sample, asked_for, draw, estimates
 
 LAYERS, HEADS, ROUNDS = 80, 64, 300

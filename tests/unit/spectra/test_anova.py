@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from toposcope.core.errors import BadValue
 from toposcope.encodings import NONE, Encoding, LogitBias, alibi, rope, t5
-from toposcope.errors import BadValue
 from toposcope.spectra.anova import Shares, decompose
 
 seeds = st.integers(0, 2**32 - 1)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toposcope.errors import BadValue
+from toposcope.core.errors import BadValue
 from toposcope.spectra import bias_kernel as bias
 from toposcope.spectra.toeplitz import effective_rank
 

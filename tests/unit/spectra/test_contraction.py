@@ -10,8 +10,8 @@ import scipy.linalg
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from toposcope.core.errors import BadEncoding, BadValue
 from toposcope.encodings import NONE, Encoding, LogitBias, alibi, fire_init, kerple, mla, rope, sinusoidal, t5, xpos
-from toposcope.errors import BadEncoding, BadValue
 from toposcope.spectra.contraction import Contraction, contraction
 
 seeds = st.integers(0, 2**32 - 1)

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from toposcope.core.errors import BadEncoding, BadValue
 from toposcope.encodings import NONE, Encoding, Sizes, alibi, combine, learned, make, parse, rope, sinusoidal, t5
-from toposcope.errors import BadEncoding, BadValue
 from toposcope.spectra import encoding_spectrum
 from toposcope.spectra.encoding_spectrum import Point, contexts_up_to, rotary_rank, rotary_weights, spectrum
 from toposcope.spectra.toeplitz import effective_rank

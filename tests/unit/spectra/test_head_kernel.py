@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from toposcope.core.errors import BadValue
 from toposcope.encodings import NONE, Pairing, alibi, fire_init, mla, rope, sinusoidal, xpos
-from toposcope.errors import BadValue
 from toposcope.spectra.head_kernel import TokenRows, from_covariance, from_mean, kernel
 
 seeds = st.integers(0, 2**32 - 1)

@@ -12,8 +12,8 @@ from safetensors.numpy import save_file
 import toposcope
 from tests.unit.tiny import CONFIG, tensors, write_llama
 from toposcope.checkpoints.fold import fold
+from toposcope.core.results import plain
 from toposcope.encodings import NONE, learned, parse, random, rope, sinusoidal
-from toposcope.results import plain
 from toposcope.spectra.of_heads import head_spectra, second_moment
 from toposcope.spectra.of_model import ModelSpectra, bias_spectra, model_spectra, table_spectrum
 

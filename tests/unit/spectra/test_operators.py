@@ -11,7 +11,7 @@ import scipy.sparse.linalg
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toposcope.errors import BadValue
+from toposcope.core.errors import BadValue
 from toposcope.spectra import operators
 from toposcope.spectra.operators import Operator, top_singular_values
 

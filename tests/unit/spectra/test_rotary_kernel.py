@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toposcope.errors import BadValue
+from toposcope.core.errors import BadValue
 from toposcope.spectra.rotary_kernel import (
     constant_vector_bound,
     contraction_law,

@@ -8,7 +8,7 @@ import scipy.linalg
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toposcope.errors import BadValue
+from toposcope.core.errors import BadValue
 from toposcope.spectra.singular import (
     effective_rank,
     majorisation_gap,

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from toposcope.core.errors import BadValue
 from toposcope.encodings import t5
-from toposcope.errors import BadValue
 from toposcope.spectra.encoding_spectrum import spectrum
 from toposcope.spectra.toeplitz import (
     Spectrum,

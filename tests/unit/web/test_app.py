@@ -14,7 +14,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from tests.unit.web.making import HOSTILE, write_file, write_spectrum, write_store
-from toposcope.errors import BadFile
+from toposcope.core.errors import BadFile
 from toposcope.web import app, explore_flow
 from toposcope.web.app import assets, encoded
 from toposcope.web.asked import Asked

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from toposcope.errors import BadValue
+from toposcope.core.errors import BadValue
 from toposcope.web.asked import Asked
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import scipy.linalg
 
+from toposcope.core.errors import BadEncoding, BadValue
 from toposcope.encodings import Sizes, parse
-from toposcope.errors import BadEncoding, BadValue
 from toposcope.spectra.bias_kernel import alibi_kernel_eigenvalues, alibi_kernel_eigenvalues_at
 from toposcope.spectra.encoding_spectrum import spectrum
 from toposcope.web.asked import Asked

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from scipy.integrate import solve_ivp
 
+from toposcope.core.errors import BadEncoding, BadValue
 from toposcope.dynamics.flow import simulate
 from toposcope.dynamics.presets import PRESETS, rotation
 from toposcope.dynamics.regime import regime
-from toposcope.errors import BadEncoding, BadValue
 from toposcope.web import explore_flow
 from toposcope.web.asked import Asked
 from toposcope.web.explore_flow import MOST_TOKENS, UNIT, explore, matrix, presets

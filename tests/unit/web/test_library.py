@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.web.making import write_file, write_store
-from toposcope.errors import BadFile, NotFound
+from toposcope.core.errors import BadFile, NotFound
 from toposcope.web.library import Library, is_result
 
 

@@ -13,11 +13,11 @@ from tests.unit.tiny import write_llama
 from tests.unit.web.making import make_shelf
 from toposcope.checkpoints import load
 from toposcope.checkpoints.fold import fold
+from toposcope.core.errors import NotFound
 from toposcope.dynamics.run import run
 from toposcope.dynamics.scan import scan
 from toposcope.dynamics.sources import head_problem
 from toposcope.dynamics.tokens import drawn_tokens
-from toposcope.errors import NotFound
 from toposcope.spectra.of_heads import head_spectra, second_moment
 from toposcope.web.models import Shelf
 

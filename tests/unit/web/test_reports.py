@@ -8,7 +8,7 @@ from importlib.resources import files
 
 import pytest
 
-from toposcope.errors import BadFile
+from toposcope.core.errors import BadFile
 from toposcope.report.blocks import Page
 from toposcope.report.page import SCRIPTS, STYLE, page_html
 from toposcope.web.reports import POLICY, report_of

@@ -14,7 +14,7 @@ import pytest
 
 from tests.unit.tiny import write_llama
 from tests.unit.web.running import Visitor, running
-from toposcope.errors import BadValue, NotFound
+from toposcope.core.errors import BadValue, NotFound
 from toposcope.web.server import DEFAULT_PORT, Address, is_loopback, listen, opened, serve
 
 

@@ -1,6 +1,6 @@
 """One adapter file per family of architectures. Each module here lists its `FAMILIES`; there is no central list.
 
-Other packages bring families by the entry points of `toposcope.plugins`; ours are tried first.
+Other packages bring families by the entry points of `toposcope.core.plugins`; ours are tried first.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any
 from toposcope.checkpoints.families.common import Config
 from toposcope.checkpoints.source import TensorSource
 from toposcope.checkpoints.spec import ModelSpec
-from toposcope.errors import UnknownFamily, did_you_mean
-from toposcope.plugins import Plugin, origins, plugins
+from toposcope.core.errors import UnknownFamily, did_you_mean
+from toposcope.core.plugins import Plugin, origins, plugins
 
 
 @dataclass(frozen=True)

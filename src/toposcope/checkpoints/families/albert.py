@@ -9,7 +9,7 @@ from toposcope.checkpoints.families.bert import layer_norm
 from toposcope.checkpoints.families.common import Config, Sizes, find_root, learned_table
 from toposcope.checkpoints.source import TensorSource
 from toposcope.checkpoints.spec import LayerSpec, Linear, ModelSpec
-from toposcope.errors import BadConfig
+from toposcope.core.errors import BadConfig
 
 QUERY = "encoder.albert_layer_groups.0.albert_layers.0.attention.query.weight"
 

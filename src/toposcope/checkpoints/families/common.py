@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from toposcope.checkpoints.source import TensorSource
+from toposcope.core.errors import BadConfig, MissingTensor, UnknownFamily
+from toposcope.core.printable import printable
 from toposcope.encodings import Encoding, learned
 from toposcope.encodings.kinds import LARGEST as MOST
-from toposcope.errors import BadConfig, MissingTensor, UnknownFamily
-from toposcope.printable import printable
 
 LARGEST = 2**24  # no width, head count or context of a real model is larger; a damaged configuration's may be
 

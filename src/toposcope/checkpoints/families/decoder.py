@@ -10,8 +10,8 @@ from collections.abc import Callable
 from toposcope.checkpoints.families.common import Config, Sizes, claimed_context, find_root
 from toposcope.checkpoints.source import TensorSource
 from toposcope.checkpoints.spec import LayerSpec, Linear, ModelSpec, NormSpec
+from toposcope.core.errors import BadConfig
 from toposcope.encodings import Encoding, rope_from_config
-from toposcope.errors import BadConfig
 
 SLIDING, FULL = "sliding_attention", "full_attention"
 

@@ -11,8 +11,8 @@ from toposcope.checkpoints.families.bert import QUERY, layer_norm
 from toposcope.checkpoints.families.common import Config, Sizes, claimed_context, find_root, learned_table
 from toposcope.checkpoints.source import TensorSource
 from toposcope.checkpoints.spec import LayerSpec, Linear, ModelSpec
+from toposcope.core.errors import BadConfig, MissingTensor
 from toposcope.encodings import NONE, Encoding, rope
-from toposcope.errors import BadConfig, MissingTensor
 
 
 def describe(config: Config, source: TensorSource) -> ModelSpec:

@@ -9,8 +9,8 @@ from toposcope.checkpoints.families.common import Config
 from toposcope.checkpoints.families.decoder import FULL, SLIDING, decoder, every, layer_kinds, window_reach
 from toposcope.checkpoints.source import TensorSource
 from toposcope.checkpoints.spec import LayerSpec, ModelSpec, NormSpec, Skipped
+from toposcope.core.errors import BadConfig
 from toposcope.encodings import rope_from_config
-from toposcope.errors import BadConfig
 
 
 def describe_gemma(config: Config, source: TensorSource) -> ModelSpec:

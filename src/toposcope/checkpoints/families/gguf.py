@@ -18,8 +18,8 @@ from toposcope.checkpoints.families.common import Config, Sizes, learned_table
 from toposcope.checkpoints.families.gguf_facts import Facts, rotation
 from toposcope.checkpoints.source import TensorSource
 from toposcope.checkpoints.spec import LayerSpec, Linear, ModelSpec, NormSpec
+from toposcope.core.errors import BadConfig
 from toposcope.encodings import NONE, Encoding, alibi, rope
-from toposcope.errors import BadConfig
 
 POSITIONS = "position_embd.weight"
 BLOOM_BIAS = 8.0  # llama.cpp has it in its code, not in the file

@@ -9,8 +9,8 @@ from toposcope.checkpoints.families.common import Config
 from toposcope.checkpoints.families.gguf_facts import Facts, rotation, yarn_size
 from toposcope.checkpoints.source import TensorSource
 from toposcope.checkpoints.spec import LatentSpec, LayerSpec, Linear, ModelSpec, NormSpec
+from toposcope.core.errors import BadConfig
 from toposcope.encodings import Encoding, mla
-from toposcope.errors import BadConfig
 
 
 @dataclass(frozen=True)

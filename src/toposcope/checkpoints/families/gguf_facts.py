@@ -15,7 +15,7 @@ import numpy as np
 
 from toposcope.checkpoints.families.common import Config, Sizes
 from toposcope.checkpoints.source import TensorSource
-from toposcope.errors import BadConfig, BadEncoding, MissingTensor
+from toposcope.core.errors import BadConfig, BadEncoding, MissingTensor
 
 LONG, SHORT, DIVISORS = "rope_factors_long.weight", "rope_factors_short.weight", "rope_freqs.weight"
 NORM_EPS = {"rms": "attention.layer_norm_rms_epsilon", "layer": "attention.layer_norm_epsilon"}

@@ -18,10 +18,10 @@ from toposcope.checkpoints.families import Family
 from toposcope.checkpoints.families.common import Config, Sizes
 from toposcope.checkpoints.source import TensorSource
 from toposcope.checkpoints.spec import LatentSpec, LayerSpec, Linear, ModelSpec, NormSpec
+from toposcope.core.errors import BadConfig, BadEncoding, BadFile, MissingTensor, NotFound
+from toposcope.core.untrusted import SETTINGS, read_json, require_inside
 from toposcope.encodings import NONE, Encoding, EncodingSpec, LogitBias, combine, fire, kerple, learned, parse, t5
 from toposcope.encodings import Sizes as EncodingSizes
-from toposcope.errors import BadConfig, BadEncoding, BadFile, MissingTensor, NotFound
-from toposcope.untrusted import SETTINGS, read_json, require_inside
 
 Array = NDArray[np.floating[Any]]
 MODEL_TYPE = "toposcope-lab"

@@ -8,8 +8,8 @@ from toposcope.checkpoints.families import Family
 from toposcope.checkpoints.families.common import Config, Sizes, claimed_context, find_root
 from toposcope.checkpoints.source import TensorSource
 from toposcope.checkpoints.spec import LayerSpec, Linear, ModelSpec, NormSpec
+from toposcope.core.errors import BadConfig
 from toposcope.encodings import Encoding, rope_from_config
-from toposcope.errors import BadConfig
 
 BASES = {"full_attention": 160_000.0, "sliding_attention": 10_000.0}
 

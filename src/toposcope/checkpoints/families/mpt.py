@@ -6,8 +6,8 @@ from toposcope.checkpoints.families import Family
 from toposcope.checkpoints.families.common import Config, Sizes, claimed_context, find_root, learned_table
 from toposcope.checkpoints.source import TensorSource
 from toposcope.checkpoints.spec import LayerSpec, Linear, ModelSpec, NormSpec
+from toposcope.core.errors import BadConfig
 from toposcope.encodings import NONE, Encoding, alibi
-from toposcope.errors import BadConfig
 
 
 def describe(config: Config, source: TensorSource) -> ModelSpec:

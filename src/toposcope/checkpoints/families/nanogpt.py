@@ -10,7 +10,7 @@ from toposcope.checkpoints.families import Family, gpt2
 from toposcope.checkpoints.families.common import Config, find_root
 from toposcope.checkpoints.source import TensorSource
 from toposcope.checkpoints.spec import ModelSpec
-from toposcope.errors import BadConfig, MissingTensor
+from toposcope.core.errors import BadConfig, MissingTensor
 
 _FUSED = "h.0.attn.c_attn.weight"
 

@@ -9,8 +9,8 @@ from toposcope.checkpoints.families import Family
 from toposcope.checkpoints.families.common import Config, Sizes, claimed_context, find_root
 from toposcope.checkpoints.source import TensorSource
 from toposcope.checkpoints.spec import LayerSpec, Linear, ModelSpec, NormSpec
+from toposcope.core.errors import MissingTensor
 from toposcope.encodings import NONE, Encoding, t5
-from toposcope.errors import MissingTensor
 
 _QUERY = "block.0.layer.0.SelfAttention.q.weight"
 

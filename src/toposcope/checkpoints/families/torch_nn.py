@@ -19,8 +19,8 @@ from toposcope.checkpoints.families import Family
 from toposcope.checkpoints.families.common import Config
 from toposcope.checkpoints.source import TensorSource
 from toposcope.checkpoints.spec import LayerSpec, Linear, ModelSpec, NormSpec, Skipped
+from toposcope.core.errors import BadConfig, MissingTensor, UnknownFamily
 from toposcope.encodings import NONE, Encoding, learned
-from toposcope.errors import BadConfig, MissingTensor, UnknownFamily
 
 HEADS = ("num_heads", "num_attention_heads", "nhead")
 # a stack's name, the layer's number if there is one, and which attention of the layer it is

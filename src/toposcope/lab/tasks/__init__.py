@@ -11,7 +11,8 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any
 
-from toposcope.errors import BadValue, did_you_mean
+from toposcope.core.errors import BadValue, did_you_mean
+from toposcope.core.plugins import Plugin, origins, plugins
 from toposcope.lab.tasks.count import Count
 from toposcope.lab.tasks.distance import Distance
 from toposcope.lab.tasks.dyck import Dyck
@@ -20,7 +21,6 @@ from toposcope.lab.tasks.induction import Induction
 from toposcope.lab.tasks.previous import Previous
 from toposcope.lab.tasks.recall import Copy, Reverse
 from toposcope.lab.tasks.task import NOTHING_ASKED, Batch, Rate, Task
-from toposcope.plugins import Plugin, origins, plugins
 
 PROFILES = ("laptop-s", "laptop-m", "paper")
 _KINDS: Mapping[str, type[Task]] = {

@@ -27,7 +27,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
-from toposcope.errors import BadValue, did_you_mean
+from toposcope.core.errors import BadValue, did_you_mean
 
 if TYPE_CHECKING:
     import torch

@@ -14,7 +14,7 @@ import scipy.stats
 import torch
 
 from tests.unit.lab.tasks.reading import READERS, answers, sentences
-from toposcope.errors import BadValue
+from toposcope.core.errors import BadValue
 from toposcope.lab.tasks import NOTHING_ASKED, PROFILES, Task, find, tasks
 
 NAMES = tuple(READERS)

@@ -1,8 +1,0 @@
-"""Is the positional encoding really there, in force, and of one kind? For checkpoints, and for your own modules."""
-
-from __future__ import annotations
-
-from toposcope.check.findings import CheckReport, Finding
-from toposcope.check.model import check_model
-
-__all__ = ["CheckReport", "Finding", "check_model"]

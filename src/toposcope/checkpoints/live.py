@@ -1,0 +1,72 @@
+"""Toposcope's view of a model that transformers already holds in memory: the same layers and heads as from a file."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from toposcope.checkpoints.decode import Ledger
+from toposcope.checkpoints.families import choose_family
+from toposcope.checkpoints.families.common import Config
+from toposcope.checkpoints.read import read_layer
+from toposcope.checkpoints.source import ByName, Rows, Stored, TensorInfo
+from toposcope.checkpoints.view import Model
+from toposcope.core.errors import BadWeights
+
+
+class MemorySource:
+    """The tensors of a torch module, read one at a time like those of a file."""
+
+    format = "torch"
+
+    def __init__(self, name: str, tensors: Mapping[str, Any]) -> None:
+        self.path = Path(name)
+        self.metadata: Mapping[str, Any] = {}
+        self._tensors = ByName(tensors, self.path)
+        self.files: tuple[Path, ...] = ()
+        self.ledger = Ledger()
+
+    def names(self) -> Collection[str]:
+        return self._tensors.keys()
+
+    def info(self, name: str) -> TensorInfo:
+        tensor = self._tensors[name]
+        kind = str(tensor.dtype).removeprefix("torch.")
+        return TensorInfo(name, tuple(tensor.shape), kind, tensor.numel() * tensor.element_size())
+
+    def read(self, name: str) -> Stored:
+        import torch
+
+        tensor = self._tensors[name].detach().cpu()
+        array: Stored = (tensor if tensor.dtype == torch.float64 else tensor.to(torch.float32)).numpy()
+        if not np.isfinite(array).all():
+            raise BadWeights(f"tensor '{name}' of the running model holds NaN or infinity.")
+        self.ledger.add(name, array.shape, hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest())
+        return array
+
+    def read_rows(self, name: str, rows: Rows) -> Stored:
+        return self.read(name)[rows]
+
+    def digest(self) -> str:
+        return self.ledger.digest()
+
+    def close(self) -> None:
+        """Nothing to close: the tensors belong to the model."""
+
+
+def view(model: Any) -> Model:
+    """The layers and heads of a loaded transformers model. Its tensors are shared, not copied; nothing is written."""
+    return view_of(model, model.state_dict())
+
+
+def view_of(model: Any, tensors: Mapping[str, Any]) -> Model:
+    """The same from the model's tensors by the names that transformers gives them."""
+    values = model.config.to_dict()
+    source = MemorySource(type(model).__name__, tensors)
+    config = Config(values, f"the configuration of {type(model).__name__}")
+    spec = choose_family(config, source, None).describe(config, source)
+    return Model(spec, source, values, read_layer)

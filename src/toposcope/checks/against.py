@@ -1,0 +1,179 @@
+"""Compare a module with what its weights were made for: a reference, a stated pairing, or the weights themselves."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toposcope.checkpoints.attention import attention, output, project
+from toposcope.checkpoints.view import Layer
+from toposcope.checks import inside
+from toposcope.checks.findings import Finding
+from toposcope.checks.looking import Sight
+from toposcope.checks.pairing import PairingEvidence, cross_terms, weigh
+from toposcope.checks.runner import Runner, at_rest
+from toposcope.encodings.record import Array, Pairing
+
+MOST_DIRECTIONS = 1024
+_CURE = (
+    "Reorder the rows of the query and key weights (interleaved rows 2m, 2m+1 belong at m, m + width/2), or rotate "
+    "neighbouring channels instead; not both."
+)
+
+
+def pairing(run: Runner, sight: Sight, stated: Pairing | None, length: int) -> list[Finding]:
+    """The pairs the module turns, against those stated, or those its weights were trained with."""
+    turns = sight.q_turns
+    if turns is None or turns.pairing is None:
+        return []
+    found = turns.pairing
+    if stated is not None:
+        return [_pairing_finding(found, stated, f"The weights were said to be made for {stated} pairs.", {})]
+    evidence = _trained(run, turns.all_pairs(), found, length)
+    if evidence is None or evidence.verdict == "open":
+        return []
+    other: Pairing = "half" if found == "interleaved" else "interleaved"
+    trained_for = found if evidence.verdict == "declared" else other
+    why = (
+        f"In the weights, the pairs the module turns stand out from random pairs by {evidence.declared:.1f} standard "
+        f"deviations, the other pairing's by {evidence.other:.1f}."
+    )
+    return [_pairing_finding(found, trained_for, why, {"turned": evidence.declared, "other": evidence.other})]
+
+
+def _pairing_finding(found: Pairing, made_for: Pairing, why: str, numbers: dict[str, float]) -> Finding:
+    if found == made_for:
+        return Finding(
+            "pairing", "ok", f"the rotation turns {found} pairs, as the weights expect", why, evidence=numbers
+        )
+    rotation = "half-split" if found == "half" else "interleaved"
+    weights = "half-split" if made_for == "half" else "interleaved"
+    return Finding(
+        "pairing",
+        "fault",
+        f"{weights} weights with {rotation} rotation",
+        f"The module turns {found} pairs of channels. {why}",
+        _CURE,
+        evidence=numbers,
+    )
+
+
+def reference(run: Runner, sight: Sight, x_BND: Array, other: Any, tolerance: float) -> list[Finding]:
+    """The module's outputs against a reference's, and the pairing as the first suspect where they differ."""
+    if other is None:
+        return []
+    ours_BND = run(x_BND)
+    theirs_BND, theirs_q, theirs_pairing = _theirs(run, x_BND, other)
+    scale = inside.size(theirs_BND) or 1.0
+    worst = float(np.abs(ours_BND - theirs_BND).max()) / scale
+    if worst <= 10 * tolerance:
+        return [
+            Finding(
+                "reference",
+                "ok",
+                "the outputs equal the reference's",
+                f"They differ by {worst:.1e} of their size at most.",
+                evidence={"difference": worst},
+            )
+        ]
+    named = _pairing_at_fault(run, sight, x_BND, theirs_q, theirs_pairing)
+    return [
+        Finding(
+            "reference",
+            "fault",
+            "the outputs differ from the reference's" if named is None else named[0],
+            f"They differ by {worst:.1e} of their size." + ("" if named is None else f" {named[1]}"),
+            "Compare weights, scale, mask and encoding in turn." if named is None else _CURE,
+            evidence={"difference": worst},
+        )
+    ]
+
+
+def _pairing_at_fault(
+    run: Runner, sight: Sight, x_BND: Array, theirs_q: Array | None, theirs: Pairing | None
+) -> tuple[str, str] | None:
+    ours = sight.q_turns.pairing if sight.q_turns is not None else None
+    if ours is None or theirs is None or theirs_q is None:
+        return None
+    ours_q = run.watched(x_BND)[1].q_BHNR
+    if ours_q is None or ours_q.shape[-1] != theirs_q.shape[-1]:
+        return None
+    # at the first position the rotation changes nothing (or turns pairs in place)
+    first, other_first = ours_q[0, :, 0], theirs_q[0, :, 0]
+    if ours != theirs and _alike(first, other_first):
+        names = {"half": "half-split", "interleaved": "interleaved"}
+        return (
+            f"{names[theirs]} weights with {names[ours]} rotation",
+            f"The module has the reference's queries before rotation, but turns {ours} pairs of channels where the "
+            f"reference turns {theirs} pairs.",
+        )
+    half = first.shape[-1] // 2
+    spread = other_first.reshape(-1, 2, half).swapaxes(1, 2).reshape(first.shape)
+    gathered = other_first.reshape(-1, half, 2).swapaxes(1, 2).reshape(first.shape)
+    if ours == theirs and (_alike(first, spread) or _alike(first, gathered)):
+        weights = "interleaved" if ours == "half" else "half-split"
+        rotation = "half-split" if ours == "half" else "interleaved"
+        return (
+            f"{weights} weights with {rotation} rotation",
+            f"Both turn {ours} pairs of channels, but the module's query rows are the reference's in the "
+            "order of the "
+            "other pairing.",
+        )
+    return None
+
+
+def _alike(a: Array, b: Array) -> bool:
+    """The same up to a positive factor."""
+    cosine = float((a * b).sum() / (np.linalg.norm(a) * np.linalg.norm(b) or 1.0))
+    return cosine > 1 - 1e-5
+
+
+def _theirs(run: Runner, x_BND: Array, other: Any) -> tuple[Array, Array | None, Pairing | None]:
+    """A reference's output, its queries (rotated or not at position 0), and its pairing."""
+    if isinstance(other, Layer):
+        # a module of attention alone reads what the layer's norm has already normalised
+        bare = Layer(other.number, other.spec, lambda _: replace(other.weights, input_norm=None))
+        outputs, queries = [], []
+        for x_ND in x_BND:
+            q, _, v = project(bare, x_ND)
+            outputs.append(output(bare, attention(bare, x_ND), v))
+            queries.append(q)
+        rotary = other.encoding.rotary
+        return np.stack(outputs), np.stack(queries), None if rotary is None else rotary.pairing
+    from torch import nn
+
+    if isinstance(other, nn.Module):
+        theirs = Runner(other, run.call, run.width)
+        with at_rest(theirs.module):
+            out, seen = theirs.watched(x_BND)
+            same = np.broadcast_to(1e4 * x_BND[:, :1], x_BND.shape).copy()
+            big = theirs.watched(same)[1].q_BHNR
+        turns = None if big is None else inside.find_turns(big)
+        return out, seen.q_BHNR, None if turns is None else turns.pairing
+    return run._out(other(run.tensor(x_BND))), None, None
+
+
+def _trained(run: Runner, pairs_F2: NDArray[np.intp], found: Pairing, length: int) -> PairingEvidence | None:
+    """Read the query and key weights through the module, one input direction at a time, and weigh the pairings."""
+    directions = np.eye(run.width)
+    if run.width > MOST_DIRECTIONS:  # a random part of them serves as well, cosines being kept
+        rng = np.random.default_rng(0)
+        directions = np.linalg.qr(rng.standard_normal((run.width, MOST_DIRECTIONS)))[0].T
+    zero = run.watched(np.zeros((1, length, run.width)))[1]
+    if zero.q_BHNR is None or zero.k_BHNR is None:
+        return None
+    rows_q, rows_k = [], []
+    for start in range(0, len(directions), 64):
+        part_BD = directions[start : start + 64]
+        seen = run.watched(np.repeat(part_BD[:, None, :], length, axis=1))[1]
+        if seen.q_BHNR is None or seen.k_BHNR is None:
+            return None
+        rows_q.append(seen.q_BHNR[:, :, 0] - zero.q_BHNR[:, :, 0])
+        rows_k.append(seen.k_BHNR[:, :, 0] - zero.k_BHNR[:, :, 0])
+    q_HRD, k_HRD = (np.concatenate(rows).transpose(1, 2, 0) for rows in (rows_q, rows_k))
+    if pairs_F2.max() >= q_HRD.shape[1]:
+        return None
+    return weigh(cross_terms(q_HRD, k_HRD), pairs_F2, found)

@@ -1,0 +1,126 @@
+"""The context a model claims against the context its encoding covers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from toposcope.checkpoints.view import Model
+from toposcope.checks.findings import Finding, say_layers
+from toposcope.checks.rotary import groups
+from toposcope.encodings.record import Encoding, Rotary
+
+_CLAIMS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "block_size")
+
+
+def context(model: Model) -> Iterator[Finding]:
+    """Position tables, rotary wavelengths and windows, each against the claimed length."""
+    yield from _table(model)
+    for encoding, rotary, layers in groups(model):
+        yield from _wavelengths(model, encoding, rotary, layers)
+    yield from _windows(model)
+
+
+def _table(model: Model) -> Iterator[Finding]:
+    tables = {
+        id(layer.encoding.input): layer.encoding
+        for layer in model.layers
+        if layer.encoding.input is not None and layer.spec.kind == "self"
+    }
+    stacks = {layer.spec.stack for layer in model.layers if layer.encoding.input is not None}
+    if len(tables) != 1 or "vision" in stacks:
+        return
+    encoding = next(iter(tables.values()))
+    length = encoding.input.length if encoding.input is not None else None
+    key = next((key for key in _CLAIMS if isinstance(model.config.get(key), int)), None)
+    if length is None or key is None:
+        return
+    claimed, reserved = int(model.config[key]), int(encoding.parameters.get("offset", 0))
+    numbers = {"claimed": claimed, "rows": length + reserved, "reserved": reserved}
+    if claimed > length + reserved:
+        yield Finding(
+            "context",
+            "fault",
+            "the model claims more positions than its table has",
+            f"{key} is {claimed}; the table holds {length} positions{_reserved(reserved)}. Position "
+            f"{length} has no vector.",
+            f"Set {key} to {length + reserved}, or use the checkpoint the configuration belongs to.",
+            evidence=numbers,
+        )
+        return
+    yield Finding(
+        "context",
+        "ok",
+        "the position table covers the claimed context",
+        f"{key} is {claimed}; the table holds {length} positions{_reserved(reserved)}.",
+        evidence=numbers,
+    )
+
+
+def _reserved(rows: int) -> str:
+    return f" after {rows} reserved rows" if rows else ""
+
+
+def _wavelengths(model: Model, encoding: Encoding, rotary: Rotary, layers: tuple[int, ...]) -> Iterator[Finding]:
+    claimed = model.spec.context
+    if claimed is None:
+        return
+    wave_F = 2 * np.pi / np.maximum(rotary.frequencies(claimed), 1e-300)
+    turning = float(np.mean(wave_F <= claimed))
+    numbers = {"claimed": claimed, "longest_wavelength": float(wave_F.max()), "share_turning": turning}
+    scaling = encoding.parameters.get("scaling")
+    factor, original = encoding.parameters.get("factor"), encoding.parameters.get("original_context")
+    if scaling == "yarn" and factor and original and claimed > 1.01 * factor * original:
+        yield Finding(
+            "context",
+            "warning",
+            "the model claims more than its scaling reaches",
+            f"yarn by {factor:g} from {original} reaches {factor * original:,.0f} tokens; the configuration claims "
+            f"{claimed:,}.",
+            f"Raise the factor to {claimed / original:g}, or claim {factor * original:,.0f}.",
+            layers=layers,
+            evidence={**numbers, "reaches": factor * original},
+        )
+        return
+    yield Finding(
+        "context",
+        "ok",
+        "rotary wavelengths against the claimed context",
+        f"In {say_layers(layers, len(model.layers))}: {turning:.0%} of {len(wave_F)} pairs turn at least "
+        "once within the "
+        f"claimed {claimed:,} tokens; the slowest needs {wave_F.max():,.0f}.",
+        layers=layers,
+        evidence=numbers,
+    )
+
+
+def _windows(model: Model) -> Iterator[Finding]:
+    claimed = model.spec.context
+    windowed = [layer for layer in model.layers if layer.spec.reach is not None and layer.spec.kind == "self"]
+    if claimed is None or not windowed:
+        return
+    short = [layer for layer in windowed if layer.spec.reach is not None and layer.spec.reach + 1 < claimed]
+    if not short:
+        return
+    reaches = sorted({layer.spec.reach for layer in short if layer.spec.reach is not None})
+    numbers = tuple(layer.number for layer in short)
+    everywhere = len(short) == sum(layer.spec.kind == "self" for layer in model.layers)
+    through = sum(layer.spec.reach or 0 for layer in short)
+    short_of_it = everywhere and through < 0.9 * claimed  # 32 layers of 4096 fall a few tokens short of 131072
+    depth = (
+        f" No layer sees farther: through all layers a token can be reached by {through:,} tokens at most."
+        if everywhere
+        else ""
+    )
+    yield Finding(
+        "windows",
+        "warning" if short_of_it else "ok",
+        "layers with a sliding window see less than the claimed context",
+        f"{say_layers(numbers, len(model.layers))}: {', '.join(str(r) for r in reaches)} tokens back, of "
+        f"{claimed:,} claimed."
+        f"{depth}",
+        "Texts longer than that cannot be seen as a whole." if short_of_it else "",
+        layers=numbers,
+        evidence={"reach": reaches, "through": through, "claimed": claimed},
+    )

@@ -1,0 +1,328 @@
+"""Rotary settings: what the configuration says against what is in force.
+
+A configuration may set the base in one place and lose it in another, declare a scaling that changes nothing, or hold
+two generations of settings that disagree. Old checkpoints also store the frequencies themselves.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from toposcope.checkpoints.view import Model
+from toposcope.checks.findings import Finding, say_layers
+from toposcope.checks.rotary import groups
+from toposcope.core.errors import ToposcopeError
+from toposcope.encodings import rope_from_config
+from toposcope.encodings.config_place import LEGACY_KINDS
+from toposcope.encodings.record import Array, Encoding, Rotary
+from toposcope.encodings.scalings import READS, STRETCHED_FROM_ORIGINAL, plain_frequencies
+
+_ORIGINAL = "original_max_position_embeddings"
+_PLACES = ("rope_scaling", "rope_parameters")
+_KNOWN = {key for keys in READS.values() for key in keys} | {
+    "type",
+    "rope_type",
+    "rope_theta",
+    _ORIGINAL,
+    "partial_rotary_factor",
+    "mrope_section",
+}
+# words of the remarks that name a mistake; other remarks only inform
+_ODD = (
+    "is in force",
+    "no effect",
+    "does not read",
+    "changes nothing",
+    "shortens",
+    "is lost",
+    "without a factor",
+    "no rope_type",
+    "times the original",
+    "rotary_dim counts",
+)
+_STORED = re.compile(r"(?:^|\.)rotary_(?:pos_)?emb(?:eddings?)?\.inv_freq$")
+
+
+def settings(model: Model) -> Iterator[Finding]:
+    """All findings about the rotary settings of a model."""
+    config = _text_part(model.config)
+    found = [*_contradiction(config, model), *_lost_base(config, model), *_kinds(config), *_keys(config)]
+    for encoding, rotary, layers in groups(model):
+        found += _effect(model, encoding, rotary, layers)
+        found += _original(config, encoding, layers)
+        found += _attention_factor(encoding, layers)
+    found += _stored(model)
+    yield from found
+    troubled = any(finding.status != "ok" for finding in found)
+    for encoding, rotary, layers in groups(model):
+        yield _in_force(model, encoding, rotary, layers, quiet=troubled)
+
+
+def _text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    inner = config.get("text_config")
+    return {**config, **inner} if isinstance(inner, Mapping) else config
+
+
+def _in_force(model: Model, encoding: Encoding, rotary: Rotary, layers: tuple[int, ...], *, quiet: bool) -> Finding:
+    """What is in force, with what is odd about how it was written (unless that is already a finding)."""
+    remarks = [note for note in encoding.notes if any(word in note for word in _ODD)]
+    notes = [note for note in encoding.notes if note not in remarks]
+    said = f"In {say_layers(layers, len(model.layers))}: {encoding.title}."
+    if remarks and not quiet:
+        return Finding(
+            "rotary-settings",
+            "warning",
+            "the rotary settings are written in an odd way",
+            f"{said} {_sentences(remarks)}",
+            "Correct the configuration so that it says what is meant.",
+            layers=layers,
+        )
+    return Finding(
+        "rotary-settings",
+        "ok",
+        "rotary settings in force",
+        f"{said} {_sentences([*notes, *remarks])}".strip(),
+        layers=layers,
+        evidence={"base": encoding.parameters.get("base"), "scaling": encoding.parameters.get("scaling")},
+    )
+
+
+def _sentences(remarks: list[str]) -> str:
+    return " ".join(remark[:1].upper() + remark[1:] for remark in remarks)
+
+
+def _contradiction(config: Mapping[str, Any], model: Model) -> Iterator[Finding]:
+    old, new = (config.get(place) for place in _PLACES)
+    if not (isinstance(old, Mapping) and isinstance(new, Mapping) and old and new):
+        return
+    rotary = next((r for _, r, _ in groups(model)), None)
+    if rotary is None or any(isinstance(value, Mapping) for value in (*old.values(), *new.values())):
+        return
+    try:
+        either = [
+            rope_from_config({**config, place: None}, rotary.channels).rotary
+            for place in ("rope_parameters", "rope_scaling")
+        ]
+    except ToposcopeError:
+        return
+    length = int(model.spec.context or 4096)
+    first, second = ((r.frequencies(length), r.attention_factor) for r in either if r is not None)
+    if np.allclose(first[0], second[0], rtol=1e-6) and math.isclose(first[1], second[1], rel_tol=1e-6):
+        return
+    apart = float(np.max(np.maximum(first[0] / second[0], second[0] / first[0])))
+    yield Finding(
+        "settings-contradict",
+        "fault",
+        "rope_scaling and rope_parameters contradict each other",
+        f"Read by one or the other, frequencies differ by a factor of up to {apart:.3g}. rope_scaling is in force in "
+        "transformers, and another program may decide otherwise.",
+        "Keep one of the two: the one the model was trained with.",
+        evidence={"rope_scaling": dict(old), "rope_parameters": dict(new), "apart": apart},
+    )
+
+
+def _lost_base(config: Mapping[str, Any], model: Model) -> Iterator[Finding]:
+    """A base that stands in the configuration and is not the one in force."""
+    bases = [e.parameters.get("base") for e, _, _ in groups(model)]
+    written = {place: _flat(config, place).get("rope_theta") for place in _PLACES}
+    written["the top level"] = config.get("rope_theta")
+    stated = {place: float(v) for place, v in written.items() if isinstance(v, int | float)}
+    if len(set(bases)) != 1 or bases[0] is None or not stated:
+        return
+    lost = {place: value for place, value in stated.items() if not math.isclose(value, float(bases[0]))}
+    for place, value in lost.items():
+        yield Finding(
+            "base-lost",
+            "fault",
+            f"the rotary base {value:g} is lost",
+            f"It stands in {place} of the configuration, but {float(bases[0]):g} is in force.",
+            "Write the base once, where it is read: inside rope_parameters, or at the top level without it.",
+            evidence={"written": value, "place": place, "in_force": float(bases[0])},
+        )
+
+
+def _flat(config: Mapping[str, Any], place: str) -> Mapping[str, Any]:
+    values = config.get(place)
+    if not isinstance(values, Mapping) or any(isinstance(v, Mapping) for v in values.values()):
+        return {}
+    return values
+
+
+def _kinds(config: Mapping[str, Any]) -> Iterator[Finding]:
+    for place in _PLACES:
+        values = _flat(config, place)
+        new, old = values.get("rope_type"), values.get("type")
+        if isinstance(new, str) and isinstance(old, str) and LEGACY_KINDS.get(new, new) != LEGACY_KINDS.get(old, old):
+            yield Finding(
+                "kinds-disagree",
+                "warning",
+                f"{place} names two scalings",
+                f"rope_type is '{new}' and type is '{old}'; rope_type is in force.",
+                "Keep rope_type only.",
+            )
+
+
+def _keys(config: Mapping[str, Any]) -> Iterator[Finding]:
+    """Keys that look like a known one misspelt: such a setting has no effect."""
+    for place in _PLACES:
+        for key in _flat(config, place):
+            near = difflib.get_close_matches(key, _KNOWN - set(_flat(config, place)), n=1, cutoff=0.8)
+            if key not in _KNOWN and near:
+                yield Finding(
+                    "unknown-key",
+                    "warning",
+                    f"{place} holds '{key}', which nothing reads",
+                    f"It looks like '{near[0]}', which is not set.",
+                    f"Rename it to '{near[0]}' if that is what is meant.",
+                    evidence={"key": key, "near": near[0]},
+                )
+
+
+def _effect(model: Model, encoding: Encoding, rotary: Rotary, layers: tuple[int, ...]) -> Iterator[Finding]:
+    """A scaling that is declared and leaves every frequency as it was."""
+    p = encoding.parameters
+    kind = p.get("scaling", "default")
+    if kind in ("default", "proportional"):
+        return
+    lengths = {None, model.spec.context, p.get("original_context")}
+    plain_F = _plain(encoding, rotary)
+    changes = [float(np.max(np.abs(rotary.frequencies(n) / plain_F - 1))) for n in lengths]
+    if max(changes) > 1e-6 or abs(rotary.attention_factor - 1) > 1e-6:
+        return
+    where = say_layers(layers, len(model.layers))
+    if kind == "dynamic" and float(p.get("factor") or 1) > 1:
+        yield Finding(
+            "scaling-effect",
+            "ok",
+            "dynamic scaling acts beyond the claimed context only",
+            f"In {where} frequencies are unscaled up to {model.spec.context} tokens, which is how dynamic "
+            "scaling is meant.",
+            layers=layers,
+        )
+        return
+    factor = p.get("factor")
+    why = (
+        "its factor is 1"
+        if factor is not None and float(factor) == 1
+        else "no pair is slow enough, or all its factors are 1"
+    )
+    yield Finding(
+        "scaling-effect",
+        "warning",
+        f"{kind} scaling is declared but changes nothing",
+        f"In {where} every frequency is that of plain RoPE, at any length up to {model.spec.context} tokens: {why}.",
+        "Remove the scaling, or correct its factor and original context.",
+        layers=layers,
+        evidence={"scaling": kind, "factor": factor},
+    )
+
+
+def _plain(encoding: Encoding, rotary: Rotary) -> Array:
+    p = encoding.parameters
+    width = int(p.get("frequency_dim") or p.get("rotary_dim") or rotary.channels)
+    plain_F = plain_frequencies(width, float(p["base"]))[: len(rotary.pairs_F2)]
+    return plain_F / np.asarray(p["divisors"]) if p.get("divisors") is not None else plain_F
+
+
+def _original(config: Mapping[str, Any], encoding: Encoding, layers: tuple[int, ...]) -> Iterator[Finding]:
+    p = encoding.parameters
+    if (
+        p.get("scaling") not in STRETCHED_FROM_ORIGINAL
+        or not config.get("model_type")
+        or _mentions(config, _ORIGINAL)
+    ):
+        return
+    yield Finding(
+        "original-context",
+        "warning",
+        f"{p['scaling']} scaling without the original context",
+        f"{_ORIGINAL} is not set, so the claimed context ({p.get('original_context')}) stands in for it: "
+        "the wrong pairs are "
+        "stretched.",
+        f"Set {_ORIGINAL} to the length the model was trained on before it was stretched.",
+        layers=layers,
+        evidence={"assumed": p.get("original_context"), "factor": p.get("factor")},
+    )
+
+
+def _mentions(values: Any, key: str) -> bool:
+    if not isinstance(values, Mapping):
+        return False
+    return values.get(key) is not None or any(_mentions(inner, key) for inner in values.values())
+
+
+def _attention_factor(encoding: Encoding, layers: tuple[int, ...]) -> Iterator[Finding]:
+    p = encoding.parameters
+    factor, used = p.get("factor"), p.get("attention_factor")
+    if p.get("scaling") != "yarn" or not factor or used is None or p.get("mscale") or p.get("mscale_all_dim"):
+        return
+    own = 1.0 if float(factor) <= 1 else 0.1 * math.log(float(factor)) + 1
+    if abs(float(used) / own - 1) > 0.01:
+        yield Finding(
+            "attention-factor",
+            "warning",
+            "the attention factor does not belong to the scaling factor",
+            f"yarn by {float(factor):g} multiplies rotated vectors by {own:.4f}; the configuration says "
+            f"{float(used):.4f}.",
+            "Leave attention_factor out unless the model was trained with this one.",
+            layers=layers,
+            evidence={"used": float(used), "expected": own},
+        )
+
+
+def _stored(model: Model) -> Iterator[Finding]:
+    """Frequencies that old checkpoints store, against those of the configuration."""
+    names = [name for name in sorted(model.source.names()) if _STORED.search(name)]
+    wrong: list[tuple[str, int | None, float]] = []
+    matched = 0
+    for name in names:
+        layer = _layer_of(name, model)
+        rotary = layer and layer.encoding.rotary
+        stored_F = model.source.read(name).astype(np.float64).reshape(-1)
+        if not layer or rotary is None:
+            continue
+        coarse = model.source.info(name).dtype.upper() not in ("F32", "F64", "FLOAT32", "FLOAT64")
+        allowed = (rotary.frequencies(None), rotary.frequencies(model.spec.context), _plain(layer.encoding, rotary))
+        off = min(_apart(stored_F, each) for each in allowed)
+        matched += 1
+        if off > (0.02 if coarse else 1e-3):
+            wrong.append((name, layer.number, off))
+    if wrong:
+        name, _, off = wrong[0]
+        yield Finding(
+            "stored-frequencies",
+            "fault",
+            "the frequencies stored in the file are not those of the configuration",
+            f"'{name}' differs by {off:.1%} from what the configuration gives"
+            + (f", and {len(wrong) - 1} more." if len(wrong) > 1 else "."),
+            "The base or the scaling was lost from the configuration: the model was trained with the stored ones.",
+            layers=tuple(n for _, n, _ in wrong if n is not None),
+            evidence={"tensor": name, "difference": off},
+        )
+    elif matched:
+        yield Finding(
+            "stored-frequencies",
+            "ok",
+            "the frequencies stored in the file are those of the configuration",
+            f"{matched} stored tables agree.",
+        )
+
+
+def _layer_of(name: str, model: Model) -> Any:
+    numbers = re.findall(r"\d+", name)
+    rotating = [layer for layer in model.layers if layer.encoding.rotary is not None]
+    if not numbers:
+        return rotating[0] if rotating else None
+    return next((layer for layer in rotating if layer.spec.index == int(numbers[-1])), None)
+
+
+def _apart(stored_F: Array, ours_F: Array) -> float:
+    if stored_F.shape != ours_F.shape:
+        return math.inf
+    return float(np.max(np.abs(stored_F - ours_F) / np.maximum(ours_F, 1e-4)))

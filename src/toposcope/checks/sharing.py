@@ -1,0 +1,137 @@
+"""One pass over the weights: layers that are copies of one another, dead heads, evidence for the pairing."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from toposcope.checkpoints.view import Layer, Model
+from toposcope.checks.findings import Finding, say_layers
+from toposcope.checks.pairing import PairingEvidence, cross_terms, weigh
+from toposcope.encodings.record import Array, Rotary
+
+Progress = Callable[[int, int], Any]  # layers done, layers in all
+
+
+@dataclass
+class Walk:
+    """What the walk over the layers gathered."""
+
+    digests: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
+    dead: dict[str, list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
+    single: dict[int, PairingEvidence | None] = field(default_factory=dict)
+    pooled: dict[int, PairingEvidence | None] = field(default_factory=dict)
+    read: int = 0
+
+
+def walk(model: Model, progress: Progress | None = None) -> Walk:
+    """Read every layer once (a shared one is not read again) and keep a few numbers of each."""
+    found = Walk()
+    sums: dict[int, tuple[Rotary, Array]] = {}
+    for layer in model.layers:
+        if layer.spec.shared_with is None:
+            _look(layer, found, sums)
+            found.read += 1
+        if progress is not None:
+            progress(layer.number + 1, len(model.layers))
+    for key, (rotary, cross_RR) in sums.items():
+        found.pooled[key] = weigh(cross_RR, rotary.pairs_F2, rotary.pairing)
+    return found
+
+
+def _look(layer: Layer, found: Walk, sums: dict[int, tuple[Rotary, Array]]) -> None:
+    w, spec = layer.weights, layer.spec
+    digest = hashlib.sha1(usedforsecurity=False)
+    for part in (w.q_HRD, w.k_GRD):
+        digest.update(np.ascontiguousarray(part).data)
+    found.digests[digest.hexdigest()].append(layer.number)
+    groups = spec.heads // spec.kv_heads
+    for name, stack in (("query", w.q_HRD), ("output", w.o_HDV)):
+        found.dead[name] += [(layer.number, int(h)) for h in np.flatnonzero(~stack.any(axis=(1, 2)))]
+    for name, stack in (("key", w.k_GRD), ("value", w.v_GVD)):
+        if stack.shape[1] and not (name == "key" and w.k_shared_SD is not None):
+            dead = np.flatnonzero(~stack.any(axis=(1, 2)))
+            found.dead[name] += [(layer.number, int(g) * groups) for g in dead]
+    rotary = layer.encoding.rotary
+    if rotary is None or spec.kind == "cross":
+        return
+    gain = 1.0 if w.input_norm is None or w.input_norm.gain is None else w.input_norm.gain
+    turning = spec.heads if rotary.turning_heads is None else min(rotary.turning_heads, spec.heads)
+    cross_RR = np.zeros((spec.head_dim, spec.head_dim))
+    for h in range(turning):
+        head = layer.head(h)
+        cross_RR += cross_terms((head.q * gain)[None], (head.k * gain)[None]) / turning
+    found.single[layer.number] = weigh(cross_RR, rotary.pairs_F2, rotary.pairing)
+    mean = float(cross_RR.mean())
+    if mean > 0:
+        before = sums.get(id(layer.encoding))
+        sums[id(layer.encoding)] = (rotary, cross_RR / mean + (0.0 if before is None else before[1]))
+
+
+def sharing(model: Model, found: Walk) -> Iterator[Finding]:
+    """Layers that share their weights by design, and copies that nobody declared."""
+    shared = {layer.number: layer.spec.shared_with for layer in model.layers if layer.spec.shared_with is not None}
+    if shared:
+        own = len(model.layers) - len(shared)
+        yield Finding(
+            "shared-layers",
+            "ok",
+            "layers share their weights by design",
+            f"{len(model.layers)} layers run on the weights of {own}.",
+            layers=tuple(shared),
+            evidence={"own": own, "layers": len(model.layers)},
+        )
+    copies = [numbers for numbers in found.digests.values() if len(numbers) > 1]
+    copies = [numbers for numbers in copies if not _same_tensors(model, numbers)]
+    for numbers in copies:
+        yield Finding(
+            "identical-layers",
+            "warning",
+            f"{say_layers(numbers, len(model.layers))} have identical queries and keys",
+            "Their weights are equal to the last bit, and the configuration does not declare them shared.",
+            "A model grown by copying layers and not trained since looks like this; so does a faulty merge "
+            "or conversion.",
+            layers=tuple(numbers),
+        )
+
+
+def _same_tensors(model: Model, numbers: list[int]) -> bool:
+    """The layers name the very same tensors: shared without being declared so, but plainly on purpose."""
+    specs = [model.layers[n].spec for n in numbers]
+    return len({(spec.q, spec.qkv) for spec in specs}) == 1
+
+
+def dead_heads(model: Model, found: Walk) -> Iterator[Finding]:
+    """Heads with a part that is all zero."""
+    any_dead = False
+    for part, heads in found.dead.items():
+        if heads:
+            any_dead = True
+            listed = ", ".join(f"{layer}.{head}" for layer, head in heads[:12]) + (", ..." if len(heads) > 12 else "")
+            effect = {
+                "query": "their attention does not depend on the query",
+                "key": "their attention does not depend on content",
+                "value": "they add nothing",
+                "output": "they add nothing",
+            }[part]
+            yield Finding(
+                "dead-heads",
+                "warning",
+                f"{len(heads)} heads have {part} weights of zero",
+                f"Layer.head {listed}: {effect}.",
+                "Pruned heads look like this; so do tensors that were never filled.",
+                layers=tuple(sorted({layer for layer, _ in heads})),
+                evidence={"part": part, "heads": heads},
+            )
+    if not any_dead:
+        yield Finding(
+            "dead-heads",
+            "ok",
+            "no head is dead",
+            f"In {found.read} layers read, no query, key, value or output is zero.",
+        )

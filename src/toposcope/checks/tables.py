@@ -1,0 +1,248 @@
+"""Position tables stored as weights: trained or not, a sinusoid or not, dead or repeated rows.
+
+The size of the entries proves nothing: a trained table may have the spread of a fresh one. What tells is order. In a
+fresh table, rows are unrelated: with each row centred and at length 1, the mean inner product of neighbours has mean
+0 and standard deviation 1/sqrt(n d), and the largest singular value stays at the edge of the Marchenko-Pastur law.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toposcope.checkpoints.view import Model
+from toposcope.checks.findings import Finding
+from toposcope.encodings import sinusoidal
+from toposcope.encodings.record import Array
+
+RANDOM_Z = 5.0  # 200 fresh tables stayed below 3.4; five trained ones were between 59 and 69
+EDGE = 1.05  # largest singular value over the edge: fresh tables stayed below 1.03, trained ones were above 2.9
+FEWEST_ROWS = 16
+ONE_TONE = (
+    1e-3  # share of a column that no single frequency explains; a stored sinusoid leaves 1e-9, trained 0.1 and more
+)
+
+
+@dataclass(frozen=True)
+class Order:
+    """How far a table is from unrelated rows."""
+
+    neighbours: float  # mean cosine of neighbouring rows, mean row taken out
+    z: float  # the largest of the z-scores at lags 1, 2, 4, 8
+    edge: float  # largest singular value over that expected of unrelated entries
+
+    @property
+    def random(self) -> bool:
+        return self.z < RANDOM_Z and self.edge < EDGE
+
+
+def order_of(rows_ND: Array) -> Order:
+    """Measure the order of a table's rows."""
+    n, width = rows_ND.shape
+    centred = rows_ND - rows_ND.mean(axis=0)
+    unit = _unit(centred)
+    # taking out the mean row alone makes any two of n rows lean apart by 1/(n-1)
+    lean = 1.0 / max(n - 1, 1)
+    singular = np.linalg.svd(centred, compute_uv=False) ** 2
+    # the cosine of two unrelated rows spreads by 1/sqrt(d), d being the number of directions the rows really use
+    used = float(singular.sum() ** 2 / max(float((singular**2).sum()), 1e-300))
+    used = used if used < 0.5 * min(n, width) else float(width)  # few rows fill few directions, by chance alone
+    means = {lag: float((unit[lag:] * unit[:-lag]).sum(axis=1).mean()) for lag in (1, 2, 4, 8) if lag < n}
+    z = max(abs(mean + lean) * np.sqrt((n - lag) * used) for lag, mean in means.items())
+    spread = float(centred.std()) or 1.0
+    edge = np.sqrt(singular[0]) / (spread * (np.sqrt(n) + np.sqrt(width)))
+    return Order(means[1], float(z), float(edge))
+
+
+def untrained_from(rows_ND: Array) -> int | None:
+    """The first position from which on all rows are unrelated; None where there is none (or it is the first)."""
+    n = len(rows_ND)
+    if n < 2 * FEWEST_ROWS:
+        return None
+    step = max(n // 32, 1)
+    starts = (m for m in range(step, n - FEWEST_ROWS + 1, step) if _unrelated(rows_ND[m:]))
+    first = next(starts, None)
+    if first is None:
+        return None
+    # that suffix may still hold a few trained rows: put the border where the neighbours' cosines fall
+    unit = _unit(rows_ND - rows_ND[first:].mean(axis=0))
+    cosine = (unit[1:] * unit[:-1]).sum(axis=1)
+    before, count = np.cumsum(cosine), np.arange(1, len(cosine) + 1)
+    between = before[:-1] ** 2 / count[:-1] + (before[-1] - before[:-1]) ** 2 / (len(cosine) - count[:-1])
+    start = int(np.argmax(between)) + 2  # pair k joins rows k and k + 1
+    ordered = float(cosine[: start - 1].mean()) - float(cosine[start - 1 :].mean())
+    return start if ordered > 0.05 and start <= n - FEWEST_ROWS // 2 else None
+
+
+def _unrelated(rows_ND: Array) -> bool:
+    """Whether rows could be chance; the quick test first, since most suffixes of a trained table fail it."""
+    unit = _unit(rows_ND - rows_ND.mean(axis=0))
+    mean = float((unit[1:] * unit[:-1]).sum(axis=1).mean()) + 1.0 / (len(unit) - 1)
+    return abs(mean) * (unit.size - unit.shape[1]) ** 0.5 < RANDOM_Z and order_of(rows_ND).random
+
+
+def _unit(rows_ND: Array) -> Array:
+    length = np.linalg.norm(rows_ND, axis=1, keepdims=True)
+    return rows_ND / np.where(length > 0, length, 1.0)
+
+
+def one_tone(rows_ND: Array) -> Array:
+    """For each column, the share that no single frequency explains: 0 for a sine of any frequency and phase.
+
+    A sine obeys x[i+1] + x[i-1] = 2 cos(w) x[i]; the share is what the best such w leaves, against what a column of
+    unrelated numbers would.
+    """
+    middle, around = rows_ND[1:-1], rows_ND[2:] + rows_ND[:-2]
+    best = (middle * around).sum(axis=0) / np.maximum((middle**2).sum(axis=0), 1e-300)
+    left = ((around - np.clip(best, -2, 2) * middle) ** 2).sum(axis=0)
+    # the yardstick is how much the column itself varies, so that a slow drift does not pass for a sine
+    varies = ((rows_ND - rows_ND.mean(axis=0)) ** 2).sum(axis=0)
+    share: Array = left / np.maximum(varies, 1e-30 + 1e-12 * (rows_ND**2).sum(axis=0))
+    return share
+
+
+def published_sinusoid(rows_ND: Array) -> str | None:
+    """The name of the known sinusoid that the table equals up to a factor, or None."""
+    n, width = rows_ND.shape
+    at = np.arange(n)
+    for layout in ("interleaved", "half"):
+        if width % 2 and layout == "half":
+            continue
+        for denominator in (width / 2, width / 2 - 1):
+            if denominator <= 0:
+                continue
+            for offset in (0, 1, 2):
+                made = sinusoidal(width, layout=layout, denominator=denominator, offset=offset).input
+                assert made is not None
+                theirs = made.vectors(at)
+                scale = float((theirs * rows_ND).sum() / (theirs**2).sum())
+                if np.abs(rows_ND - scale * theirs).max() <= 0.01 * abs(scale):
+                    start = f", counted from {offset}" if offset else ""
+                    return f"{layout}, base 10000{start}, size {scale:.3g}"
+    return None
+
+
+def position_tables(model: Model) -> Iterator[Finding]:
+    """Look at each table of learned vectors once, however many layers or stacks use it."""
+    seen: list[tuple[Array, list[int]]] = []
+    rows_of: dict[int, Array] = {}
+    for layer in model.layers:
+        table = layer.encoding.input
+        if table is None or table.length is None:
+            continue
+        if id(table) not in rows_of:
+            rows_of[id(table)] = table.vectors(np.arange(table.length))
+        rows_ND = rows_of[id(table)]
+        same = next((numbers for other, numbers in seen if other is rows_ND or np.array_equal(rows_ND, other)), None)
+        if same is None:
+            seen.append((rows_ND, [layer.number]))
+        else:
+            same.append(layer.number)
+    for rows_ND, numbers in seen:
+        yield from look_at(rows_ND, tuple(numbers))
+
+
+def look_at(rows_ND: Array, layers: tuple[int, ...]) -> Iterator[Finding]:
+    """All findings about one table."""
+    n, width = rows_ND.shape
+    dead = np.flatnonzero(~rows_ND.any(axis=1))
+    if len(dead) == n:
+        yield Finding(
+            "position-table",
+            "fault",
+            "the position table is all zero",
+            f"All {n} rows of width {width} are zero: no position reaches the model.",
+            "The table was not saved or not trained; look for it under another name.",
+            layers=layers,
+        )
+        return
+    yield from _rows(rows_ND, dead, layers)
+    if n < FEWEST_ROWS:
+        return
+    if _is_sinusoid(rows_ND):
+        known = published_sinusoid(rows_ND)
+        name = f"the published sinusoid ({known})" if known else "a sinusoid of its own frequencies"
+        yield Finding(
+            "position-table",
+            "ok",
+            "the position table is a sinusoid stored as weights",
+            f"One frequency explains each column, to {float(np.median(one_tone(rows_ND))):.0e}; it is {name}. "
+            "It was computed, not learned.",
+            layers=layers,
+            evidence={"sinusoid": known or "other", "unexplained": float(np.median(one_tone(rows_ND)))},
+        )
+        return
+    yield _trained_or_not(rows_ND, layers)
+
+
+def _is_sinusoid(rows_ND: Array) -> bool:
+    share = one_tone(rows_ND)
+    # in half precision the slowest columns are too coarse for the first test, but still match a known table
+    return bool(np.quantile(share, 0.9) <= ONE_TONE) or published_sinusoid(rows_ND) is not None
+
+
+def _trained_or_not(rows_ND: Array, layers: tuple[int, ...]) -> Finding:
+    n = len(rows_ND)
+    order = order_of(rows_ND)
+    numbers = {"neighbour_cosine": order.neighbours, "z": order.z, "edge": order.edge, "std": float(rows_ND.std())}
+    figures = (
+        f"Neighbouring rows have a mean cosine of {order.neighbours:.3f}, {order.z:.1f} standard "
+        "deviations from that of "
+        f"unrelated rows; the largest singular value is {order.edge:.2f} times theirs."
+    )
+    if order.random:
+        return Finding(
+            "position-table",
+            "fault",
+            "the position table is at its initial random state",
+            f"{figures} No position has anything to do with the next (std {rows_ND.std():.4f}).",
+            "If the whole model is untrained this is expected. Otherwise the table was re-initialised on "
+            "loading or left "
+            "out of training: compare the tensor's name with the one your code expects.",
+            layers=layers,
+            evidence=numbers,
+        )
+    start = untrained_from(rows_ND)
+    if start is not None:
+        return Finding(
+            "position-table",
+            "warning",
+            f"positions from {start} on look untrained",
+            f"Of {n} rows, the first {start} are ordered; among the last {n - start}, neighbours are as "
+            "unrelated as random "
+            "vectors.",
+            f"Use texts of at most {start} tokens, or train on longer ones.",
+            layers=layers,
+            evidence={**numbers, "untrained_from": start},
+        )
+    return Finding("position-table", "ok", "the position table is trained", figures, layers=layers, evidence=numbers)
+
+
+def _rows(rows_ND: Array, dead: NDArray[np.intp], layers: tuple[int, ...]) -> Iterator[Finding]:
+    n = len(rows_ND)
+    if len(dead):
+        beyond = len(dead) == n - dead[0] and len(dead) > 1
+        yield Finding(
+            "dead-rows",
+            "warning",
+            f"{len(dead)} positions have a vector of zeros",
+            f"All positions from {dead[0]} on are zero." if beyond else f"Position {dead[0]} is the first of them.",
+            f"Use texts of at most {dead[0]} tokens." if beyond else "Check whether these positions are ever used.",
+            layers=layers,
+            evidence={"positions": dead},
+        )
+    _, index, count = np.unique(rows_ND, axis=0, return_inverse=True, return_counts=True)
+    repeated = np.flatnonzero((count[index.reshape(-1)] > 1) & rows_ND.any(axis=1))
+    if len(repeated):
+        yield Finding(
+            "repeated-rows",
+            "warning",
+            f"{len(repeated)} positions share their vector with another",
+            f"The first is position {repeated[0]}. The model cannot tell such positions apart.",
+            "A table stretched by copying looks like this: interpolate it, or train the new positions.",
+            layers=layers,
+            evidence={"positions": repeated},
+        )

@@ -1,0 +1,63 @@
+"""Selections such as `0-3,7`, as users write them, and the range of numbers that can be computed with."""
+
+from __future__ import annotations
+
+from toposcope.core.errors import BadValue
+
+SMALLEST, LARGEST = 1e-50, 1e50  # the product of six such numbers is still a float64
+MOST_HEADS = 100_000  # of a layer; far more than any has
+
+
+def computable(number: float) -> bool:
+    """Whether a number is 0 or of a size whose products and quotients stay numbers; NaN and infinity are not."""
+    return number == 0 or SMALLEST <= abs(number) <= LARGEST
+
+
+def parse_range(text: str | None, size: int, what: str = "layer") -> list[int]:
+    """The indices below `size` named by `text`: 'all', numbers and first-last ranges, separated by commas."""
+    if text is None or text.strip().lower() == "all":
+        return list(range(size))
+    chosen: set[int] = set()
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not _is_number(first) or (dash and not _is_number(last)):
+            raise BadValue(
+                f"'{part.strip()[:80]}' is not a selection of {what}s. Write numbers and ranges, such as 0-3,7."
+            )
+        start, stop = int(first), int(last) if dash else int(first)
+        if stop < start or stop >= size:
+            raise BadValue(f"'{part.strip()}' names a {what} that does not exist: there are {size}, 0 to {size - 1}.")
+        chosen.update(range(start, stop + 1))
+    return sorted(chosen)
+
+
+def show_range(indices: list[int]) -> str:
+    """The shortest way to write the indices: [0, 1, 2, 3, 7] becomes '0-3,7'."""
+    runs: list[list[int]] = []
+    for index in sorted(set(indices)):
+        if runs and index == runs[-1][1] + 1:
+            runs[-1][1] = index
+        else:
+            runs.append([index, index])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+
+
+def parse_heads(text: str) -> list[tuple[int, int]]:
+    """Single heads as (layer, head), written `3.2,5.0-4`; whether they exist is for the model to say."""
+    found: list[tuple[int, int]] = []
+    for part in text.split(","):
+        layer, dot, heads = part.strip().partition(".")
+        first, dash, last = heads.partition("-")
+        if not (dot and _is_number(layer) and _is_number(first) and (not dash or _is_number(last))):
+            raise BadValue(
+                f"'{part.strip()[:80]}' is not a head. Write layer.head, such as 3.2, or 3.0-4 for several."
+            )
+        if dash and int(last) - int(first) > MOST_HEADS:
+            raise BadValue(f"'{part.strip()}' names more heads than any layer has. Write 3.0-4 for five of them.")
+        found += [(int(layer), head) for head in range(int(first), int(last if dash else first) + 1)]
+    return sorted(set(found))
+
+
+def _is_number(text: str) -> bool:
+    """Digits, and not more of them than a number of layers or heads can have."""
+    return text.isdecimal() and len(text) <= 9

@@ -1,0 +1,127 @@
+"""A reproduction as a page of Markdown, made from its result alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from toposcope.studies.language.page import tables
+
+
+def page(result: Mapping[str, Any]) -> str:
+    """The whole page."""
+    return _coupling(result) if result["what"] == "coupling" else _dynamics(result)
+
+
+def _coupling(result: Mapping[str, Any]) -> str:
+    claims = result["claims"]
+    options = result["options"]
+    lines = [
+        "# Content-position coupling: the claims, put to the test",
+        "",
+        f"{result['runs_done']} runs of size `{options['size']}` (profile `{result['profile']}`, the published "
+        f"variant with profile `published`), {options['seeds']} seeds. Means ± half of Student's 95 % interval over "
+        "seeds, the number of seeds in parentheses; differences are paired by seed.",
+        "*Described* models are the clean ones. *Published* ones have every quirk of the released scripts on. The "
+        "released code is what is public; the authors may have used other code for their paper. The paper trained "
+        "models of six layers and width 256 on sentences of 128 tokens: what is judged here is whether its claims "
+        "hold in small models.",
+        "",
+        "Rules were fixed before any result was seen: *ahead* holds where the interval of every difference lies "
+        "above 0, and does not hold where one lies below; *beyond* and *below* compare the interval of a mean with a "
+        "threshold; *apart* holds where an interval excludes 0. Whatever is left open is *not at this scale*.",
+        "",
+        "| claim | described | published |",
+        "|---|---|---|",
+        *(f"| {claim['id']} | {claim['verdict']} | {claim['verdict_published']} |" for claim in claims),
+        "",
+        "## Claim by claim",
+    ]
+    for claim in claims:
+        lines += [
+            "",
+            f"### {claim['id']}",
+            "",
+            "| as stated | the released code | described models | published models |",
+            "|---|---|---|---|",
+            f"| {_words(claim['claim'])} | {_words(claim['released_code'])} | {_cell(claim['measured'])} | "
+            f"{_cell(claim['measured_published'])} |",
+            f"| | | **{claim['verdict']}** | **{claim['verdict_published']}** |",
+            "",
+            f"Rule: {claim['rule']}",
+            "",
+            f"Runs: {', '.join(f'`{key}`' for key in claim['runs']) or '-'}",
+        ]
+    lines += [
+        "",
+        "## Every accuracy and deposit index",
+        "",
+        "Accuracy in percent on 2048 sentences never trained on. Floor: what is reached without the task's point; "
+        "ceiling: the best any model can. The deposit index of a layer is 1 where one head carries everything and 0 "
+        "where at least two matter alike, or none; '-' where there is no skill to lose (less than 10 points above "
+        "the floor). Reported: the paper's figure, at its own size.",
+        "",
+        "| variant | task | encoding | accuracy | floor | ceiling | reported | deposit, layer 0 | layer 1 | runs |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+        *map(_row, result["table"]),
+        "",
+        "Every number is in the JSON result with the whole keys of its runs; `toposcope runs show KEY` prints a run.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _dynamics(result: Mapping[str, Any]) -> str:
+    probe = result.get("probe")
+    lines = [
+        "# Token dynamics: the claims, put to the test",
+        "",
+        "First facts about the released code, or about the mathematics behind it, computed anew on small random "
+        "matrices; then what trained models say, if any were trained. The released code is what is public; the "
+        "authors may have used other code for their paper.",
+        "",
+        "| claim | verdict |",
+        "|---|---|",
+        *(f"| {claim['id']} | {claim['verdict']} |" for claim in result["claims"]),
+    ]
+    for claim in result["claims"]:
+        lines += [
+            "",
+            f"## {claim['id']}",
+            "",
+            "| as meant | the released code | ours |",
+            "|---|---|---|",
+            f"| {_words(claim['claim'])} | {_words(claim['released_code'])} | {_cell(claim['measured'])} |",
+            f"| | | **{claim['verdict']}** |",
+            "",
+            f"Checked: {claim['rule']}",
+            *(["", f"Runs: {', '.join(f'`{key}`' for key in claim['runs'])}"] if claim.get("runs") else []),
+        ]
+    if probe:
+        lines += ["", "## Every measurement", "", tables(probe)]
+    return "\n".join(lines) + "\n"
+
+
+def _words(text: str) -> str:
+    """Words in a cell: a bar would end it."""
+    return text.replace("|", "\\|")
+
+
+def _cell(words: Sequence[str]) -> str:
+    return "<br>".join(words)
+
+
+def _row(cell: Mapping[str, Any]) -> str:
+    reported = "" if cell["reported"] is None else f"{cell['reported']:.2f}"
+    keys = " ".join(f"`{key[:8]}`" for key in cell["runs"])
+    deposits = " | ".join(_number(cell[f"deposit_{layer}"], cell[f"deposit_half_{layer}"], 2) for layer in (0, 1))
+    return (
+        f"| {cell['variant']} | {cell['task']} | {cell['encoding']} | {_number(cell['accuracy'], cell['half'], 1)} "
+        f"({cell['seeds']}) | {cell['floor']:.1f} | {cell['ceiling']:.1f} | {reported} | "
+        f"{deposits} | {keys} |"
+    )
+
+
+def _number(mean: float | None, half: float | None, digits: int) -> str:
+    if mean is None:
+        return "-"
+    return f"{mean:.{digits}f}" if half is None else f"{mean:.{digits}f} ± {half:.{digits}f}"
