@@ -2,21 +2,41 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from toposcope._version import __version__
+from toposcope.core.drawing import draw_with
 
 if TYPE_CHECKING:
     from toposcope.checkpoints import Model, load
     from toposcope.checkpoints.live import view as from_transformers
     from toposcope.checkpoints.live_lens import view_lens as from_transformer_lens
     from toposcope.checks.module import check_module
+    from toposcope.core.errors import ToposcopeError
     from toposcope.core.frames import frame
     from toposcope.models.intervene import ablated, captured
+    from toposcope.models.loss import loss
     from toposcope.models.what_if import encoding
+    from toposcope.report.kinds import read
 
+_HOMES = {
+    "Model": "toposcope.checkpoints",
+    "ToposcopeError": "toposcope.core.errors",
+    "ablated": "toposcope.models.intervene",
+    "captured": "toposcope.models.intervene",
+    "check_module": "toposcope.checks.module",
+    "encoding": "toposcope.models.what_if",
+    "frame": "toposcope.core.frames",
+    "from_transformer_lens": "toposcope.checkpoints.live_lens:view_lens",
+    "from_transformers": "toposcope.checkpoints.live:view",
+    "load": "toposcope.checkpoints",
+    "loss": "toposcope.models.loss",
+    "read": "toposcope.report.kinds",
+}
 __all__ = [
     "Model",
+    "ToposcopeError",
     "__version__",
     "ablated",
     "captured",
@@ -26,26 +46,16 @@ __all__ = [
     "from_transformer_lens",
     "from_transformers",
     "load",
+    "loss",
+    "read",
 ]
 
-_HOMES = {
-    "Model": ("toposcope.checkpoints", "Model"),
-    "ablated": ("toposcope.models.intervene", "ablated"),
-    "captured": ("toposcope.models.intervene", "captured"),
-    "check_module": ("toposcope.checks.module", "check_module"),
-    "encoding": ("toposcope.models.what_if", "encoding"),
-    "frame": ("toposcope.core.frames", "frame"),
-    "from_transformer_lens": ("toposcope.checkpoints.live_lens", "view_lens"),
-    "from_transformers": ("toposcope.checkpoints.live", "view"),
-    "load": ("toposcope.checkpoints", "load"),
-}
+draw_with(lambda: importlib.import_module("toposcope.report.drawing"))
 
 
 def __getattr__(name: str) -> Any:
     """Import the heavy parts when first used, so that `import toposcope` and `toposcope --help` cost nothing."""
-    import importlib
-
     if name not in _HOMES:
         raise AttributeError(f"module 'toposcope' has no attribute '{name}'")
-    module, attribute = _HOMES[name]
-    return getattr(importlib.import_module(module), attribute)
+    module, _, attribute = _HOMES[name].partition(":")
+    return getattr(importlib.import_module(module), attribute or name)

@@ -171,7 +171,7 @@ def test_7_a_figure_of_a_name_with_dollars(command: Command, tmp_path: Path) -> 
     assert command("flow", "--W", where, "--V", where, "--horizon", "1", "--plot", drawn)[0] == 0
     point = {"context": 32, "lambda_max_over_n": 0.5, "law": None, "effective_rank": 2.0, "statement": "theorem"}
     result = {"schema": "toposcope/spectrum/1", "encodings": [{"spec": r"$\frac$", "points": [point]}]}
-    from toposcope.report.figure import draw
+    from toposcope.report.figure_old import draw
 
     assert draw(result, tmp_path / "spectrum.svg").exists()
 

@@ -11,6 +11,7 @@ from typing import Literal
 
 from toposcope.core.errors import BadConfig
 from toposcope.core.ranges import LARGEST, SMALLEST, computable
+from toposcope.core.result import Skipped as Skipped
 from toposcope.encodings.record import NONE, Encoding
 
 Layout = Literal["stacked", "per_head", "grouped"]
@@ -138,15 +139,6 @@ class LayerSpec:
         if self.input_norm is not None:
             return "sandwich" if self.output_norm is not None else "pre"
         return "branch" if self.output_norm is not None else "none"
-
-
-@dataclass(frozen=True)
-class Skipped:
-    """Something that was not read, and why."""
-
-    what: str
-    why: str
-    tensors: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import typer
 from toposcope.core.printable import LONGEST, printable
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from toposcope.report.console import IndentedConsole
 
 ModelArgument = Annotated[
     str,
@@ -38,16 +38,16 @@ FigureOption = Annotated[
 ]
 
 
-def console(*, to_stderr: bool = False) -> Console:
+def console(*, to_stderr: bool = False) -> IndentedConsole:
     """A console for tables; plain where the output is not a terminal."""
-    from toposcope.cli.console import IndentedConsole
+    from toposcope.report.console import IndentedConsole
 
     return IndentedConsole(stderr=to_stderr, highlight=False, soft_wrap=False)
 
 
 def safe(words: object, most: int = LONGEST) -> str:
     """A name from a file, a path or a store, to stand in a line for the console: shown, never obeyed."""
-    from toposcope.cli.console import literal
+    from toposcope.report.console import literal
 
     return literal(printable(words, most))
 

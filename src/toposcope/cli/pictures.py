@@ -10,7 +10,7 @@ from typing import Any
 def checked_figure(figure: str | None) -> None:
     """Complain about a figure's name, or about missing matplotlib, before the work and not after it."""
     if figure is not None:
-        from toposcope.report.figure import check_name
+        from toposcope.report.figure_old import check_name
 
         check_name(figure)
 
@@ -26,7 +26,7 @@ def write_pictures(
         write_report(html, results, title=title)
         written.append(html)
     if figure:
-        from toposcope.report.figure import draw
+        from toposcope.report.figure_old import draw
 
         draw(results[-1], figure)
         written.append(figure)

@@ -6,23 +6,31 @@ interval is Student's, over sequences.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.core.errors import BadConfig
+from toposcope.core.errors import BadConfig, BadValue
 from toposcope.core.memory import foresee
+from toposcope.core.progress import Progress, steps
+from toposcope.core.ranges import parse_heads, parse_range
+from toposcope.core.result import Provenance, Result
 from toposcope.core.statistics import half_width
-from toposcope.encodings import EncodingSpec
-from toposcope.models.corpus import Corpus
+from toposcope.encodings import EncodingSpec, parse
+from toposcope.models.corpus import Corpus, cut
 from toposcope.models.instrument import attached
-from toposcope.models.load import Reference
-from toposcope.models.score import Kind, Trial, kind_of, token_losses, trial
-from toposcope.models.what_if import encoding
+from toposcope.models.load import Reference, read_text
+from toposcope.models.running import RunnableLike, running, running_subject
+from toposcope.models.score import Kind as Predicts
+from toposcope.models.score import Trial, kind_of, token_losses, trial
+from toposcope.models.sites import Site
+from toposcope.models.what_if import encoding as swapped
 
 Array = NDArray[np.float64]
 
@@ -59,13 +67,15 @@ class Condition:
     bins: tuple[Bin, ...]
 
 
-@dataclass(frozen=True)
-class LossResult:
-    """A model on a corpus; the first condition is the model as it is."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LossResult(Result):
+    """What a text costs a model; the first condition is the model as it is."""
 
-    model: str
-    text: str
-    kind: Kind
+    kind = "loss"
+    table = "conditions"
+
+    text: str  # which, in words
+    predicts: Predicts  # what the loss is of
     context: int | None
     conditions: tuple[Condition, ...]
 
@@ -80,17 +90,65 @@ class Wanted:
     where: str | None = None
 
 
-def measure_loss(
+def loss(
+    model: RunnableLike,
+    text: str | Path = "wiki",
+    *,
+    tokens: int = 256,
+    sequences: int = 4,
+    begin: int = 0,
+    lines: bool = False,
+    encoding: str | Sequence[str] = (),
+    layers: str | None = None,
+    heads: str | None = None,
+    each: Literal["layer", "head"] | None = None,
+    beyond: bool = False,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> LossResult:
+    """The loss of a text in nats per token, by position, and how it changes under other encodings.
+
+    `model` is a name, a path, or a loaded model of transformers; `text` a file, or a name of `toposcope ls texts`.
+    `encoding` names others to put in its place: in all layers, in `layers` ("0-3,7") or `heads` ("3.2,5.0") only, or
+    with `each` in one layer or head at a time. `beyond` allows more tokens than the model's context; `seed` draws the
+    tokens that are hidden from models which fill in.
+    """
+    started = time.perf_counter()
+    if each not in (None, "layer", "head"):
+        raise BadValue(f"each takes 'layer' or 'head', got '{each}'.")
+    specs = [parse(written) for written in ((encoding,) if isinstance(encoding, str) else encoding)]
+    if not specs and (layers or heads or each):
+        raise BadValue("layers, heads and each say where an encoding goes, and none is given.")
+    asked = {
+        "text": str(text), "tokens": tokens, "sequences": sequences, "begin": begin, "lines": lines,
+        "encoding": [str(spec) for spec in specs], "layers": layers, "heads": heads, "each": each, "beyond": beyond,
+        "seed": seed,
+    }  # fmt: skip
+    content = read_text(str(text))
+    reference = running(model, head=True, attention="sdpa")
+    corpus = cut(
+        reference, content, tokens=tokens, count=sequences, name=str(text), begin=begin, lines=lines, beyond=beyond
+    )
+    with attached(reference) as instrument:
+        wanted = _wanted(instrument.sites, specs, layers, heads, each)
+        found = measure(reference, corpus, wanted, seed=seed, progress=progress)
+    return replace(
+        found,
+        provenance=Provenance((running_subject(reference, model),), asked, time.perf_counter() - started),
+    )
+
+
+def measure(
     reference: Reference,
     corpus: Corpus,
     wanted: Sequence[Wanted] = (),
     *,
     seed: int = 0,
-    tick: Callable[[], None] = lambda: None,
+    progress: Progress | None = None,
 ) -> LossResult:
-    """The loss of a corpus as the model is, and in each wanted condition; `tick` is called after each."""
-    kind = kind_of(reference.model)
-    if kind == "drift":
+    """The loss of a corpus as the model is, and in each wanted condition."""
+    predicts = kind_of(reference.model)
+    if predicts == "drift":
         raise BadConfig(
             f"{type(reference.model).__name__} predicts no tokens, so no text has a loss in it. "
             "'toposcope trace' and 'toposcope ablate' can measure it."
@@ -99,16 +157,38 @@ def measure_loss(
     _foresee(reference, max(each.tokens for each in trials))
     edges = bin_edges(max(int(each.positions_P.max()) + 1 for each in trials))
     found: list[Condition] = []
+    step = steps(progress, "conditions", 1 + len(wanted))
     with attached(reference.model):
         base = _losses(reference.model, trials)
         found.append(_condition("own", "as it is", None, trials, base, base, edges))
-        tick()
+        step()
         for each in wanted:
-            with encoding(reference.model, each.spec, layers=each.layers, heads=each.heads) as put_in:
+            with swapped(reference.model, each.spec, layers=each.layers, heads=each.heads) as put_in:
                 losses = _losses(reference.model, trials)
             found.append(_condition(str(each.spec), put_in.title, each.where, trials, losses, base, edges))
-            tick()
-    return LossResult(reference.path.name, corpus.cut, kind, reference.context, tuple(found))
+            step()
+    return LossResult(text=corpus.cut, predicts=predicts, context=reference.context, conditions=tuple(found))
+
+
+def _wanted(
+    sites: Sequence[Site], specs: Sequence[EncodingSpec], layers: str | None, heads: str | None, each: str | None
+) -> list[Wanted]:
+    """The conditions that the options ask for."""
+    single = None if heads is None else tuple(parse_heads(heads))
+    chosen = [site for site in (sites[number] for number in parse_range(layers, len(sites))) if not site.cross]
+    found: list[Wanted] = []
+    for spec in specs:
+        if single is not None:
+            found.append(Wanted(spec, heads=single, where=f"heads {heads}"))
+        elif each == "layer":
+            found += [Wanted(spec, layers=(site.number,), where=f"layer {site.number}") for site in chosen]
+        elif each == "head":
+            pairs = [(site.number, head) for site in chosen for head in range(site.heads)]
+            found += [Wanted(spec, heads=(pair,), where=f"head {pair[0]}.{pair[1]}") for pair in pairs]
+        else:
+            numbers = tuple(site.number for site in chosen) if layers else None
+            found.append(Wanted(spec, layers=numbers, where=layers and f"layers {layers}"))
+    return found
 
 
 def bin_edges(count: int) -> list[int]:

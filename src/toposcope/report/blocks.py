@@ -1,7 +1,9 @@
-"""What a report is made of: sections of words, tables, charts, maps and moving pictures, as plain data.
+"""What a view is made of: sections of words, tables, charts, maps and moving pictures, as plain data.
 
-A renderer turns a result into these; the page turns these into HTML. Every picture names a table of the page, so its
-numbers stand in the file once and can be downloaded from beside it.
+A view (`report/views`) turns a result into these, once; `terminal`, `page`, `notebook` and `figure` draw them and
+know no result. Every picture names a table of the page, so its numbers stand in the file once and can be downloaded
+from beside it. Charts, matrices and particles are for pages and figures: what a terminal must say stands in words, in
+a `Listing` or a `HeadMap`.
 """
 
 from __future__ import annotations
@@ -15,18 +17,18 @@ Columns = Mapping[str, Sequence[Any]]
 
 
 @dataclass(frozen=True)
-class Says:
+class Summary:
     """What to make of it: sentences in plain words."""
 
-    kind: ClassVar[str] = "says"
+    kind: ClassVar[str] = "summary"
     sentences: tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Words:
+class Paragraphs:
     """Paragraphs; `soft` ones are quieter."""
 
-    kind: ClassVar[str] = "words"
+    kind: ClassVar[str] = "paragraphs"
     paragraphs: tuple[str, ...]
     soft: bool = False
 
@@ -49,19 +51,25 @@ class Findings:
 
 @dataclass(frozen=True)
 class Listing:
-    """A table to read. `columns` maps a column of the page's table to its heading and to how its cells are shown."""
+    """A table to read. `columns` maps a column of the page's table to its heading and to how its cells are shown.
+
+    Pages show all of it. Terminals and notebooks show the first `top` rows, and the columns named in `brief` where
+    all of them would be too wide.
+    """
 
     kind: ClassVar[str] = "listing"
     title: str
     sentence: str
     table: str
     columns: tuple[Column, ...]
-    folded: bool = False  # shown only when asked for
+    folded: bool = False  # on a page: shown only when asked for
+    top: int = 12
+    brief: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a listing: which, its heading, and `text`, `wrap`, `number`, `percent` or `plain`."""
+    """A column of a listing: which, its heading, and `text`, `wrap`, `number`, `percent`, `plain` or a format: .3f"""
 
     key: str
     heading: str
@@ -70,13 +78,14 @@ class Column:
 
 @dataclass(frozen=True)
 class Chart:
-    """A Vega-Lite chart of one of the page's tables."""
+    """A Vega-Lite chart of one of the page's tables; those `in_figure` make the figure for a paper."""
 
     kind: ClassVar[str] = "chart"
     title: str
     sentence: str
     table: str
     spec: Mapping[str, Any]
+    in_figure: bool = False
 
 
 @dataclass(frozen=True)
@@ -113,7 +122,10 @@ class PanelChart:
 
 @dataclass(frozen=True)
 class HeadMap:
-    """Layers down, heads across, one colour each; choosing a head shows its page beside the map."""
+    """Layers down, heads across, one colour each; choosing a head shows its page beside the map.
+
+    A terminal draws the first measure as letters (its `words`) or digits from 0 to 9.
+    """
 
     kind: ClassVar[str] = "headmap"
     title: str
@@ -122,6 +134,7 @@ class HeadMap:
     measures: tuple[Measure, ...]
     facts: tuple[Column, ...] = ()
     charts: tuple[PanelChart, ...] = ()
+    in_figure: bool = False
 
 
 @dataclass(frozen=True)
@@ -168,20 +181,21 @@ class Pairs:
 
 
 @dataclass(frozen=True)
-class Beside:
+class Row:
     """Blocks beside one another where there is room."""
 
-    kind: ClassVar[str] = "beside"
+    kind: ClassVar[str] = "row"
     blocks: tuple[Any, ...]
 
 
 @dataclass(frozen=True)
 class Section:
-    """A heading with its blocks; `slug` is its address within the page."""
+    """A heading with its blocks; `slug` is its address within the page. Details are for pages alone."""
 
     title: str
     blocks: tuple[Any, ...]
     slug: str = ""
+    detail: bool = False
 
 
 @dataclass
@@ -203,7 +217,7 @@ class Page:
         unique, number = slug, 2
         while unique in self.tables:
             unique, number = f"{slug}-{number}", number + 1
-        self.tables[unique] = {key: [rounded(value) for value in values] for key, values in columns.items()}
+        self.tables[unique] = {key: list(values) for key, values in columns.items()}
         return unique
 
     def rows(self, name: str, rows: Sequence[Mapping[str, Any]], keys: Sequence[str] | None = None) -> str:
@@ -211,8 +225,8 @@ class Page:
         chosen = list(keys) if keys is not None else list(dict.fromkeys(key for row in rows for key in row))
         return self.table(name, {key: [row.get(key) for row in rows] for key in chosen})
 
-    def add(self, title: str, *blocks: Any) -> None:
-        """Add a section, unless it would be empty."""
+    def add(self, title: str, *blocks: Any, detail: bool = False) -> None:
+        """Add a section, unless it would be empty; a `detail` is left out of terminals and notebooks."""
         kept = tuple(block for block in blocks if block is not None)
         if not kept:
             return
@@ -221,7 +235,7 @@ class Page:
         unique, number = slug, 2
         while unique in taken:
             unique, number = f"{slug}-{number}", number + 1
-        self.sections.append(Section(title, kept, unique))
+        self.sections.append(Section(title, kept, unique, detail))
 
 
 def rounded(value: Any, digits: int = 5) -> Any:
@@ -257,6 +271,8 @@ def shown(value: Any, how: str = "number") -> str:
         return "–"
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, int | float) and how[:1] in (".", "+", ","):
+        return format(value, how)
     if isinstance(value, int | float) and how != "plain":
         if how == "percent":
             return f"{100 * value:.2f} %" if abs(value) < 0.1 else f"{100 * value:.1f} %"

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-PALETTE = (
-    "#2f7fb5", "#d0622f", "#3c9a6a", "#a4669f", "#b98a1d", "#4c8f9e", "#c2527a", "#7b8794",
-    "#6b5fc0", "#7d9a2c", "#8a5a3b", "#35b5c9",
-)  # fmt: skip
+from toposcope.report import paint
+
+PALETTE = paint.palette()
 VERDICTS = {
-    "converges": "#2f7fb5", "diverges": "#c24f31", "not convergent": "#dd9a3c", "bounded": "#3aa593",
-    "diverges above": "#9d6cae", "indeterminate": "#8b949e", "inactive": "#b9c0c7",
-}  # fmt: skip
+    word.replace("_", " "): paint.colour(word)
+    for word in ("converges", "diverges", "not_convergent", "bounded", "diverges_above", "indeterminate", "inactive")
+}
 MANY = 5  # curves with bands: of more, bands are fainter
 _BINARY = "datum.value >= {0} ? format(datum.value / {0}, '~r') + '{1}' : "
 POWERS: dict[str, Any] = {  # of two, as contexts are told: 512, 1k, 128k, 1M
@@ -43,6 +42,22 @@ def coloured(field: str, colours: Mapping[str, str] | None = None, title: str | 
     if colours:
         found["scale"] = {"domain": list(colours), "range": list(colours.values())}
     return found
+
+
+def in_colours_of_encodings(spec: Spec, field: str, names: Sequence[str]) -> Spec:
+    """The same chart with the categories of `field`, which begin with an encoding, in the colours of encodings."""
+    found = paint.encoding_colours(names)
+
+    def recoloured(part: Spec) -> Spec:
+        made = dict(part)
+        if "layer" in part:
+            made["layer"] = [recoloured(each) for each in part["layer"]]
+        channels = part.get("encoding", {})
+        if channels.get("color", {}).get("field") == field:
+            made["encoding"] = {**channels, "color": coloured(field, found, channels["color"].get("title"))}
+        return made
+
+    return recoloured(spec)
 
 
 def line(

@@ -1,304 +1,142 @@
-"""Figures for papers from a result: `--figure FILE.pdf|svg|png`, drawn by matplotlib ([plot] extra).
+"""A page's figure for a paper: its charts and maps marked `in_figure`, side by side, as .pdf, .svg or .png.
 
-One column of a paper is 3.4 inches wide, two are 7; text is 7 to 8 points and stays text in PDF and SVG.
+They are drawn by Vega-Lite itself (vl-convert, of the [plot] extra), from the same specifications as in the page. Two
+columns of a paper are 7 inches wide: 504 points; text is 7 to 8 points, and stays text in PDF and SVG.
 """
 
 from __future__ import annotations
 
-import io
-import re
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-import numpy as np
-
-from toposcope.core.errors import BadValue
+from toposcope.core.errors import BadValue, MissingExtra
 from toposcope.core.files import write_bytes
-from toposcope.dynamics.plots import FORMATS, drawn, require_matplotlib
-from toposcope.report.charts import PALETTE, VERDICTS
-from toposcope.report.render import schema_of
+from toposcope.report.blocks import Chart, HeadMap, Measure, Page, Row
+from toposcope.report.paint import colour, painted, palette
 
-WIDE = 7.0
-STYLE = {
-    "font.family": "sans-serif",
-    "font.size": 8,
-    "axes.titlesize": 8,
-    "axes.titlelocation": "left",
-    "axes.titleweight": "bold",
-    "axes.labelsize": 8,
-    "xtick.labelsize": 7,
-    "ytick.labelsize": 7,
-    "legend.fontsize": 7,
-    "legend.frameon": False,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.linewidth": 0.6,
-    "lines.linewidth": 1.2,
-    "xtick.major.width": 0.6,
-    "ytick.major.width": 0.6,
-    "pdf.fonttype": 42,
-    "svg.fonttype": "none",
-    "svg.hashsalt": "toposcope",  # names of parts that do not change from run to run
-    "savefig.dpi": 300,
-}
+FORMATS = ("pdf", "svg", "png")
+WIDE, COLUMN = 504, 245  # two columns of a paper, and one, in points
+AXIS = 46  # points that an axis with its labels takes beside a picture
+HEIGHT = 130
+_THEME: Mapping[str, Any] = {
+    "font": "Helvetica, Arial, Liberation Sans, sans-serif",
+    "background": "white",
+    "view": {"stroke": None},
+    "axis": {
+        "labelFontSize": 7, "titleFontSize": 8, "titleFontWeight": "normal", "grid": False, "tickSize": 3,
+        "domainWidth": 0.6, "tickWidth": 0.6, "labelOverlap": "greedy",
+    },
+    "legend": {
+        "labelFontSize": 7, "titleFontSize": 7, "titleFontWeight": "normal", "orient": "bottom", "columns": 2,
+        "symbolSize": 30, "labelLimit": 110, "gradientLength": 90, "gradientThickness": 6,
+    },
+    "title": {"fontSize": 8, "anchor": "start", "fontWeight": "bold", "offset": 6},
+    "line": {"strokeWidth": 1.2},
+    "point": {"filled": True, "size": 10},
+    "numberFormat": ".3~g",
+}  # fmt: skip
 
 
 def check_name(path: str | Path) -> str:
-    """The kind of file, from its name; complains where it is none of ours or matplotlib is missing."""
+    """The kind of file, from its name; complains where it is none of ours, or where the library is missing."""
     kind = Path(path).suffix.lower().lstrip(".")
     if kind not in FORMATS:
         raise BadValue(f"cannot draw to '{path}': its name must end in .pdf, .svg or .png.")
-    require_matplotlib()
+    _converter()
     return kind
 
 
-def draw(result: Mapping[str, Any], path: str | Path) -> Path:
-    """Draw the figure of one result into a file."""
+def draw(page: Page, path: str | Path) -> Path:
+    """Draw the page's figure into a file."""
     kind = check_name(path)
-    name = schema_of(result)
-    if name not in DRAWERS:
-        raise BadValue(f"there is no figure for a result of '{name}'; there is one for {', '.join(DRAWERS)}.")
-    require_matplotlib().use("Agg")
-    import matplotlib.pyplot as plt
-
-    with plt.rc_context(STYLE):
-        figure = DRAWERS[name](result, plt)
-        try:
-            buffer = io.BytesIO()
-            dated = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}.get(kind)
-            figure.savefig(buffer, format=kind, metadata=dated)  # no date: the same result gives the same file
-        finally:
-            plt.close(figure)
-    return write_bytes(path, _steady(buffer.getvalue()) if kind == "svg" else buffer.getvalue())
+    chosen = list(_chosen([block for section in page.sections for block in section.blocks]))
+    if not chosen:
+        raise BadValue("this result has nothing that could be drawn as a figure.")
+    spec = figure_spec(page, chosen)
+    converter = _converter()
+    if kind == "png":
+        return write_bytes(path, converter.vegalite_to_png(spec, ppi=300))
+    if kind == "pdf":
+        return write_bytes(path, converter.vegalite_to_pdf(spec))
+    return write_bytes(path, converter.vegalite_to_svg(spec).encode())
 
 
-def _steady(svg: bytes) -> bytes:
-    """The picture with its clip paths numbered: matplotlib names them by their places in memory."""
-    for number, name in enumerate(dict.fromkeys(re.findall(rb"#(p[0-9a-f]{10})\b", svg))):
-        svg = svg.replace(name, b"clip%d" % number)
-    return svg
-
-
-# ------------------------------------------------------------------ scan
-def _scan(result: Mapping[str, Any], plt: Any) -> Any:
-    heads = result["heads"]
-    if not heads:
-        raise BadValue("this model has no head that could be analysed: there is nothing to draw.")
-    figure, axes = plt.subplots(1, 3, figsize=(WIDE, 2.6), layout="constrained", width_ratios=(1.0, 1.1, 1.1))
-    from matplotlib.colors import ListedColormap
-    from matplotlib.patches import Patch
-
-    words = list(dict.fromkeys(head["verdict"] for head in heads))
-    layers, grid = _grid(heads, lambda head: float(words.index(head["verdict"])))
-    colours = [VERDICTS[word.replace("_", " ")] for word in words]
-    axes[0].imshow(
-        grid, cmap=ListedColormap(colours), vmin=-0.5, vmax=len(words) - 0.5, aspect="auto", interpolation="none"
-    )
-    _map_axis(axes[0], layers, "verdict of each head")
-    handles = [Patch(color=colour, label=word.replace("_", " ")) for word, colour in zip(words, colours, strict=True)]
-    axes[0].legend(
-        handles=handles, loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2, handlelength=1, columnspacing=1
-    )
-    known = [head for head in heads if head["growth_index"] is not None]
-    axes[1].plot(
-        [h["layer"] for h in known], [h["growth_index"] for h in known], ".", ms=3, alpha=0.5, color=PALETTE[0]
-    )
-    means = {
-        layer: np.mean([h["growth_index"] for h in known if h["layer"] == layer])
-        for layer in dict.fromkeys(h["layer"] for h in known)
+def figure_spec(page: Page, blocks: Sequence[Chart | HeadMap]) -> dict[str, Any]:
+    """One Vega-Lite specification of all blocks beside one another, at most three in a row."""
+    across = min(3, len(blocks))
+    width = (COLUMN if len(blocks) == 1 else WIDE) / across - AXIS
+    drawn = [{**_spec(page, each), "title": each.title, "width": width, "height": HEIGHT} for each in blocks]
+    rows = [drawn[i : i + across] for i in range(0, len(drawn), across)]
+    config = {**_THEME, "range": {"category": list(palette())}, "bar": {"color": palette()[0]}}
+    return {
+        "$schema": "https://vega.github.io/schema/vega-lite/v6.json",
+        "vconcat": [{"hconcat": row, "resolve": {"scale": {"color": "independent"}}} for row in rows],
+        "resolve": {"scale": {"color": "independent"}},
+        "config": config,
     }
-    axes[1].plot(list(means), list(means.values()), color=PALETTE[1])
-    axes[1].axhline(0.5, color="#888", lw=0.6, ls="--")
-    axes[1].set(title="growth index", xlabel="layer", ylim=(-0.02, 1.02))
-    kernels = [row for row in result["spectra"]["heads"] if row.get("kernel") and row["peak_share"] is not None]
-    best = sorted(kernels, key=lambda row: np.mean(row["kernel"]) - max(row["kernel"]))[:5]
-    for row, colour in zip(best, PALETTE, strict=False):
-        offsets = range(row["kernel_from"], row["kernel_from"] + len(row["kernel"]))
-        axes[2].plot(offsets, row["kernel"], color=colour, lw=1, label=f"{row['layer']}.{row['head']}")
-    axes[2].axhline(0, color="#888", lw=0.6, ls="--")
-    axes[2].set(title="kernels g(t), most positional", xlabel="offset t")
-    if best:
-        axes[2].legend(
-            loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=len(best), columnspacing=0.8, handlelength=0.8
-        )
-    else:
-        axes[2].text(0.5, 0.5, "no kernel over offsets", ha="center", va="center", transform=axes[2].transAxes)
-    return figure
 
 
-def _grid(
-    heads: Sequence[Mapping[str, Any]], value: Callable[[Mapping[str, Any]], float | None]
-) -> tuple[list[int], Any]:
-    layers = list(dict.fromkeys(head["layer"] for head in heads))
-    grid = np.full((len(layers), 1 + max(head["head"] for head in heads)), np.nan)
-    for head in heads:
-        found = value(head)
-        if found is not None:
-            grid[layers.index(head["layer"]), head["head"]] = found
-    return layers, grid
+def _chosen(blocks: Sequence[Any]) -> list[Chart | HeadMap]:
+    found: list[Chart | HeadMap] = []
+    for block in blocks:
+        if isinstance(block, Row):
+            found += _chosen(block.blocks)
+        elif isinstance(block, Chart | HeadMap) and block.in_figure:
+            found.append(block)
+    return found
 
 
-def _map_axis(axis: Any, layers: Sequence[int], title: str) -> None:
-    step = max(1, len(layers) // 8)
-    axis.set(
-        title=title, xlabel="head", ylabel="layer", yticks=range(0, len(layers), step), yticklabels=layers[::step]
-    )
-    axis.xaxis.get_major_locator().set_params(integer=True)
-    axis.spines[:].set_visible(False)
+def _spec(page: Page, block: Chart | HeadMap) -> dict[str, Any]:
+    if isinstance(block, HeadMap):
+        return _map(page, block)
+    return {**block.spec, "data": {"values": _rows(page, block.table)}}
 
 
-# ------------------------------------------------------------------ flow, spectrum, loss
-def _flow(result: Mapping[str, Any], plt: Any) -> Any:
-    flows = result["flows"]
-    figure, axes = plt.subplots(len(flows), 3, figsize=(WIDE, 2.2 * len(flows)), layout="constrained", squeeze=False)
-    for row, flow in zip(axes, flows, strict=True):
-        seen = flow["observables"]
-        paths = np.array(flow["trajectory"]["xy"], dtype=float)
-        colours = plt.get_cmap("viridis")(np.linspace(0, 0.9, paths.shape[1]))
-        for i, colour in enumerate(colours):
-            row[0].plot(*paths[:, i].T, lw=0.7, color=colour, alpha=0.8)
-        row[0].scatter(*paths[0].T, s=6, facecolors="none", edgecolors=colours, linewidths=0.6)
-        row[0].scatter(*paths[-1].T, s=8, c=colours, zorder=3)
-        row[0].set(title=drawn(flow["title"]), aspect="equal", xticks=[], yticks=[])
-        row[0].axhline(0, color="#ccc", lw=0.5, zorder=0)
-        row[0].axvline(0, color="#ccc", lw=0.5, zorder=0)
-        row[1].fill_between(seen["time"], seen["norm_min"], seen["norm_max"], color=PALETTE[0], alpha=0.2, lw=0)
-        row[1].plot(seen["time"], seen["norm_median"], color=PALETTE[0])
-        positive = [value for key in ("norm_min", "norm_max") for value in seen[key] if value]
-        if positive and max(positive) > 30 * min(positive):
-            row[1].set_yscale("log")
-        row[1].set(title="norm: median, least to largest", xlabel="time")
-        cosine = [np.nan if value is None else value for value in seen["cosine_mean"]]
-        row[2].plot(seen["time"], cosine, color=PALETTE[1])
-        row[2].set(title="mean cosine", xlabel="time", ylim=(-1.05, 1.05))
-    return figure
+def _map(page: Page, block: HeadMap) -> dict[str, Any]:
+    """Layers down, heads across, in the colours of the map's first measure."""
+    measure = block.measures[0]
+    columns = ("layer", "head", measure.key)
+    rows = [{name: row[name] for name in columns} for row in _rows(page, block.table)]
+    return {
+        "data": {"values": rows},
+        "mark": {"type": "rect"},
+        "encoding": {
+            "x": {"field": "head", "type": "ordinal", "title": "head", "axis": {"labelAngle": 0}},
+            "y": {"field": "layer", "type": "ordinal", "title": "layer"},
+            "color": _scale(measure, [row[measure.key] for row in rows]),
+        },
+    }
 
 
-def _spectrum(result: Mapping[str, Any], plt: Any) -> Any:
-    figure, (left, right) = plt.subplots(1, 2, figsize=(WIDE, 2.5), layout="constrained")
-    for each, colour in zip(result["encodings"], _colours(len(result["encodings"])), strict=True):
-        points = each["points"]
-        known = [p for p in points if p["statement"] != "bound"]
-        norms = [p["lambda_max_over_n"] for p in known]
-        left.plot([p["context"] for p in known], norms, "o-", ms=2.5, color=colour, label=drawn(each["spec"]))
-        for p in points:
-            if p["statement"] == "bound":  # a bar from the lower to the upper bound, and no point
-                left.plot([p["context"]] * 2, [p["lambda_max_over_n"], p["upper"]], "_-", color=colour, lw=0.8)
-        lawful = [(p["context"], p["law"]) for p in points if p["law"] is not None and p["law"] > 0]
-        if lawful:
-            left.plot(*zip(*lawful, strict=True), ":", color=colour, label=f"{drawn(each['spec'])}: law S5g")
-        ranked = [(p["context"], p["effective_rank"]) for p in points if p["effective_rank"] is not None]
-        if ranked:
-            right.plot(*zip(*ranked, strict=True), "o-", ms=2.5, color=colour)
-    for axis, title in ((left, r"$\lambda_{\max}/n$ of the kernel"), (right, "effective rank")):
-        axis.set_xscale("log", base=2)
-        axis.set_yscale("log")
-        axis.set(title=title, xlabel="context n")
-    left.legend()
-    return figure
+def _scale(measure: Measure, values: Sequence[Any]) -> dict[str, Any]:
+    if measure.kind == "category":
+        words = list(dict.fromkeys(str(value) for value in values))
+        scale: dict[str, Any] = {"domain": words, "range": painted(measure, words)}
+        return {"field": measure.key, "type": "nominal", "title": None, "scale": scale}
+    known = [value for value in values if value is not None]
+    low = measure.low if measure.low is not None else min(known, default=0.0)
+    high = measure.high if measure.high is not None else max(known, default=1.0)
+    names = [f"ramp-{i}" for i in range(5)]
+    if measure.kind == "diverging":
+        high = max(abs(low), abs(high))
+        low, names = -high, ["low-2", "low-1", "mid", "high-1", "high-2"]
+        names = names[::-1] if measure.harm else names
+    kind = "log" if measure.kind == "logarithmic" and low > 0 else "linear"
+    scale = {"type": kind, "domain": [low, high], "range": [colour(name) for name in names], "interpolate": "rgb"}
+    return {"field": measure.key, "type": "quantitative", "title": measure.label.lower(), "scale": scale}
 
 
-def _loss(result: Mapping[str, Any], plt: Any) -> Any:
-    from toposcope.report.of_loss import label
-
-    conditions = result["conditions"]
-    others = sorted(conditions[1:], key=lambda row: -row["difference"])[:12]
-    figure, axes = plt.subplots(
-        1, 2 if others else 1, figsize=(WIDE if others else 3.4, 2.6), layout="constrained", squeeze=False
-    )
-    shown = [conditions[0], *others[:5]]
-    for row, colour in zip(shown, _colours(len(shown)), strict=True):
-        middle = [(part["first"] + part["last"]) / 2 for part in row["bins"]]
-        losses = [part["loss"] for part in row["bins"]]
-        axes[0][0].plot(middle, losses, "o-", ms=2.5, color=colour, label=drawn(label(row)))
-    axes[0][0].set_xscale("symlog", base=2, linthresh=1)
-    axes[0][0].set(title="loss by position", xlabel="position", ylabel="nats per token")
-    axes[0][0].legend()
-    if others:
-        at = range(len(others))
-        spread = [row["half_width"] or 0.0 for row in others]
-        axes[0][1].errorbar(
-            [row["difference"] for row in others], at, xerr=spread, fmt="o", ms=3, lw=1, color=PALETTE[0]
-        )
-        axes[0][1].axvline(0, color="#888", lw=0.6, ls="--")
-        axes[0][1].set(
-            title="difference, 95 % interval",
-            xlabel="nats per token",
-            yticks=at,
-            yticklabels=[drawn(label(row)) for row in others],
-        )
-        axes[0][1].invert_yaxis()
-        axes[0][1].margins(y=0.3)
-    return figure
+def _rows(page: Page, table: str) -> list[dict[str, Any]]:
+    columns = page.tables[table]
+    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
 
-# ------------------------------------------------------------------ trace, ablate, compare
-def _trace(result: Mapping[str, Any], plt: Any) -> Any:
-    heads = result["heads"]
-    figure, axes = plt.subplots(1, 3, figsize=(WIDE, 2.6), layout="constrained")
-
-    def median(head: Mapping[str, Any], key: str) -> float | None:
-        part = head["metrics"].get(key)
-        return None if part is None else float(part["median"])
-
-    for axis, key, title in (
-        (axes[0], "rho", "norm with / without position"),
-        (axes[1], "toeplitz", "Toeplitz share"),
-    ):
-        layers, grid = _grid(heads, lambda head, key=key: median(head, key))  # type: ignore[misc]
-        shown = axis.imshow(grid, cmap="viridis", aspect="auto", interpolation="none")
-        _map_axis(axis, layers, title)
-        figure.colorbar(shown, ax=axis, shrink=0.8)
-    counts = Counter(name for head in heads for name in head["names"] or ["none"])
-    axes[2].barh([drawn(name) for name in counts], list(counts.values()), color=PALETTE[0])
-    axes[2].set(title="named patterns", xlabel="heads")
-    return figure
-
-
-def _ablate(result: Mapping[str, Any], plt: Any) -> Any:
-    found = result["ablation"]
-    figure, axes = plt.subplots(1, 2, figsize=(WIDE, 2.8), layout="constrained")
-    layers, grid = _grid(found["heads"], lambda head: head["damage"].get("text"))
-    reach = float(np.nanmax(np.abs(grid))) or 1.0
-    shown = axes[0].imshow(grid, cmap="RdBu_r", vmin=-reach, vmax=reach, aspect="auto", interpolation="none")
-    _map_axis(axes[0], layers, f"damage, {found['unit']}")
-    figure.colorbar(shown, ax=axes[0], shrink=0.8)
-    known = [layer for layer in found["layers"] if layer["deposit"]["di"] is not None]
-    axes[1].bar([layer["layer"] for layer in known], [layer["deposit"]["di"] for layer in known], color=PALETTE[0])
-    for layer in known:
-        spread = (layer["spread"] or {}).get("di")
-        if spread:
-            axes[1].plot([layer["layer"]] * 2, [spread["low"], spread["high"]], color="#222", lw=0.8)
-    axes[1].set(title="deposit index", xlabel="layer")
-    return figure
-
-
-def _compare(result: Mapping[str, Any], plt: Any) -> Any:
-    heads = result["heads"]
-    keys = [key for key, _ in _CHANGES if any(head.get(key) is not None for head in heads)]
-    if not keys:
-        raise BadValue("these two have no change in numbers that could be drawn.")
-    figure, axes = plt.subplots(1, len(keys), figsize=(WIDE, 2.6), layout="constrained", squeeze=False)
-    for axis, key in zip(axes[0], keys, strict=True):
-        layers, grid = _grid(heads, lambda head, key=key: head.get(key))  # type: ignore[misc]
-        shown = axis.imshow(grid, cmap="viridis", aspect="auto", interpolation="none", vmin=0)
-        _map_axis(axis, layers, dict(_CHANGES)[key])
-        figure.colorbar(shown, ax=axis, shrink=0.8)
-    return figure
-
-
-def _colours(count: int) -> list[str]:
-    return [PALETTE[i % len(PALETTE)] for i in range(count)]
-
-
-_CHANGES = (
-    ("change_W", r"change of $Q^T K$"),
-    ("change_V", r"change of $O V$"),
-    ("change_kernel", "change of kernel"),
-)
-DRAWERS: dict[str, Callable[[Mapping[str, Any], Any], Any]] = {
-    "scan": _scan, "flow": _flow, "spectrum": _spectrum, "loss": _loss, "trace": _trace, "ablate": _ablate,
-    "compare": _compare,
-}  # fmt: skip
+def _converter() -> ModuleType:
+    try:
+        import vl_convert
+    except ImportError as error:
+        raise MissingExtra("figures need vl-convert: pip install 'toposcope[plot]'.") from error
+    converter: ModuleType = vl_convert
+    return converter

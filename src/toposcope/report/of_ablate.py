@@ -8,7 +8,7 @@ from typing import Any
 from toposcope.core.statistics import told_from_zero
 from toposcope.report import charts
 from toposcope.report.ablate_words import half, meaning
-from toposcope.report.blocks import Chart, Column, HeadMap, Listing, Measure, Page, PanelChart, Says, Words
+from toposcope.report.blocks import Chart, Column, HeadMap, Listing, Measure, Page, PanelChart, Paragraphs, Summary
 
 WORST = 12
 
@@ -26,9 +26,9 @@ def build(result: Mapping[str, Any], page: Page) -> None:
         ),
     ]
     if not rows:
-        page.add("Summary", Says(("No head was measured.",)))
+        page.add("Summary", Summary(("No head was measured.",)))
         return
-    page.add("Summary", Says(tuple(meaning(found))))
+    page.add("Summary", Summary(tuple(meaning(found))))
     worst = max(range(len(rows)), key=lambda i: rows[i].get("damage_text") or 0.0)
     rows[worst]["shown_first"] = True
     table = page.rows("damages", rows)
@@ -97,7 +97,7 @@ def build(result: Mapping[str, Any], page: Page) -> None:
     )
     page.add("Every head", Listing("All damages", f"In {found['unit']}.", table, damages))
     if found["notes"]:
-        page.add("Notes", Words(tuple(found["notes"]), soft=True))
+        page.add("Notes", Paragraphs(tuple(found["notes"]), soft=True))
 
 
 def _row(head: Mapping[str, Any], texts: Sequence[str], base: Sequence[float]) -> dict[str, Any]:

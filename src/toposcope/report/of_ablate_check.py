@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from toposcope.report.blocks import Column, HeadMap, Listing, Measure, Page, Pairs, Says, count
+from toposcope.report.blocks import Column, HeadMap, Listing, Measure, Page, Pairs, Summary, count
 
 CONDITIONS = {
     "replaced": "its slice is what it was replaced by",
@@ -36,7 +36,7 @@ def build(result: Mapping[str, Any], page: Page) -> None:
     silent = [f"{row['layer']}.{row['head']}" for row in rows if not row["output_changed"]]
     if silent:
         said.append(f"Without these the output on this text stays the same to the bit: {', '.join(silent[:12])}.")
-    page.add("What to make of it", Says(tuple(said)))
+    page.add("What to make of it", Summary(tuple(said)))
     if rows:
         table = page.rows("proofs", rows)
         columns = tuple(Column(key, words, "text") for key, words in CONDITIONS.items())

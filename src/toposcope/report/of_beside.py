@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from toposcope.report import charts
-from toposcope.report.blocks import Beside, Chart, Column, HeadMap, Listing, Measure, Page, Says, Words, count
+from toposcope.report.blocks import Chart, Column, HeadMap, Listing, Measure, Page, Paragraphs, Row, Summary, count
 
 _WORDS = {"agrees": "a", "not_yet": "·", "contradicts": "X"}
 
@@ -51,7 +51,7 @@ def _verification(page: Page, run: Mapping[str, Any]) -> None:
     ]
     if rows:
         next((row for row in rows if row["word"] == "contradicts"), rows[0])["shown_first"] = True
-    blocks: list[Any] = [Says(tuple(said))]
+    blocks: list[Any] = [Summary(tuple(said))]
     if rows:
         table = page.rows("verified heads", rows)
         measures = (
@@ -143,8 +143,8 @@ def _text(page: Page, text: Mapping[str, Any]) -> None:
     )  # fmt: skip
     page.add(
         f"On {text['text']}",
-        Says(tuple(said)),
-        Beside(
+        Summary(tuple(said)),
+        Row(
             (
                 Chart(
                     "Growth of norms",
@@ -180,5 +180,5 @@ def _text(page: Page, text: Mapping[str, Any]) -> None:
             folded=True,
         )
         if known
-        else Words((f"{count(len(text['layers']), 'layer')}: too few for a rank correlation.",), soft=True),
+        else Paragraphs((f"{count(len(text['layers']), 'layer')}: too few for a rank correlation.",), soft=True),
     )

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from toposcope.report.blocks import Findings, Page, Words
+from toposcope.report.blocks import Findings, Page, Paragraphs
 
 _ORDER = {"fault": 0, "warning": 1, "ok": 2}
 
 
 def build(result: Mapping[str, Any], page: Page) -> None:
     findings = tuple(sorted(result["findings"], key=lambda finding: _ORDER[finding["status"]]))
-    page.add("Is the positional encoding in force?", Words((result["verdict"],)), Findings(findings))
+    page.add("Is the positional encoding in force?", Paragraphs((result["verdict"],)), Findings(findings))

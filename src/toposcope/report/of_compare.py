@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from toposcope.report import charts
-from toposcope.report.blocks import Beside, Chart, Column, HeadMap, Listing, Measure, Page, Says
+from toposcope.report.blocks import Chart, Column, HeadMap, Listing, Measure, Page, Row, Summary
 from toposcope.report.compare_words import meaning, ranked
 
 LETTERS = {"same": "·", "moved": "X"}
@@ -55,7 +55,7 @@ def build(result: Mapping[str, Any], page: Page) -> None:
         (str(result["moved"]), "verdicts moved"),
         (str(result["looks_elsewhere"]), "kernels peak elsewhere"),
     ]
-    page.add("Summary", Says(tuple(meaning(result))))
+    page.add("Summary", Summary(tuple(meaning(result))))
     if result.get("encodings"):
         rows = [{**each, "layers": ", ".join(map(str, each["layers"])) or "all"} for each in result["encodings"]]
         settings = (
@@ -103,7 +103,7 @@ def build(result: Mapping[str, Any], page: Page) -> None:
         ]
         page.add(
             "By depth",
-            Beside(
+            Row(
                 (
                     Chart(
                         "Mean change by layer",

@@ -7,7 +7,7 @@ from typing import Any
 
 from toposcope.dynamics.observables import OBSERVABLES
 from toposcope.report import charts
-from toposcope.report.blocks import Beside, Chart, Column, Listing, Page, Pairs, Particles, Says, Words, shown
+from toposcope.report.blocks import Chart, Column, Listing, Page, Pairs, Paragraphs, Particles, Row, Summary, shown
 
 
 def build(result: Mapping[str, Any], page: Page) -> None:
@@ -26,7 +26,7 @@ def _one(page: Page, name: str, flow: Mapping[str, Any], heading: str) -> None:
     said += [f"At t = {event['time']:.3g}: {event['words']}." for event in flow["events"]]
     if not any(event["name"] == flow["status"] for event in flow["events"]):  # else it has just been said
         said.append(flow["observed"][:1].upper() + flow["observed"][1:] + ".")
-    blocks: list[Any] = [Says(tuple(said))]
+    blocks: list[Any] = [Summary(tuple(said))]
     if moving:
         where = (
             "the tokens' own plane" if moving["share"] > 0.9995 else f"two main directions ({moving['share']:.0%})"
@@ -34,12 +34,12 @@ def _one(page: Page, name: str, flow: Mapping[str, Any], heading: str) -> None:
         scale = "; sizes are relative to the largest token of the moment" if moving["relative"] else ""
         words = f"Each dot is a token in {where}{scale}. Colour runs from the first token to the last."
         picture = Particles("Tokens in motion", words, moving["times"], moving["xy"])
-        blocks.append(Beside((picture, _verdict(flow))))
+        blocks.append(Row((picture, _verdict(flow))))
     else:
         blocks.append(_verdict(flow))
-    blocks += [Beside(_curves(page, name, flow)), _observables(page, name, flow)]
+    blocks += [Row(_curves(page, name, flow)), _observables(page, name, flow)]
     if flow["notes"]:
-        blocks.append(Words(tuple(flow["notes"]), soft=True))
+        blocks.append(Paragraphs(tuple(flow["notes"]), soft=True))
     page.add(heading, *blocks)
 
 

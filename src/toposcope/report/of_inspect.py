@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from toposcope.core.ranges import show_range
-from toposcope.report.blocks import Column, HeadMap, Listing, Measure, Page, Words
+from toposcope.report.blocks import Column, HeadMap, Listing, Measure, Page, Paragraphs
 
 _MEASURES = (
     Measure(
@@ -50,7 +50,7 @@ def build(result: Mapping[str, Any], page: Page) -> None:
         for (stack, kind, title), numbers in groups.items()
     ]
     if not rows:
-        page.add("Where position enters", Words(("No attention layer was read.",)))
+        page.add("Where position enters", Paragraphs(("No attention layer was read.",)))
         return
     columns = (
         Column("layers", "layers", "plain"), Column("stack", "stack", "plain"), Column("kind", "attention", "plain"),

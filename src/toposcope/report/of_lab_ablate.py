@@ -7,7 +7,7 @@ from typing import Any
 
 from toposcope.core.statistics import of_shares, told_from_zero
 from toposcope.report import charts
-from toposcope.report.blocks import Chart, Column, HeadMap, Listing, Measure, Page, Says
+from toposcope.report.blocks import Chart, Column, HeadMap, Listing, Measure, Page, Summary
 
 METHODS = {"zero": "nothing in its place", "mean": "its mean in its place"}
 
@@ -29,7 +29,7 @@ def sections(page: Page, found: Mapping[str, Any]) -> None:
     worst = max(rows, key=lambda row: row["damage_zero"])
     worst["shown_first"] = True
     table = page.rows("accuracy without each head", rows)
-    page.add("What each head is worth", Says(tuple(_meaning(found, rows, worst))))
+    page.add("What each head is worth", Summary(tuple(_meaning(found, rows, worst))))
     words = "How much less is right, in shares of 1, with {}: 0 where the model does as well without it."
     measures = tuple(
         Measure(f"damage_{how}", f"Damage ({how})", "diverging", words.format(what), harm=True)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from toposcope.report import charts
-from toposcope.report.blocks import Beside, Chart, Column, Listing, Page, Says
+from toposcope.report.blocks import Chart, Column, Listing, Page, Row, Summary
 
 TITLES = {
     "before": "the model as it is",
@@ -24,9 +24,9 @@ def build(result: Mapping[str, Any], page: Page) -> None:
         (f"{result['parameters']['diagonal']:,}", "numbers tuned in D"),
         (f"{settings['steps']:,}", "steps of each arm"),
     ]
-    page.add("What to make of it", Says(tuple(_meaning(result))))
+    page.add("What to make of it", Summary(tuple(_meaning(result))))
     page.add("On held-out text", *_held(page, result, means))
-    page.add("Training", Beside(tuple(_training(page, result))))
+    page.add("Training", Row(tuple(_training(page, result))))
     page.add("How far D went", *_moved(page, result))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from toposcope.report import charts
-from toposcope.report.blocks import Chart, Column, Listing, Page, Pairs, Says, Words, count
+from toposcope.report.blocks import Chart, Column, Listing, Page, Pairs, Paragraphs, Summary, count
 
 _MEANING = {
     "holds": "the measurements are for it, beyond their intervals",
@@ -26,7 +26,7 @@ def build(result: Mapping[str, Any], page: Page) -> None:
     page.facts += [(str(len(claims)), "claims"), *((str(number), word) for word, number in counts.items())]
     if result.get("runs_done") is not None:
         page.facts.append((f"{result['runs_done']:,}", "training runs"))
-    page.add("What to make of it", Says(tuple(_meaning(claims, both))))
+    page.add("What to make of it", Summary(tuple(_meaning(claims, both))))
     table = page.rows("claims", [_flat(claim) for claim in claims])
     kinds = (
         (Column("verdict", "as described", "plain"), Column("verdict_published", "as released", "plain"))
@@ -36,7 +36,7 @@ def build(result: Mapping[str, Any], page: Page) -> None:
     columns = (Column("id", "claim", "wrap"), *kinds, Column("claim", "as stated", "wrap"))
     sentence = "; ".join(f"{word}: {_MEANING[word]}" for word in _MEANING if _used(claims, word)) + "."
     page.add("Verdicts", Listing("Every claim", sentence[0].upper() + sentence[1:], table, columns))
-    told = Words(
+    told = Paragraphs(
         ("Estimates are means ± half of Student's 95 % interval, with the number of seeds in brackets.",), soft=True
     )
     page.add("Claim by claim", told if result.get("numbers") else None, *(_card(claim, both) for claim in claims))
@@ -48,7 +48,7 @@ def build(result: Mapping[str, Any], page: Page) -> None:
         page.add("Every number", _numbers(page, result["numbers"]))
     page.add(
         "About the released code",
-        Words(
+        Paragraphs(
             ("The released code is what is public; the authors may have used other code for their paper.",), soft=True
         ),
     )
@@ -105,7 +105,7 @@ def _outcome(verdict: str, measured: str | Sequence[str]) -> tuple[str, ...]:
     found = [measured] if isinstance(measured, str) else list(measured)
     lines = [line for line in found if line != "-" and not line.startswith(_BESIDE)]
     beside = "; ".join(line.removeprefix(_BESIDE).removesuffix(")") for line in found if line.startswith(_BESIDE))
-    return (f"{verdict.capitalize()}.", *lines, *((f"Beside it: {beside}.",) if beside else ()))
+    return (f"{verdict.capitalize()}.", *lines, *((f"Row it: {beside}.",) if beside else ()))
 
 
 def _accuracies(page: Page, cells: Sequence[Mapping[str, Any]]) -> None:

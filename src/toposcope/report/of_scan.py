@@ -10,7 +10,6 @@ import numpy as np
 
 from toposcope.report import charts, scan_spectra
 from toposcope.report.blocks import (
-    Beside,
     Chart,
     Column,
     HeadMap,
@@ -19,8 +18,9 @@ from toposcope.report.blocks import (
     Page,
     Pairs,
     PanelChart,
-    Says,
-    Words,
+    Paragraphs,
+    Row,
+    Summary,
     rounded,
     shown,
 )
@@ -135,7 +135,7 @@ _COLUMNS = (
 def build(result: Mapping[str, Any], page: Page) -> None:
     heads, spectra = result["heads"], result["spectra"]
     if not heads:
-        page.add("No head to analyse", Words((_why_none(result),)))
+        page.add("No head to analyse", Paragraphs((_why_none(result),)))
         return
     layers = list(dict.fromkeys(head["layer"] for head in heads))
     page.facts += [
@@ -146,7 +146,7 @@ def build(result: Mapping[str, Any], page: Page) -> None:
     ]
     rows = _rows(heads, spectra["heads"])
     table = page.rows("heads", rows)
-    page.add("What to make of it", Says(tuple(meaning(result))))
+    page.add("What to make of it", Summary(tuple(meaning(result))))
     if result.get("estimate"):
         page.add("Estimate for the whole model", _estimate(page, result["estimate"]))
     page.add(
@@ -160,7 +160,7 @@ def build(result: Mapping[str, Any], page: Page) -> None:
             charts=_panel_charts(),
         ),
     )
-    page.add("Regimes by depth", Beside((_regimes(page, heads), _growth(page, heads))), _layer_listing(page, result))
+    page.add("Regimes by depth", Row((_regimes(page, heads), _growth(page, heads))), _layer_listing(page, result))
     page.add("Eigenvalues of V O", _clouds(page, heads))
     page.add("Heads that can tell neighbours apart", scan_spectra.ranking(page, rows))
     page.add("Positional kernels", *scan_spectra.kernels(page, rows), scan_spectra.first_layer(page, spectra))
@@ -307,7 +307,7 @@ def _layer_listing(page: Page, result: Mapping[str, Any]) -> Listing | None:
 
 
 # ------------------------------------------------------------------ spectra
-def _clouds(page: Page, heads: Sequence[Mapping[str, Any]]) -> Beside | None:
+def _clouds(page: Page, heads: Sequence[Mapping[str, Any]]) -> Row | None:
     """Two pictures of all eigenvalues, each over its own head's largest: in the plane, and real parts by layer."""
     cells: Counter[tuple[int, int]] = Counter()
     by_layer: Counter[tuple[int, int]] = Counter()
@@ -337,7 +337,7 @@ def _clouds(page: Page, heads: Sequence[Mapping[str, Any]]) -> Beside | None:
         {"real": c / 20 - 1, "real_end": (c + 1) / 20 - 1, "layer": layer, "eigenvalues": n}
         for (layer, c), n in sorted(by_layer.items())
     ]
-    return Beside(
+    return Row(
         (
             Chart(
                 "All heads together",

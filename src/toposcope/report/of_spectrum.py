@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from toposcope.report import charts
-from toposcope.report.blocks import Beside, Chart, Column, Listing, Page, Says, Words, shown
+from toposcope.report.blocks import Chart, Column, Listing, Page, Paragraphs, Row, Summary, shown
 
 _KNOWN = {"theorem": "exact", "measured": "measured", "bound": "a bound"}
 
@@ -15,18 +15,18 @@ def build(result: Mapping[str, Any], page: Page) -> None:
     encodings = result["encodings"]
     page.line = page.line or "; ".join(each["title"] for each in encodings)
     page.facts += [(f"{result['options']['context']:,}", "longest context"), (str(len(encodings)), "encodings")]
-    page.add("Summary", Says(tuple(_meaning(encodings))))
-    page.add("By context", Beside(tuple(chart for chart in _by_context(page, encodings) if chart)))
+    page.add("Summary", Summary(tuple(_meaning(encodings))))
+    page.add("By context", Row(tuple(chart for chart in _by_context(page, encodings) if chart)))
     page.add("By offset", _kernel(page, encodings))
     for each in encodings:
-        blocks: list[Any] = [Words(_about(each), soft=True)]
+        blocks: list[Any] = [Paragraphs(_about(each), soft=True)]
         if each["points"]:
             blocks.append(_listing(page, each["spec"], each["points"], "The kernel at each context."))
         if each["logit_points"]:
             words = "The bias as a summand of the logits."
             blocks.append(_listing(page, f"{each['spec']} as a summand", each["logit_points"], words))
         if each["skipped"]:
-            blocks.append(Words(tuple(f"Not computed: {sentence}" for sentence in each["skipped"]), soft=True))
+            blocks.append(Paragraphs(tuple(f"Not computed: {sentence}" for sentence in each["skipped"]), soft=True))
         page.add(each["spec"], *blocks)
 
 

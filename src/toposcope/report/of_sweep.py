@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from toposcope.report import charts
-from toposcope.report.blocks import Chart, Column, Listing, Page, Says
+from toposcope.report.blocks import Chart, Column, Listing, Page, Summary
 
 
 def build(result: Mapping[str, Any], page: Page) -> None:
@@ -19,7 +19,7 @@ def build(result: Mapping[str, Any], page: Page) -> None:
         (str(len({cell["task"] for cell in cells})), "tasks"),
         (str(len({cell["encoding"] for cell in cells})), "encodings"),
     ]
-    page.add("What to make of it", Says(tuple(_meaning(cells, len(runs) - done))))
+    page.add("What to make of it", Summary(tuple(_meaning(cells, len(runs) - done))))
     for task in dict.fromkeys(cell["task"] for cell in cells):
         page.add(f"Accuracy: {task}", _accuracy(page, task, [cell for cell in cells if cell["task"] == task]))
     if cells:

@@ -8,7 +8,7 @@ from typing import Any
 from toposcope.models.patterns import WORDS as _TITLES
 from toposcope.models.patterns import together
 from toposcope.report import charts
-from toposcope.report.blocks import Beside, Chart, Column, HeadMap, Listing, Matrix, Measure, Page, PanelChart, Says
+from toposcope.report.blocks import Chart, Column, HeadMap, Listing, Matrix, Measure, Page, PanelChart, Row, Summary
 
 LETTERS = {"previous": "p", "next": "n", "self": "s", "first": "1", "induction": "i", "local": "l"}
 NONE = "none"
@@ -35,12 +35,12 @@ def build(result: Mapping[str, Any], page: Page) -> None:
         (f"{result['tokens']:,}", "tokens of each"),
     ]
     if not heads:
-        page.add("What to make of it", Says(("No head was traced.",)))
+        page.add("What to make of it", Summary(("No head was traced.",)))
         return
     rows = [_row(head) for head in heads]
     max(rows, key=_positional)["shown_first"] = True
     table = page.rows("traced heads", rows)
-    page.add("What to make of it", Says(tuple(_meaning(result, rows))))
+    page.add("What to make of it", Summary(tuple(_meaning(result, rows))))
     words = "All patterns whose threshold a head passes, a letter each; a dot where it passes none."
     measures = [Measure("pattern", "Pattern", "category", words, words=_letters(heads))]
     measures += [
@@ -87,8 +87,8 @@ def build(result: Mapping[str, Any], page: Page) -> None:
         ),
     )
     page.add("Kernels on this text", _kernels(page, rows))
-    page.add("Logits and their Toeplitz part", *(Beside(_logits(each)) for each in result.get("logits") or []))
-    page.add("By depth", Beside(tuple(_depth(page, rows))))
+    page.add("Logits and their Toeplitz part", *(Row(_logits(each)) for each in result.get("logits") or []))
+    page.add("By depth", Row(tuple(_depth(page, rows))))
     if result.get("agreement"):
         page.add("Would the weights alone have told?", *_agreement(page, result["agreement"]))
     columns = (

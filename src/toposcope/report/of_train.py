@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from toposcope.report import charts, of_lab_ablate
-from toposcope.report.blocks import Beside, Chart, Column, Listing, Page, Says, count
+from toposcope.report.blocks import Chart, Column, Listing, Page, Row, Summary, count
 from toposcope.report.of_sweep import best_words
 from toposcope.runs.table import interval
 
@@ -41,11 +41,11 @@ def build_several(results: Sequence[Mapping[str, Any]], page: Page) -> None:
     ]
     done = sum(row["finished"] for row in rows)
     told = [f"{count(len(rows), 'run')}, {done} of them finished.", *_best(rows)] if len(rows) > 1 else _one(rows[0])
-    page.add("Runs" if len(rows) > 1 else "What to make of it", Says(tuple(told)))
+    page.add("Runs" if len(rows) > 1 else "What to make of it", Summary(tuple(told)))
     for task in dict.fromkeys(row["task"] for row in rows):
         mine = [(name, run) for name, run in zip(names, results, strict=True) if run["config"]["task"] == task]
         curves = [_curves(page, task, mine, key) for key in ("accuracy", "loss")]
-        page.add(f"Learning {task}", Beside(tuple(curve for curve in curves if curve)) if any(curves) else None)
+        page.add(f"Learning {task}", Row(tuple(curve for curve in curves if curve)) if any(curves) else None)
     columns = (
         Column("task", "task", "plain"), Column("model", "encoding", "plain"), Column("seed", "seed"),
         Column("accuracy", "accuracy", "percent"), Column("floor", "floor", "percent"),
@@ -131,7 +131,7 @@ def _single(page: Page, run: Mapping[str, Any]) -> None:
             (f"{run['step']:,}", "steps"),
         ]
     probes = (_gradients(page, run), _contraction(page, run), _sharpness(page, run))
-    page.add("On the way", Beside(tuple(each for each in probes if each)) if any(probes) else None)
+    page.add("On the way", Row(tuple(each for each in probes if each)) if any(probes) else None)
     if run.get("ablation"):
         of_lab_ablate.sections(page, run["ablation"])
 

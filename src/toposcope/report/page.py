@@ -19,7 +19,7 @@ from toposcope._version import __version__
 from toposcope.core.errors import BadFile
 from toposcope.core.printable import sentences
 from toposcope.core.results import json_text
-from toposcope.report.blocks import Beside, Chart, HeadMap, Matrix, Page, Particles, rounded, shown, without_series
+from toposcope.report.blocks import Chart, HeadMap, Matrix, Page, Particles, Row, rounded, shown, without_series
 
 CHARTS = ("vendor/vega.min.js", "vendor/vega-lite.min.js", "vendor/vega-embed.min.js", "chart.js")
 SCRIPTS = ("core.js", "heatmap.js", "particles.js", *CHARTS, "report.js")
@@ -35,7 +35,7 @@ def page_html(page: Page, results: Sequence[Mapping[str, Any]]) -> str:
     blocks: dict[str, Any] = {}
     numbered = [_numbered(section.blocks, f"{section.slug}", blocks) for section in page.sections]
     kept = [rounded(without_series(each)) for each in results]
-    data = embeddable({"blocks": _seen(blocks), "tables": _seen(page.tables), "results": kept})
+    data = embeddable({"blocks": _seen(blocks), "tables": _seen(rounded(page.tables)), "results": kept})
     charts = any(each["kind"] == "chart" or each.get("charts") for each in blocks.values())
     scripts = [asset(name) for name in SCRIPTS if charts or name not in CHARTS]
     style = asset(STYLE)
@@ -116,6 +116,6 @@ def _numbered(blocks: Sequence[Any], prefix: str, into: dict[str, Any]) -> list[
         name = f"{prefix}-{i}"
         if isinstance(block, Chart | HeadMap | Matrix | Particles):
             into[name] = {"kind": block.kind, **rounded(asdict(block))}
-        parts = _numbered(block.blocks, name, into) if isinstance(block, Beside) else None
+        parts = _numbered(block.blocks, name, into) if isinstance(block, Row) else None
         found.append((name, block, parts))
     return found

@@ -1,4 +1,4 @@
-"""From results to one HTML file: each schema has a renderer of its own, imported when it is needed."""
+"""From results to what people look at: text for a terminal, one HTML file, a fragment for a notebook, a figure."""
 
 from __future__ import annotations
 
@@ -9,21 +9,38 @@ from typing import Any
 
 from toposcope.core.errors import BadFile, BadValue
 from toposcope.core.files import write_text
+from toposcope.core.result import Result
 from toposcope.core.untrusted import read_saved
 from toposcope.report.blocks import Page
+from toposcope.report.drawing import origin, page_of
+from toposcope.report.kinds import KINDS, from_dict
 from toposcope.report.page import page_html
 
 # In the order in which a report shows them: first what is wrong, then what is there, then what it does.
 SCHEMAS = (
-    "check", "scan", "inspect", "compare", "trace", "ablate", "lab-ablate", "ablate-check", "loss", "refine",
+    "check", "scan", "inspect", "compare", "trace", "ablate", "lab-ablate", "ablate-check", "refine",
     "beside", "flow", "spectrum", "reproduce", "sweep", "train",
 )  # fmt: skip
 
 
-def render(results: Sequence[Mapping[str, Any]], *, title: str | None = None) -> str:
+def render(results: Sequence[Mapping[str, Any] | Result], *, title: str | None = None) -> str:
     """The HTML text of a report on one or more results."""
     if not results:
         raise BadValue("a report needs at least one result.")
+    known = [each if isinstance(each, Result) else _typed(each) for each in results]
+    new = [each for each in known if isinstance(each, Result)]
+    if len(new) == len(known):
+        return page_html(page_of(new, title), [{**each.as_dict(), **origin(each)} for each in new])
+    old = [each for each in known if not isinstance(each, Result)]
+    return _render_old(old, title)
+
+
+def _typed(data: Mapping[str, Any]) -> Mapping[str, Any] | Result:
+    kind = str(data.get("schema", "")).removeprefix("toposcope/").partition("/")[0]
+    return from_dict(data) if kind in KINDS else data
+
+
+def _render_old(results: Sequence[Mapping[str, Any]], title: str | None) -> str:
     ordered = sorted((_complete(result) for result in results), key=lambda each: SCHEMAS.index(schema_of(each)))
     page = Page(title=title or _title(ordered))
     subject = next((result["subject"] for result in ordered if result.get("subject")), None)
@@ -55,7 +72,9 @@ def _complete(result: Mapping[str, Any]) -> dict[str, Any]:
     return {"subject": None, "options": options, "seconds": 0.0, "skipped": [], "toposcope": "", **result}
 
 
-def write_report(where: str | Path, results: Sequence[Mapping[str, Any]], *, title: str | None = None) -> Path:
+def write_report(
+    where: str | Path, results: Sequence[Mapping[str, Any] | Result], *, title: str | None = None
+) -> Path:
     """Write the report into the file `where`."""
     return write_text(where, render(results, title=title))
 
@@ -63,6 +82,8 @@ def write_report(where: str | Path, results: Sequence[Mapping[str, Any]], *, tit
 def schema_of(result: Mapping[str, Any]) -> str:
     """The command that made a result, from its schema `toposcope/<command>/1`."""
     parts = str(result.get("schema", "")).split("/")
+    if len(parts) == 3 and parts[1] in KINDS:
+        return parts[1]
     if len(parts) != 3 or parts[0] != "toposcope" or parts[1] not in SCHEMAS:
         raise BadFile(
             f"a result with schema '{result.get('schema')}' is not one that Toposcope can show; "

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from toposcope.report import charts
-from toposcope.report.blocks import Beside, Chart, Column, Listing, Matrix, Measure, Page, Pairs, Words, shown
+from toposcope.report.blocks import Chart, Column, Listing, Matrix, Measure, Page, Pairs, Paragraphs, Row, shown
 from toposcope.report.scan_words import about_fast_share, by_fast_share
 
 POSITIONAL = 6  # kernels that are drawn together
@@ -36,7 +36,7 @@ def kernels(page: Page, rows: Sequence[Mapping[str, Any]]) -> list[Any]:
         only = [row for row in rows if row["kernel"]]
         if not only:
             words = "No kernel over offsets: position enters the input only, or not at all."
-            return [Words((words,), soft=True)]
+            return [Paragraphs((words,), soft=True)]
         known = only
     best = sorted(known, key=lambda row: -(row["contrast"] or 0.0))[:POSITIONAL]
     curves = page.rows(
@@ -67,7 +67,7 @@ def kernels(page: Page, rows: Sequence[Mapping[str, Any]]) -> list[Any]:
                 charts.bars("peak", "heads", order),
             )
         )
-    return [Beside(tuple(pictures))]
+    return [Row(tuple(pictures))]
 
 
 def _distance(offset: int) -> str:
@@ -170,7 +170,7 @@ def what_if(page: Page, own: Mapping[str, Any], other: Mapping[str, Any]) -> lis
     ]
     words = f"The kernel of {len(rows)} of {len(own['heads'])} heads would peak elsewhere (heuristic)."
     if not rows:
-        return [Words((words,))]
+        return [Paragraphs((words,))]
     columns = (
         Column("layer", "layer"), Column("head", "head"), Column("before", "kernel now", "text"),
         Column("after", "kernel then", "text"), Column("norm_before", "norm now"), Column("norm_after", "norm then"),

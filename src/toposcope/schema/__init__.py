@@ -24,7 +24,6 @@ _OF = {
     "ablate-check": of_texts.ablate_check,
     "lab-ablate": of_runs.lab_ablate,
     "beside": of_texts.beside,
-    "loss": of_texts.loss,
     "refine": of_texts.refine,
     "train": of_runs.train,
     "sweep": of_runs.sweep,

@@ -98,21 +98,6 @@ def beside(schema: str) -> Shape:
     return envelope(schema, MODEL, asked, body, "Real hidden states beside the flow; with --verdicts, heads.", *body)
 
 
-def loss(schema: str) -> Shape:
-    from toposcope.models.loss import LossResult
-
-    asked = options(
-        **CUT,
-        encoding=list[str],
-        layers=str | None,
-        heads=str | None,
-        each=str | None,
-        beyond=bool,
-        seed=int,
-    )
-    return envelope(schema, MODEL, asked, fields(LossResult), "What a text costs, and under other encodings.")
-
-
 def refine(schema: str) -> Shape:
     from toposcope.studies.refine import Settings, TuneResult
 

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from toposcope.cli.common import safe
-from toposcope.cli.console import IndentedConsole
+from toposcope.report.console import IndentedConsole
 from toposcope.core.printable import Mouth, printable, sentences, visible
 
 TAGS = ("[bold]", "[/bold]", "[red]", "[/red]", "[dim]", "[link=x]", "[/]", "[@click=x]", "\\[bold]", "\\")

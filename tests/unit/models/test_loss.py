@@ -16,7 +16,7 @@ from toposcope.core.ranges import parse_heads
 from toposcope.encodings import parse
 from toposcope.models.corpus import cut
 from toposcope.models.load import load_reference
-from toposcope.models.loss import Wanted, bin_edges, measure_loss
+from toposcope.models.loss import Wanted, bin_edges, measure
 
 torch = pytest.importorskip("torch", reason="losses need torch: pip install torch")
 pytest.importorskip("transformers", reason="losses need transformers: pip install transformers")
@@ -33,7 +33,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_loss_is_theirs_and_none_is_positions_at_zero(directory: Path) -> None:
     reference = load_reference(directory, head=True, attention="sdpa")
     corpus = cut(reference, TEXT * 6, tokens=24, count=3)
-    found = measure_loss(reference, corpus, [Wanted(parse("none")), Wanted(parse("none"), layers=(1,))])
+    found = measure(reference, corpus, [Wanted(parse("none")), Wanted(parse("none"), layers=(1,))])
     own, none, inside = found.conditions
     theirs, flat = [], []
     with torch.no_grad():
@@ -53,7 +53,7 @@ def test_loss_is_theirs_and_none_is_positions_at_zero(directory: Path) -> None:
 def test_bins_hold_every_token_once(directory: Path) -> None:
     reference = load_reference(directory, head=True, attention="sdpa")
     corpus = cut(reference, TEXT * 6, tokens=24, count=2)
-    own = measure_loss(reference, corpus).conditions[0]
+    own = measure(reference, corpus).conditions[0]
     assert sum(part.tokens for part in own.bins) == 2 * 23
     assert [part.first for part in own.bins] == [0, 1, 2, 4, 8, 16]
     total = sum(part.tokens * part.loss for part in own.bins) / (2 * 23)
@@ -63,7 +63,7 @@ def test_bins_hold_every_token_once(directory: Path) -> None:
 
 def test_bins_end_where_the_next_begins(directory: Path) -> None:
     reference = load_reference(directory, head=True, attention="sdpa")
-    bins = measure_loss(reference, cut(reference, TEXT * 6, tokens=24, count=2)).conditions[0].bins
+    bins = measure(reference, cut(reference, TEXT * 6, tokens=24, count=2)).conditions[0].bins
     assert [part.last + 1 for part in bins[:-1]] == [part.first for part in bins[1:]]
     assert all(part.tokens == 2 * (part.last - part.first + 1) for part in bins)
 
@@ -71,14 +71,14 @@ def test_bins_end_where_the_next_begins(directory: Path) -> None:
 def test_the_interval_is_students_and_each_condition_ticks(directory: Path) -> None:
     reference = load_reference(directory, head=True, attention="sdpa")
     corpus = cut(reference, TEXT * 6, tokens=16, count=4)
-    ticks: list[None] = []
-    found = measure_loss(reference, corpus, [Wanted(parse("none"))], tick=lambda: ticks.append(None))
-    assert len(ticks) == len(found.conditions) == 2
+    ticks: list[tuple[str, int, int]] = []
+    found = measure(reference, corpus, [Wanted(parse("none"))], progress=lambda *told: ticks.append(told))
+    assert ticks == [("conditions", done, len(found.conditions)) for done in range(3)]
     own, none = found.conditions
     change = np.subtract(none.by_sequence, own.by_sequence)
     theirs = scipy.stats.ttest_1samp(change, 0.0).confidence_interval(0.95)
     assert none.half_width == pytest.approx((theirs.high - theirs.low) / 2, rel=1e-6)
-    alone = measure_loss(reference, cut(reference, TEXT, tokens=16, count=1), [Wanted(parse("none"))])
+    alone = measure(reference, cut(reference, TEXT, tokens=16, count=1), [Wanted(parse("none"))])
     assert alone.conditions[1].half_width is None
 
 
@@ -86,7 +86,7 @@ def test_a_model_that_predicts_nothing_has_no_loss(tmp_path: Path) -> None:
     write_llama(tmp_path)
     reference = load_reference(tmp_path, head=True, attention="sdpa")
     with pytest.raises(BadConfig, match="predicts no tokens"):
-        measure_loss(reference, cut(reference, TEXT, tokens=8))
+        measure(reference, cut(reference, TEXT, tokens=8))
 
 
 def test_command(directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -96,7 +96,7 @@ def test_command(directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
               "--json", str(out)])  # fmt: skip
     assert ended.value.code == 0
     found = json.loads(out.read_text())
-    assert found["schema"] == "toposcope/loss/1"
+    assert found["schema"] == "toposcope/loss/2"
     assert [row["where"] for row in found["conditions"]] == [None, "layer 0", "layer 1", "layer 2"]
     said = capsys.readouterr().out
     assert "nats per token as it is" in said
@@ -143,4 +143,4 @@ def test_memory_is_foreseen(directory: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("toposcope.core.memory.available", lambda: 1000)
     reference = load_reference(directory, head=True, attention="sdpa")
     with pytest.raises(BadValue, match=r"a text of 24 tokens would take about .* GB .* Use fewer --tokens"):
-        measure_loss(reference, cut(reference, TEXT * 6, tokens=24))
+        measure(reference, cut(reference, TEXT * 6, tokens=24))

@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.report import making
 from toposcope.core.errors import BadValue
-from toposcope.report.figure import draw
+from toposcope.report.figure_old import draw
 
 
 @pytest.fixture(scope="module")

@@ -33,8 +33,7 @@ const toposcope = (() => {
   const colour = (name) => getComputedStyle(root).getPropertyValue("--" + name).trim();
 
   // -------------------------------------------------------------- colours between colours
-  const palette = ["#2f7fb5", "#d0622f", "#3c9a6a", "#a4669f", "#b98a1d", "#4c8f9e", "#c2527a", "#7b8794",
-    "#6b5fc0", "#7d9a2c", "#8a5a3b", "#35b5c9"];
+  const palette = Array.from({ length: 12 }, (_, i) => colour("palette-" + i));
   function parts(hex) {
     const text = hex.length === 4 ? hex.replace(/[0-9a-f]/gi, "$&$&") : hex;
     return [1, 3, 5].map((at) => parseInt(text.slice(at, at + 2), 16));

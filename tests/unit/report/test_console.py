@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 
-from toposcope.cli.console import IndentedConsole
+from toposcope.report.console import IndentedConsole
 
 
 def printed(line: str, **options: bool) -> list[str]:

@@ -1,0 +1,64 @@
+"""Whatever a user calls a model, opened: a name, a path, a `Model`, or one that torch already holds in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from toposcope.checkpoints import load
+from toposcope.checkpoints.view import Model
+from toposcope.core.errors import BadValue
+from toposcope.core.result import Subject
+
+ModelLike = Any  # str | Path | Model | a model of transformers or TransformerLens
+
+
+@contextmanager
+def opened(model: ModelLike, *, family: str | None = None, num_heads: int | None = None) -> Iterator[Model]:
+    """The model for as long as it is worked on; what was opened here is closed here.
+
+    `family` forces an adapter, and `num_heads` says how many heads there are; both speak of files.
+    """
+    if isinstance(model, str | Path):
+        with load(model, family=family, heads=num_heads) as found:
+            yield found
+        return
+    if family is not None or num_heads is not None:
+        raise BadValue("family and num_heads say how a file is to be read; this model is open already.")
+    yield model if isinstance(model, Model) else live(model)
+
+
+def live(model: Any) -> Model:
+    """The view of a model in memory: of TransformerLens if it looks like one, else of transformers."""
+    if hasattr(model, "original_model") or (hasattr(model, "cfg") and hasattr(model, "blocks")):
+        from toposcope.checkpoints.live_lens import view_lens
+
+        return view_lens(model)
+    if hasattr(model, "state_dict") and hasattr(model, "config"):
+        from toposcope.checkpoints.live import view
+
+        return view(model)
+    raise BadValue(
+        f"a {type(model).__name__} is no model that can be opened: expected a name, a path, a toposcope.Model, or a "
+        "model of transformers or TransformerLens."
+    )
+
+
+def subject(model: Model, given: ModelLike = None, *, sha256: str | None = None) -> Subject:
+    """What was analysed, for a result's provenance; `given` is what the user called it."""
+    return Subject(
+        name=called(given, model.path),
+        path=str(model.path),
+        format=model.source.format,
+        family=model.family,
+        sha256=sha256 or model.source.digest(),
+        encodings=tuple(sorted({layer.encoding.title for layer in model.layers})),
+    )
+
+
+def called(given: ModelLike, path: Path) -> str:
+    """The name that the user knows a model by: its own where that is no path."""
+    name = str(given) if isinstance(given, str) else ""
+    return name if name and not Path(name).exists() else path.name or str(path)

@@ -1,0 +1,89 @@
+"""How a finished result reaches people and machines: the same for every command."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from toposcope.cli.common import console
+
+if TYPE_CHECKING:
+    from toposcope.core.progress import Progress
+    from toposcope.core.result import Result
+
+
+def check_names(figure: str | None) -> None:
+    """Complain about a figure's name, or a missing library, before the work and not after it."""
+    if figure is not None:
+        from toposcope.report.figure import check_name
+
+        check_name(figure)
+
+
+def deliver(
+    result: Result,
+    *,
+    json: str | None = None,
+    csv: str | None = None,
+    html: str | None = None,
+    figure: str | None = None,
+    table: str | None = None,
+    beside: Sequence[Result] = (),
+) -> None:
+    """Write what was asked for, then print the result, unless standard output is taken by '-'.
+
+    `table` is the one that --csv writes; results `beside` this one stand in the page too.
+    """
+    from toposcope.report import drawing, terminal
+
+    if json:
+        _write(result.json(), json)
+    if csv:
+        _write(result.csv(table=table), csv)
+    if html:
+        _write(drawing.page([*beside, result]), html)
+    if figure:
+        result.figure(figure)
+    if "-" in (json, csv, html):
+        return
+    out = console()
+    terminal.show(drawing.page_of([result]), out)
+    for name in filter(None, (json, csv, html, figure)):
+        out.print(f"Written: {name}", soft_wrap=True)
+
+
+@contextmanager
+def watched() -> Iterator[Progress | None]:
+    """A progress callback that draws bars with the time left on standard error; None where nobody is watching."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console(to_stderr=True), transient=True) as bars:
+        known: dict[str, TaskID] = {}
+
+        def tell(what: str, done: int, total: int) -> None:
+            if what not in known:
+                known[what] = bars.add_task(what, total=total)
+            bars.update(known[what], completed=done, total=total)
+
+        yield tell
+
+
+def _write(text: str, where: str) -> None:
+    if where == "-":
+        sys.stdout.write(text)
+    else:
+        from toposcope.core.files import write_text
+
+        write_text(Path(where), text)

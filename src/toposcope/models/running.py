@@ -1,0 +1,53 @@
+"""Whatever a user calls a model, ready to run on a text: a name or a path is loaded, a loaded one taken as it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from toposcope.checkpoints.live import view
+from toposcope.checkpoints.opened import called, subject
+from toposcope.core.errors import BadValue, NotFound
+from toposcope.core.result import Subject
+from toposcope.models.about import weights_digest
+from toposcope.models.load import Reference, load_reference
+
+RunnableLike = Any  # str | Path | Reference | a model of transformers
+
+
+def running(model: RunnableLike, *, head: bool = False, attention: str = "eager", tokenizer: Any = None) -> Reference:
+    """The model as transformers runs it, with its tokenizer.
+
+    A loaded model keeps its dtype, device and attention; its tokenizer is the one given, or that of the files it was
+    loaded from.
+    """
+    if isinstance(model, Reference):
+        return model
+    if isinstance(model, str | Path):
+        return load_reference(model, head=head, attention=attention)
+    if not (hasattr(model, "config") and callable(model)):
+        raise BadValue(
+            f"a {type(model).__name__} cannot be run on a text: expected a name, a path, or a model of transformers."
+        )
+    name = str(getattr(model.config, "_name_or_path", "") or "")
+    return Reference(Path(name or type(model).__name__), model.eval(), tokenizer or _tokenizer(name, model))
+
+
+def running_subject(reference: Reference, given: RunnableLike = None) -> Subject:
+    """What was run: as for a checkpoint, with the hash of all weights that the model runs with."""
+    known = subject(view(reference.model), sha256=weights_digest(reference.model))
+    return Subject(
+        called(given, reference.path), str(reference.path), known.format, known.family, known.sha256, known.encodings
+    )
+
+
+def _tokenizer(name: str, model: Any) -> Any:
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(name, local_files_only=True, trust_remote_code=False)
+    except Exception as error:  # the library behind it raises this very class
+        raise NotFound(
+            f"the tokenizer of this {type(model).__name__} is not among the files here ('{name}'). "
+            "Give the model's name or path, or its tokenizer."
+        ) from error

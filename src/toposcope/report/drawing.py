@@ -1,0 +1,63 @@
+"""From results to what people look at: text for a terminal, one HTML file, a fragment for a notebook, a figure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from toposcope.core.errors import BadValue
+from toposcope.core.fields import plain
+from toposcope.core.result import Result, Subject
+from toposcope.report import figure, notebook, terminal
+from toposcope.report.blocks import Page
+from toposcope.report.kinds import KINDS, add_view
+from toposcope.report.page import page_html
+
+
+def text(result: Result) -> str:
+    """A result as a terminal shows it, at 80 columns."""
+    return terminal.text(page_of([result]))
+
+
+def page(results: Sequence[Result], title: str | None = None) -> str:
+    """The HTML text of a report on one or more results."""
+    if not results:
+        raise BadValue("a report needs at least one result.")
+    return page_html(page_of(results, title), [{**each.as_dict(), **origin(each)} for each in results])
+
+
+def fragment(result: Result) -> str:
+    """A result as a notebook shows it."""
+    return notebook.fragment(page_of([result]))
+
+
+def draw(result: Result, path: str | Path) -> Path:
+    """The figure of a result, in a file."""
+    return figure.draw(page_of([result]), path)
+
+
+def page_of(results: Sequence[Result], title: str | None = None) -> Page:
+    """The blocks of one or more results, in the order in which a report shows them."""
+    page = Page(title=title or "")
+    for kind in (kind for kind in KINDS if any(each.kind == kind for each in results)):
+        add_view([each for each in results if each.kind == kind], page)
+    subjects = list(dict.fromkeys(each for result in results for each in result.provenance.subjects))
+    page.title = page.title or " and ".join(each.name for each in subjects) or f"Toposcope: {results[0].kind}"
+    if len(subjects) == 1 and not page.line:
+        page.line = about(subjects[0])
+    return page
+
+
+def about(subject: Subject) -> str:
+    """What was analysed, in a line."""
+    encodings = "; ".join(subject.encodings) or "no attention layer read"
+    return f"{subject.family} ({subject.format}): {encodings}"
+
+
+def origin(result: Result) -> dict[str, Any]:
+    """What a page says of a result's provenance."""
+    found = result.provenance
+    subject = plain(found.subjects[0]) if found.subjects else None
+    rest = {"options": found.options, "seconds": found.seconds, "toposcope": found.toposcope}
+    return {"schema": result.schema_name(), "subject": subject, "skipped": plain(result.skipped), **rest}

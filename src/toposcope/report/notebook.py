@@ -1,0 +1,44 @@
+"""A page of blocks as a fragment for a notebook: words, tables and head maps, without any script."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from toposcope.core.printable import sentences
+from toposcope.report.blocks import HeadMap, Page, shown
+from toposcope.report.paint import painted
+
+LONGEST = 20_000
+
+
+def fragment(page: Page) -> str:
+    """The HTML of the page's main sections; every word in it is escaped."""
+    return _template().render(
+        page=page, sections=[each for each in page.sections if not each.detail], tables=page.tables
+    )
+
+
+@cache
+def _template() -> Any:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("toposcope.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+        lstrip_blocks=True, finalize=lambda value: sentences(value, most=LONGEST) if type(value) is str else value,
+    )  # fmt: skip
+    environment.filters["shown"] = shown
+    environment.globals |= {"map_rows": map_rows}
+    return environment.get_template("notebook.html.j2")
+
+
+def map_rows(block: HeadMap, page: Page) -> list[tuple[int, list[tuple[str, str]]]]:
+    """A head map as rows of (layer, cells), each cell its colour and its title."""
+    columns, measure = page.tables[block.table], block.measures[0]
+    colours = painted(measure, columns[measure.key])
+    rows: dict[int, list[tuple[str, str]]] = {}
+    for layer, head, value, colour in zip(
+        columns["layer"], columns["head"], columns[measure.key], colours, strict=True
+    ):
+        rows.setdefault(layer, []).append((colour, f"{layer}.{head}: {shown(value, measure.format)}"))
+    return list(rows.items())

@@ -1,0 +1,192 @@
+"""A page of blocks on a terminal: 80 columns unless it is wider, no pictures, the same words and numbers."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from toposcope.core.printable import printable, sentences
+from toposcope.report.blocks import (
+    Facts,
+    Findings,
+    HeadMap,
+    Listing,
+    Measure,
+    Page,
+    Pairs,
+    Paragraphs,
+    Row,
+    Summary,
+    shown,
+)
+from toposcope.report.console import IndentedConsole, literal
+
+WIDTH = 80
+COLOURS = {"ok": "green", "warning": "yellow", "error": "red"}
+_WORDS = ("text", "wrap", "plain")
+
+
+def text(page: Page, *, width: int = WIDTH) -> str:
+    """The page as plain text."""
+    out = io.StringIO()
+    show(page, IndentedConsole(file=out, width=width, highlight=False, soft_wrap=False))
+    return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
+
+
+def show(page: Page, out: IndentedConsole) -> None:
+    """Print the page: its title, its numbers, its sections."""
+    out.print(f"[bold]{_safe(page.title)}[/bold]" + (f"  {_safe(page.line)}" if page.line else ""), soft_wrap=True)
+    if page.facts:
+        out.print("  " + "; ".join(f"{_safe(value)} {_safe(label)}" for value, label in page.facts))
+    for section in page.sections:
+        drawable = [block for block in section.blocks if _drawer(block) is not None]
+        if drawable and not section.detail:
+            out.print(f"\n[bold]{_safe(section.title)}[/bold]")
+            for block in drawable:
+                _draw(block, page, out)
+
+
+def _draw(block: Any, page: Page, out: IndentedConsole) -> None:
+    drawer = _drawer(block)
+    if drawer is not None:
+        drawer(block, page, out)
+
+
+def _drawer(block: Any) -> Callable[[Any, Page, IndentedConsole], None] | None:
+    if isinstance(block, Row) and not any(_drawer(each) for each in block.blocks):
+        return None
+    return _DRAWERS.get(type(block))
+
+
+def _summary(block: Summary, page: Page, out: IndentedConsole) -> None:
+    for sentence in block.sentences:
+        out.print(f"  {_safe(sentence)}")
+
+
+def _paragraphs(block: Paragraphs, page: Page, out: IndentedConsole) -> None:
+    for paragraph in block.paragraphs:
+        out.print(f"  {_safe(paragraph)}")
+
+
+def _facts(block: Facts, page: Page, out: IndentedConsole) -> None:
+    out.print("  " + "; ".join(f"{_safe(value)} {_safe(label)}" for value, label in block.items))
+
+
+def _findings(block: Findings, page: Page, out: IndentedConsole) -> None:
+    for each in block.items:
+        mark = f"[{COLOURS[each['status']]}]{each['status']:7s}[/{COLOURS[each['status']]}]"
+        out.print(f"  {mark} {_safe(each['title'])}")
+        if each["status"] != "ok":
+            out.print(f"          {_safe(each['explanation'])}")
+            if each["what_to_do"]:
+                out.print(f"          What to do: {_safe(each['what_to_do'])}")
+
+
+def _pairs(block: Pairs, page: Page, out: IndentedConsole) -> None:
+    out.print(f"  {_safe(block.title)}")
+    if block.sentence:
+        out.print(f"  {_safe(block.sentence)}")
+    for label, value in block.items:
+        for i, line in enumerate((value,) if isinstance(value, str) else value):
+            out.print(f"    {_safe(label) + ': ' if i == 0 else ''}{_safe(line)}")
+
+
+def _row(block: Row, page: Page, out: IndentedConsole) -> None:
+    for each in block.blocks:
+        _draw(each, page, out)
+
+
+def _listing(block: Listing, page: Page, out: IndentedConsole) -> None:
+    columns = page.tables[block.table]
+    count = len(columns[block.columns[0].key])
+    top = min(count, block.top)
+    cells = [[shown(columns[column.key][i], column.show) for i in range(top)] for column in block.columns]
+    chosen = _fitting(block, cells, out.width - 2)
+    if block.sentence:
+        out.print(f"  {_safe(block.sentence)}")
+    table = Table(box=None, show_edge=False, pad_edge=False, padding=(0, 2, 0, 0), header_style="")
+    for i in chosen:
+        column = block.columns[i]
+        words = column.show in _WORDS
+        table.add_column(
+            Text(column.heading), justify="left" if words else "right", no_wrap=column.show != "wrap", overflow="fold"
+        )
+    for row in zip(*(cells[i] for i in chosen), strict=True):
+        table.add_row(*(Text(printable(cell, 400)) for cell in row))
+    lines = io.StringIO()
+    IndentedConsole(file=lines, width=out.width - 2, highlight=False).print(table)
+    for line in lines.getvalue().splitlines():
+        out.print(Text(f"  {line.rstrip()}"), soft_wrap=True)
+    if top < count:
+        out.print(f"  ... {count - top:,} more; --csv, --json and the page hold all")
+
+
+def _fitting(block: Listing, cells: Sequence[Sequence[str]], width: int) -> list[int]:
+    """The columns that are shown: all where they fit, else those that the view calls brief."""
+    every = list(range(len(block.columns)))
+    needed = [_needed(column.heading, column.show, cell) for column, cell in zip(block.columns, cells, strict=True)]
+    if sum(needed) + 2 * len(needed) <= width or not block.brief:
+        return every
+    return [i for i in every if block.columns[i].key in block.brief]
+
+
+def _needed(heading: str, show: str, cells: Sequence[str]) -> int:
+    if show == "wrap":
+        return max(len(heading), 24)
+    return max(len(heading), *map(len, cells), 1)
+
+
+def _head_map(block: HeadMap, page: Page, out: IndentedConsole) -> None:
+    """One line per layer, one letter or digit per head: the whole model at a glance."""
+    columns = page.tables[block.table]
+    measure = block.measures[0]
+    low, high = _range(measure, columns[measure.key])
+    rows: dict[int, dict[int, str]] = {}
+    for layer, head, value in zip(columns["layer"], columns["head"], columns[measure.key], strict=True):
+        rows.setdefault(layer, {})[head] = _mark(measure, value, low, high)
+    wide = max(max(heads) for heads in rows.values()) + 1
+    out.print(f"  {'layer':>5s}  {measure.label.lower()} of each head")
+    for layer, heads in rows.items():
+        out.print(f"  {layer:5d}  {literal(''.join(heads.get(i, ' ') for i in range(wide)))}", soft_wrap=True)
+    if measure.words:
+        there = [word for word in measure.words if word in columns[measure.key]]
+        out.print("         " + ", ".join(f"{measure.words[word]} {word.replace('_', ' ')}" for word in there))
+    else:
+        out.print(f"         0 is {shown(low, measure.format)}, 9 is {shown(high, measure.format)}; - has none")
+    out.print(f"         {_safe(measure.sentence)}")
+
+
+def _range(measure: Measure, values: Sequence[Any]) -> tuple[float, float]:
+    known = [value for value in values if isinstance(value, int | float)]
+    if not known:
+        return 0.0, 1.0
+    low = measure.low if measure.low is not None else min(known)
+    return low, measure.high if measure.high is not None else max(known)
+
+
+def _mark(measure: Measure, value: Any, low: float, high: float) -> str:
+    if measure.words:
+        return measure.words.get(str(value), "-")
+    if value is None:
+        return "-"
+    return str(min(9, max(0, int(10 * (value - low) / (high - low))))) if high > low else "0"
+
+
+def _safe(words: object) -> str:
+    return literal(sentences(words))
+
+
+_DRAWERS: Mapping[type, Callable[[Any, Page, IndentedConsole], None]] = {
+    Summary: _summary,
+    Paragraphs: _paragraphs,
+    Facts: _facts,
+    Findings: _findings,
+    Pairs: _pairs,
+    Row: _row,
+    Listing: _listing,
+    HeadMap: _head_map,
+}
