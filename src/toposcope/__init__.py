@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from toposcope.models.loss import loss
     from toposcope.models.what_if import encoding
     from toposcope.report.kinds import read
+    from toposcope.scanning.compare import compare
+    from toposcope.scanning.scan import scan
 
 _HOMES = {
     "Model": "toposcope.checkpoints",
@@ -26,6 +28,7 @@ _HOMES = {
     "ablated": "toposcope.models.intervene",
     "captured": "toposcope.models.intervene",
     "check_module": "toposcope.checks.module",
+    "compare": "toposcope.scanning.compare",
     "encoding": "toposcope.models.what_if",
     "frame": "toposcope.core.frames",
     "from_transformer_lens": "toposcope.checkpoints.live_lens:view_lens",
@@ -33,6 +36,7 @@ _HOMES = {
     "load": "toposcope.checkpoints",
     "loss": "toposcope.models.loss",
     "read": "toposcope.report.kinds",
+    "scan": "toposcope.scanning.scan",
 }
 __all__ = [
     "Model",
@@ -41,6 +45,7 @@ __all__ = [
     "ablated",
     "captured",
     "check_module",
+    "compare",
     "encoding",
     "frame",
     "from_transformer_lens",
@@ -48,6 +53,7 @@ __all__ = [
     "load",
     "loss",
     "read",
+    "scan",
 ]
 
 draw_with(lambda: importlib.import_module("toposcope.report.drawing"))

@@ -59,11 +59,11 @@ def test_J_scan_names_no_previous_token_heads(tmp_path: Path, capsys: pytest.Cap
 def test_J_scan_ranks_heads_by_their_share_of_fast_pairs(tmp_path: Path) -> None:
     """Head 1 has no queries, so it has no share; head 0 spreads evenly, so its share is that of fast pairs."""
     found = told("scan", str(planted(tmp_path / "m", 1)))
-    shares = [row["fast_share"] for row in found["spectra"]["heads"]]
+    shares = [row["fast_share"] for row in found["heads"]]
     assert shares[0] == pytest.approx(sum(10000 ** (-i / 16) * 8 >= 1 for i in range(16)) / 16, abs=1e-5)
     assert shares[1] is None
     ranked = table(Reader(render([found])), "heads-by-fast-pairs")
-    assert [(row["layer"], row["head"]) for row in ranked] == [(0, 0)]
+    assert [row["name"] for row in ranked] == ["0.0"]
 
 
 def test_J_trace_without_a_text_finds_the_planted_head(tmp_path: Path) -> None:

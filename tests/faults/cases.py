@@ -130,7 +130,7 @@ TABLES, DRAWN = _files("o.json", "o.csv", "o.html"), ("--figure", "o.svg")
 CASES = (
     _case("scan", "scan", "lm", out=("o.json", "o.csv", "o.html")),
     Case("scan, figure", ("scan", "lm", "--figure", "o.svg"), ("o.svg",)),
-    Case("scan, kept", ("scan", "lm", "--null", "--out", "kept", *_files("o.json"))),
+    Case("scan, kept", ("scan", "lm", "--random-baseline", "--out", "kept", *_files("o.json"))),
     _case("check", "check", "lm", out=("o.json", "o.html")),
     _case("inspect", "inspect", "lm", out=("o.json", "o.csv", "o.html"), old=()),
     _case("ls", "ls", "encodings", out=("o.json",)),

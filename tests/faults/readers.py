@@ -531,7 +531,14 @@ def _scan(place: Path) -> None:
     from toposcope.cli import scan
 
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        scan.run(str(_stays("scanned")), null=True, layer_sums=False, context=32, out=str(place / "kept"), jobs=1)
+        scan.run(
+            str(_stays("scanned")),
+            random_baseline=True,
+            layer_sums=False,
+            context="32",
+            out=str(place / "kept"),
+            jobs=1,
+        )
 
 
 def _ablation_journal_seeds(scratch: Path) -> list[Tree]:
@@ -776,7 +783,7 @@ def _words(place: Path) -> None:
     from toposcope.lab.mix import parse_mix
     from toposcope.models.load import read_text
     from toposcope.runs.grid import read_changes, read_seeds, split_encodings
-    from toposcope.web.asked import Asked
+    from toposcope.web.query import Query
 
     text = read_text(place / "words.txt")
     for read in (
@@ -788,9 +795,9 @@ def _words(place: Path) -> None:
         lambda given: read_changes([given]),
         lambda given: split_encodings([given]),
         read_ids,
-        lambda given: Asked([("a", given)]).whole("a", 0, 0, 9),
-        lambda given: Asked([("a", given)]).number("a", 0.0, 0.0, 9.0),
-        lambda given: Asked([("a", given)]).text("a"),
+        lambda given: Query([("a", given)]).whole("a", 0, 0, 9),
+        lambda given: Query([("a", given)]).number("a", 0.0, 0.0, 9.0),
+        lambda given: Query([("a", given)]).text("a"),
     ):
         with contextlib.suppress(ToposcopeError):
             read(text)

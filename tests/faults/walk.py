@@ -413,7 +413,7 @@ def _get_ready() -> None:
     from toposcope.lab import train
     from toposcope.refinements import tune
     from toposcope.runs import local, store, worker
-    from toposcope.scanning import local as scanning
+    from toposcope.scanning import scan as scanning
     from toposcope.studies.language import probe
 
     os.environ["COLUMNS"] = "80"

@@ -52,7 +52,7 @@ def test_heads_of_a_real_model_take_a_regime(reference: Reference) -> None:
 
     from toposcope import refinements as refine
     from toposcope.checkpoints.live import view
-    from toposcope.dynamics.scan import scan
+    from toposcope.scanning.scan import scan
 
     layers = [0, 17]
     kept: dict[str, Any] = {
@@ -61,12 +61,10 @@ def test_heads_of_a_real_model_take_a_regime(reference: Reference) -> None:
     try:
         applied = refine.apply(reference.model, "head", "negative", layers)
         refine.materialise(reference.model)
-        found = scan(view(reference.model), layers, sums=False, workers=1)
+        found = scan(view(reference.model), layers=layers, layer_sums=False, jobs=1)
     finally:
         with torch.no_grad():
             reference.model.load_state_dict(kept, strict=False)
     assert applied.verdict == "converges"
-    assert {(head.regime.verdict.value, head.regime.rule, head.regime.exact) for head in found.heads} == {
-        ("converges", "T6", True)
-    }
+    assert {(head.verdict.value, head.rule, head.exact) for head in found.heads} == {("converges", "T6", True)}
     assert all(head.robust for head in found.heads)

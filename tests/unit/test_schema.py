@@ -94,7 +94,7 @@ def test_every_schema_is_one_and_is_closed() -> None:
 
 
 def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments, expected in ((["schema", "scan"], "toposcope/scan/1"), (["schema", "toposcope/run/1"], None)):
+    for arguments, expected in ((["schema", "scan"], "toposcope/scan/2"), (["schema", "toposcope/run/1"], None)):
         with pytest.raises(SystemExit) as ended:
             main(arguments)
         assert ended.value.code == 0
@@ -141,13 +141,15 @@ def test_results_of_weights(tmp_path: Path) -> None:
         assert told("ls", what)[what]
     assert told("inspect", llama)["heads"]
     assert told("check", llama)["findings"]
-    scanned = told("scan", llama, "--null", "--what-if", "none", "--what-if", "alibi", "--what-if", "sinusoidal")
-    assert scanned["null"]["heads"] == 12
+    scanned = told(
+        "scan", llama, "--random-baseline", "--encoding", "none", "--encoding", "alibi", "--encoding", "sinusoidal"
+    )
+    assert scanned["random_baseline"]["heads"] == 12
     assert len(scanned["what_if"]) == 3
     assert told("scan", llama, "--layers", "sample:2")["estimate"]["drawn"]
     Path("told.json").rename("scan.json")
     assert told("compare", llama, other)["heads"]
-    assert told("compare", "scan.json", "scan.json")["of"] == "toposcope/scan/1"
+    assert told("compare", "scan.json", "scan.json")["of"] == "scan"
     assert told("flow", "--preset", "c1", "--horizon", "2")["flows"]
     assert told("flow", "--preset", "clusters", "--n", "4", "--horizon", "2")["flows"]
     compared = told("flow", llama, "--head", "1.2", "--n", "4", "--horizon", "1", "--compare", "none,rope,alibi")

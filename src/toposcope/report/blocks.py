@@ -43,10 +43,11 @@ class Facts:
 
 @dataclass(frozen=True)
 class Findings:
-    """Findings of `check`, those that ask for attention open."""
+    """Findings of `check`, those that ask for attention open, all where `explained`."""
 
     kind: ClassVar[str] = "findings"
     items: tuple[Mapping[str, Any], ...]
+    explained: bool = False
 
 
 @dataclass(frozen=True)
@@ -135,6 +136,7 @@ class HeadMap:
     facts: tuple[Column, ...] = ()
     charts: tuple[PanelChart, ...] = ()
     in_figure: bool = False
+    mean: str | None = None  # a column whose mean over a layer's heads a terminal puts beside the letters
 
 
 @dataclass(frozen=True)
@@ -207,6 +209,7 @@ class Page:
     facts: list[tuple[str, str]] = field(default_factory=list)
     sections: list[Section] = field(default_factory=list)
     tables: dict[str, dict[str, list[Any]]] = field(default_factory=dict)
+    skipped: list[tuple[str, str]] = field(default_factory=list)  # what was left out, and why
 
     def table(self, name: str, columns: Columns) -> str:
         """Keep a table, columns of equal length, and say under which name; of equal names the later gets a number."""

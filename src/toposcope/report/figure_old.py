@@ -17,7 +17,7 @@ import numpy as np
 from toposcope.core.errors import BadValue
 from toposcope.core.files import write_bytes
 from toposcope.dynamics.plots import FORMATS, drawn, require_matplotlib
-from toposcope.report.charts import PALETTE, VERDICTS
+from toposcope.report.charts import PALETTE
 from toposcope.report.render import schema_of
 
 WIDE = 7.0
@@ -79,53 +79,6 @@ def _steady(svg: bytes) -> bytes:
     for number, name in enumerate(dict.fromkeys(re.findall(rb"#(p[0-9a-f]{10})\b", svg))):
         svg = svg.replace(name, b"clip%d" % number)
     return svg
-
-
-# ------------------------------------------------------------------ scan
-def _scan(result: Mapping[str, Any], plt: Any) -> Any:
-    heads = result["heads"]
-    if not heads:
-        raise BadValue("this model has no head that could be analysed: there is nothing to draw.")
-    figure, axes = plt.subplots(1, 3, figsize=(WIDE, 2.6), layout="constrained", width_ratios=(1.0, 1.1, 1.1))
-    from matplotlib.colors import ListedColormap
-    from matplotlib.patches import Patch
-
-    words = list(dict.fromkeys(head["verdict"] for head in heads))
-    layers, grid = _grid(heads, lambda head: float(words.index(head["verdict"])))
-    colours = [VERDICTS[word.replace("_", " ")] for word in words]
-    axes[0].imshow(
-        grid, cmap=ListedColormap(colours), vmin=-0.5, vmax=len(words) - 0.5, aspect="auto", interpolation="none"
-    )
-    _map_axis(axes[0], layers, "verdict of each head")
-    handles = [Patch(color=colour, label=word.replace("_", " ")) for word, colour in zip(words, colours, strict=True)]
-    axes[0].legend(
-        handles=handles, loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2, handlelength=1, columnspacing=1
-    )
-    known = [head for head in heads if head["growth_index"] is not None]
-    axes[1].plot(
-        [h["layer"] for h in known], [h["growth_index"] for h in known], ".", ms=3, alpha=0.5, color=PALETTE[0]
-    )
-    means = {
-        layer: np.mean([h["growth_index"] for h in known if h["layer"] == layer])
-        for layer in dict.fromkeys(h["layer"] for h in known)
-    }
-    axes[1].plot(list(means), list(means.values()), color=PALETTE[1])
-    axes[1].axhline(0.5, color="#888", lw=0.6, ls="--")
-    axes[1].set(title="growth index", xlabel="layer", ylim=(-0.02, 1.02))
-    kernels = [row for row in result["spectra"]["heads"] if row.get("kernel") and row["peak_share"] is not None]
-    best = sorted(kernels, key=lambda row: np.mean(row["kernel"]) - max(row["kernel"]))[:5]
-    for row, colour in zip(best, PALETTE, strict=False):
-        offsets = range(row["kernel_from"], row["kernel_from"] + len(row["kernel"]))
-        axes[2].plot(offsets, row["kernel"], color=colour, lw=1, label=f"{row['layer']}.{row['head']}")
-    axes[2].axhline(0, color="#888", lw=0.6, ls="--")
-    axes[2].set(title="kernels g(t), most positional", xlabel="offset t")
-    if best:
-        axes[2].legend(
-            loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=len(best), columnspacing=0.8, handlelength=0.8
-        )
-    else:
-        axes[2].text(0.5, 0.5, "no kernel over offsets", ha="center", va="center", transform=axes[2].transAxes)
-    return figure
 
 
 def _grid(
@@ -241,30 +194,10 @@ def _ablate(result: Mapping[str, Any], plt: Any) -> Any:
     return figure
 
 
-def _compare(result: Mapping[str, Any], plt: Any) -> Any:
-    heads = result["heads"]
-    keys = [key for key, _ in _CHANGES if any(head.get(key) is not None for head in heads)]
-    if not keys:
-        raise BadValue("these two have no change in numbers that could be drawn.")
-    figure, axes = plt.subplots(1, len(keys), figsize=(WIDE, 2.6), layout="constrained", squeeze=False)
-    for axis, key in zip(axes[0], keys, strict=True):
-        layers, grid = _grid(heads, lambda head, key=key: head.get(key))  # type: ignore[misc]
-        shown = axis.imshow(grid, cmap="viridis", aspect="auto", interpolation="none", vmin=0)
-        _map_axis(axis, layers, dict(_CHANGES)[key])
-        figure.colorbar(shown, ax=axis, shrink=0.8)
-    return figure
-
-
 def _colours(count: int) -> list[str]:
     return [PALETTE[i % len(PALETTE)] for i in range(count)]
 
 
-_CHANGES = (
-    ("change_W", r"change of $Q^T K$"),
-    ("change_V", r"change of $O V$"),
-    ("change_kernel", "change of kernel"),
-)
 DRAWERS: dict[str, Callable[[Mapping[str, Any], Any], Any]] = {
-    "scan": _scan, "flow": _flow, "spectrum": _spectrum, "trace": _trace, "ablate": _ablate,
-    "compare": _compare,
+    "flow": _flow, "spectrum": _spectrum, "trace": _trace, "ablate": _ablate,
 }  # fmt: skip

@@ -19,6 +19,8 @@ from toposcope.report.blocks import Page
 
 # In the order in which a report shows them: first what is wrong, then what is there, then what it does.
 KINDS = {
+    "scan": "toposcope.scanning.result:ScanResult",
+    "compare": "toposcope.scanning.compare:CompareResult",
     "loss": "toposcope.models.loss:LossResult",
 }
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from rich.table import Table
@@ -26,7 +28,9 @@ from toposcope.report.blocks import (
 from toposcope.report.console import IndentedConsole, literal
 
 WIDTH = 80
-COLOURS = {"ok": "green", "warning": "yellow", "error": "red"}
+MOST_SKIPPED = 6
+BAR = 20
+COLOURS = {"ok": "green", "warning": "yellow", "fault": "red"}
 _WORDS = ("text", "wrap", "plain")
 
 
@@ -37,17 +41,41 @@ def text(page: Page, *, width: int = WIDTH) -> str:
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
 
 
-def show(page: Page, out: IndentedConsole) -> None:
-    """Print the page: its title, its numbers, its sections."""
-    out.print(f"[bold]{_safe(page.title)}[/bold]" + (f"  {_safe(page.line)}" if page.line else ""), soft_wrap=True)
+def show(page: Page, out: IndentedConsole, *, full: bool = False) -> None:
+    """Print the page: its title, its numbers, its sections; in `full` with all details and all rows of tables."""
+    fits = len(page.title) + 2 + len(page.line) <= out.width
+    out.print(f"[bold]{_safe(page.title)}[/bold]" + (f"  {_safe(page.line)}" if fits else ""), soft_wrap=True)
+    if not fits:
+        out.print(f"  {_safe(page.line)}")
     if page.facts:
         out.print("  " + "; ".join(f"{_safe(value)} {_safe(label)}" for value, label in page.facts))
     for section in page.sections:
         drawable = [block for block in section.blocks if _drawer(block) is not None]
-        if drawable and not section.detail:
+        if full:
+            drawable = [_in_full(block) for block in drawable]
+        if drawable and (full or not section.detail):
             out.print(f"\n[bold]{_safe(section.title)}[/bold]")
             for block in drawable:
                 _draw(block, page, out)
+    _left_out(page, out)
+
+
+def _left_out(page: Page, out: IndentedConsole) -> None:
+    if page.skipped:
+        out.print("\n[bold]Left out[/bold]")
+        for what, why in page.skipped[:MOST_SKIPPED]:
+            out.print(f"  {_safe(what)}: {_safe(why)}")
+        if len(page.skipped) > MOST_SKIPPED:
+            out.print(f"  ... {len(page.skipped) - MOST_SKIPPED} more; --json and the page hold all")
+
+
+def _in_full(block: Any) -> Any:
+    """The same block with nothing left to the page."""
+    if isinstance(block, Listing):
+        return replace(block, top=sys.maxsize)
+    if isinstance(block, Findings):
+        return replace(block, explained=True)
+    return replace(block, blocks=tuple(map(_in_full, block.blocks))) if isinstance(block, Row) else block
 
 
 def _draw(block: Any, page: Page, out: IndentedConsole) -> None:
@@ -80,7 +108,7 @@ def _findings(block: Findings, page: Page, out: IndentedConsole) -> None:
     for each in block.items:
         mark = f"[{COLOURS[each['status']]}]{each['status']:7s}[/{COLOURS[each['status']]}]"
         out.print(f"  {mark} {_safe(each['title'])}")
-        if each["status"] != "ok":
+        if block.explained or each["status"] != "ok":
             out.print(f"          {_safe(each['explanation'])}")
             if each["what_to_do"]:
                 out.print(f"          What to do: {_safe(each['what_to_do'])}")
@@ -149,15 +177,35 @@ def _head_map(block: HeadMap, page: Page, out: IndentedConsole) -> None:
     for layer, head, value in zip(columns["layer"], columns["head"], columns[measure.key], strict=True):
         rows.setdefault(layer, {})[head] = _mark(measure, value, low, high)
     wide = max(max(heads) for heads in rows.values()) + 1
-    out.print(f"  {'layer':>5s}  {measure.label.lower()} of each head")
+    means = _means(block, columns)
+    if block.mean is None:
+        out.print(f"  {'layer':>5s}  {measure.label.lower()} of each head")
+    else:
+        out.print(f"  layer  {'heads':{wide}s}  mean {block.mean.replace('_', ' ')}")
     for layer, heads in rows.items():
-        out.print(f"  {layer:5d}  {literal(''.join(heads.get(i, ' ') for i in range(wide)))}", soft_wrap=True)
+        letters = "".join(heads.get(i, " ") for i in range(wide)).ljust(5)
+        out.print(f"  {layer:5d}  {literal(letters)}  {means.get(layer, '')}".rstrip(), soft_wrap=True)
     if measure.words:
         there = [word for word in measure.words if word in columns[measure.key]]
         out.print("         " + ", ".join(f"{measure.words[word]} {word.replace('_', ' ')}" for word in there))
     else:
         out.print(f"         0 is {shown(low, measure.format)}, 9 is {shown(high, measure.format)}; - has none")
     out.print(f"         {_safe(measure.sentence)}")
+    for each in block.measures:
+        if each.key == block.mean:
+            out.print(f"         {each.label}: {_safe(each.sentence)}")
+
+
+def _means(block: HeadMap, columns: Mapping[str, Sequence[Any]]) -> dict[int, str]:
+    """By layer, the mean of the column that the map wants beside it, with a bar from 0 to 1."""
+    if block.mean is None:
+        return {}
+    known: dict[int, list[float]] = {}
+    for layer, value in zip(columns["layer"], columns[block.mean], strict=True):
+        if value is not None:
+            known.setdefault(layer, []).append(value)
+    means = {layer: sum(values) / len(values) for layer, values in known.items()}
+    return {layer: f"{mean:.2f} {'#' * round(BAR * min(1.0, max(0.0, mean)))}" for layer, mean in means.items()}
 
 
 def _range(measure: Measure, values: Sequence[Any]) -> tuple[float, float]:

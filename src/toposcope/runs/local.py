@@ -16,22 +16,16 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import IO, Any
 
+from toposcope.core.cluster import TICK
+from toposcope.core.cluster import cores as cores
+from toposcope.core.cluster import stop_signals as stop_signals
 from toposcope.runs.queue import Failure, Queue
 from toposcope.runs.store import Claim
 
-TICK = 0.2  # seconds; how soon a signal, or a run that another sweep let go, is noticed
 GRACE = 5.0  # seconds a worker has to stop
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
-
-
-def cores() -> int:
-    """The cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def run(queue: Queue, *, workers: int, threads: int = 1) -> None:
@@ -55,27 +49,6 @@ def run(queue: Queue, *, workers: int, threads: int = 1) -> None:
             for worker in crew:
                 worker.wait()
             queue.give_back()
-
-
-@contextmanager
-def stop_signals() -> Iterator[threading.Event]:
-    """An event that SIGINT or SIGTERM sets, so that work stops between two steps; a second one interrupts at once."""
-    stopped = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield stopped
-        return
-
-    def stop(*_: object) -> None:
-        if stopped.is_set():
-            raise KeyboardInterrupt
-        stopped.set()
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stopped
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _hand_out(

@@ -9,7 +9,6 @@ the same version.
 
 from __future__ import annotations
 
-import os
 import sys
 import tempfile
 import time
@@ -18,9 +17,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from toposcope.core.errors import BadValue, MissingExtra
+from toposcope.core.cluster import TICK, connect, stop_signals
 from toposcope.runs.directory import Job, pack, unpack, write_job
-from toposcope.runs.local import TICK, stop_signals
 from toposcope.runs.queue import Failure, Queue
 from toposcope.runs.store import Claim, said_plainly
 
@@ -59,32 +57,6 @@ def run(
                 queue.give_back()
     finally:
         ray.shutdown()
-
-
-def connect(address: str | None) -> Any:
-    """Ray, connected to the cluster."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    try:
-        import ray
-    except ImportError:
-        raise MissingExtra("--engine ray needs Ray: pip install 'toposcope[cluster]'.") from None
-    settings: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
-    if address is None:
-        settings["include_dashboard"] = False
-        if (
-            sys.platform == "linux"
-        ):  # Ray turns 127.0.0.1 into the machine's outward address; this one it leaves alone
-            settings["_node_ip_address"] = "127.0.0.2"
-    elif address.startswith("127."):
-        settings["_node_ip_address"] = address.partition(":")[0]
-    try:
-        ray.init(address=address or "local", **settings)
-    except (ConnectionError, ValueError, RuntimeError) as error:
-        raise BadValue(
-            f"no Ray cluster answers at {address or 'this machine'} ({str(error).splitlines()[0]}). "
-            "Start one with 'ray start --head' and give its address with --ray-address."
-        ) from error
-    return ray
 
 
 def _collect(ray: Any, queue: Queue, out: dict[Any, Claim]) -> None:

@@ -15,8 +15,6 @@ _OF = {
     "ls": of_weights.ls,
     "inspect": of_weights.inspect,
     "check": of_weights.check,
-    "scan": of_weights.scan,
-    "compare": of_weights.compare,
     "flow": of_weights.flow,
     "spectrum": of_weights.spectrum,
     "trace": of_texts.trace,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from toposcope.schema.parts import MODEL, envelope, options
@@ -106,72 +105,6 @@ def _layer() -> Shape:
     own = fields(LayerDynamics, "layer", "stack", "causal", "pe", "rank_U", "rho_euler")
     more = {"symU": SYMMETRIC, "radial_rate": type(None), "dispersion_rate": type(None)}
     return Shape("Layer", "All heads of a layer together.", {**own, **_regime(), **more})
-
-
-SUMMARY = {
-    "heads": int,
-    "counts": Mapping[str, int],
-    "robust": int,
-    "metastable": int,
-    "growth_index": float,
-    "spread_index": float,
-    "pair_index": float,
-    "ov_positivity": float,
-}
-
-
-def scan(schema: str) -> Shape:
-    from toposcope.scanning.sample import Count
-    from toposcope.spectra.of_model import ModelSpectra
-
-    estimate = Shape(
-        "Estimate",
-        "Verdict counts of the whole model from layers that were drawn: an estimate, not a verdict.",
-        {"what": str, "method": str, "level": float, "heads": int, "layers": int, "drawn": list[int]}
-        | {"strata": list[tuple[int, int]], "counts": Mapping[str, Count], "unseen_verdict_in_at_most_layers": int},
-    )
-    more = {
-        "layer_counts": Mapping[str, int],
-        "verdict": str | None,
-        "rule": str | None,
-        "exact": bool,
-        "log_growth": float,
-    }
-    body = {
-        "heads": many(_head()),
-        "layers": many(_layer()),
-        "model": Shape("Model", "Counts of verdicts, means of indices, and the looped stack.", {**SUMMARY, **more}),
-        "null": Shape("Twin", "The same of a twin with random orientation.", SUMMARY),
-        "spectra": ModelSpectra,
-        "what_if": many(ModelSpectra),
-        "estimate": estimate,
-    }
-    asked = options(
-        layers=str | None,
-        layer_sums=bool | None,
-        null=bool,
-        seed=int,
-        family=str | None,
-        heads=int | None,
-    )
-    return envelope(schema, MODEL, asked, body, "Where weights drive the tokens, head by head.", "null", "estimate")
-
-
-def compare(schema: str) -> Shape:
-    from toposcope.scanning.compare import Comparison, HeadChange
-
-    mean = {"change_W": float, "change_V": float, "change_kernel": float}
-    layer = Shape("LayerChange", "Means over a layer's heads.", {"layer": int, "heads": int, **mean, "moved": int})
-    about = Shape(
-        "Subject", "The first model, and the second.", {**MODEL.fields, "path of B": str, "sha256 of B": str}
-    )
-    stored = {"heads": list[Mapping[str, Any]], "of": str, "mean_absolute_change": Mapping[str, float]}
-    body = {**fields(Comparison), "layers": many(layer), **stored, "a": str, "b": str}
-    asked = options(layers=str | None, family=str | None, heads=int | None)
-    lacks = ("of", "mean_absolute_change")
-    words = "Two checkpoints, or two stored results, head by head; heads of results have the keys of those results."
-    whole = envelope(schema, Maybe(about), asked, body, words, *lacks)
-    return replace(whole, without=("of", {"heads": list[HeadChange]}))
 
 
 def flow(schema: str) -> Shape:

@@ -13,7 +13,6 @@ from tests.unit.tiny import write_llama
 from toposcope.cli import main
 from toposcope.core import frames
 from toposcope.core.errors import BadFile, BadValue, MissingExtra, NotFound
-from toposcope.dynamics import scan
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +48,7 @@ def test_heads_are_rows(library: frames.Library, stored: Path) -> None:
 def test_a_result_of_the_library_is_the_same_table(library: frames.Library, stored: Path) -> None:
     pytest.importorskip(library)
     with toposcope.load(stored.parent / "m") as model:
-        found = scan(model)
+        found = toposcope.scan(model)
     ours, theirs = toposcope.frame(found, library=library), toposcope.frame(stored, library=library)
     assert list(ours.columns) == list(theirs.columns)
     assert [row["margin"] for row in rows_of(ours)] == pytest.approx([row["margin"] for row in rows_of(theirs)])

@@ -12,7 +12,7 @@ T = TypeVar("T")
 LONGEST_TEXT = 400
 
 
-class Asked:
+class Query:
     """The parameters of one request. Each is read once, by type and range; `close` refuses what nobody read."""
 
     def __init__(self, pairs: Iterable[tuple[str, str]]) -> None:

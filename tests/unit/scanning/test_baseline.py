@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toposcope.dynamics.null import randomised
-
-from .systems import make_head, random_head
+from tests.unit.dynamics.systems import make_head, random_head
+from toposcope.scanning.baseline import randomised
 
 NAMES = ("q", "k", "v", "o")
 

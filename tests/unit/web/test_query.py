@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from toposcope.core.errors import BadValue
-from toposcope.web.asked import Asked
+from toposcope.web.query import Query
 
 
-def asked(**given: str) -> Asked:
-    return Asked(list(given.items()))
+def asked(**given: str) -> Query:
+    return Query(list(given.items()))
 
 
 def test_values_and_defaults() -> None:
@@ -50,7 +50,7 @@ def test_what_is_missing_unknown_or_given_twice() -> None:
     with pytest.raises(BadValue, match=r"no parameter 'contxt'.*Did you mean 'context'"):
         found.close()
     with pytest.raises(BadValue, match="given twice"):
-        Asked([("n", "1"), ("n", "2")])
+        Query([("n", "1"), ("n", "2")])
 
 
 def test_long_texts_are_refused_and_not_repeated() -> None:

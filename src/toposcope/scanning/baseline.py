@@ -1,7 +1,7 @@
-"""A randomised twin of a head: the same spectra, random orientation.
+"""The random baseline of a head: the same spectra, random orientation.
 
 Each factor keeps its Gram matrix (so its singular values, and how its own channels relate) but reads or writes a
-random subspace of the residual stream, independently of the others. What a real head shows beyond its twins comes
+random subspace of the residual stream, independently of the others. What a real head shows beyond it comes
 from how its factors are turned towards each other: that is what training did.
 """
 

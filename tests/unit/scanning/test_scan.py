@@ -13,13 +13,16 @@ from safetensors.numpy import save_file
 
 import toposcope
 from tests.unit import tiny
-from toposcope.core.errors import BadWeights
-from toposcope.core.results import plain
-from toposcope.dynamics.scan import scan
+from toposcope.core.errors import BadValue, BadWeights
+from toposcope.scanning.result import ScanResult
+from toposcope.scanning.scan import is_scan_of, scan
 
 
-def as_json(result: Any) -> dict[str, Any]:
-    return json.loads(json.dumps(plain(result.as_dict()), allow_nan=False))
+def as_json(result: ScanResult) -> dict[str, Any]:
+    """The fields of a result as JSON has them, without those that tell of this very run."""
+    found: dict[str, Any] = json.loads(result.json())
+    del found["provenance"]
+    return found
 
 
 @pytest.fixture
@@ -36,14 +39,14 @@ def rewritten(directory: Path, change: Any) -> Path:
 
 
 def test_a_whole_model(llama: Path) -> None:
-    ticks: list[int] = []
+    told: list[tuple[str, int, int]] = []
     with toposcope.load(llama) as model:
-        result = scan(model, tick=lambda: ticks.append(1))
+        result = scan(model, progress=lambda *words: told.append(words))
     found = as_json(result)
     assert [(row["layer"], row["head"]) for row in found["heads"]] == [(i, h) for i in range(3) for h in range(4)]
     assert [row["layer"] for row in found["layers"]] == [0, 1, 2]
-    assert len(ticks) == 3
-    assert set(found) == {"heads", "layers", "model", "skipped"}
+    assert told == [("scanning layers", done, 3) for done in range(4)]
+    assert (found["what_if"], found["random_baseline"], found["estimate"]) == ([], None, None)
     counts = Counter(row["verdict"] for row in found["heads"])
     assert found["model"]["counts"] == dict(counts)
     assert found["model"]["robust"] == sum(row["robust"] for row in found["heads"])
@@ -56,31 +59,29 @@ def test_a_whole_model(llama: Path) -> None:
 
 def test_some_layers(llama: Path) -> None:
     with toposcope.load(llama) as model:
-        whole, part = scan(model), scan(model, [2, 0])
-    assert [head.layer for head in part.heads] == [2] * 4 + [0] * 4
+        whole, part = scan(model), scan(model, layers=[2, 0])
+    assert [head.layer for head in part.heads] == [0] * 4 + [2] * 4
     ours, theirs = as_json(part)["heads"], as_json(whole)["heads"]
-    assert ours == theirs[8:] + theirs[:4]
+    assert ours == theirs[:4] + theirs[8:]
     assert as_json(part)["model"]["verdict"] is None
     assert as_json(part)["model"]["log_growth"] is None
 
 
-@pytest.mark.parametrize("workers", [1, 3])
-def test_threads_change_nothing(llama: Path, workers: int) -> None:
+@pytest.mark.parametrize("jobs", [1, 3])
+def test_threads_change_nothing(llama: Path, jobs: int) -> None:
     with toposcope.load(llama) as model:
-        assert as_json(scan(model, workers=workers, null=True)) == as_json(scan(model, null=True))
+        assert as_json(scan(model, jobs=jobs, random_baseline=True)) == as_json(scan(model, random_baseline=True))
 
 
-def test_the_randomised_twin(llama: Path) -> None:
+def test_the_random_baseline(llama: Path) -> None:
     with toposcope.load(llama) as model:
-        first, again, other = (scan(model, null=True, seed=seed) for seed in (5, 5, 6))
-    assert len(first.twin) == 12
-    found = as_json(first)["null"]
-    assert found == as_json(again)["null"] != as_json(other)["null"]
-    assert sum(found["counts"].values()) == 12
-    # the twin has the real heads' factors, turned: norms stay, spectra do not
-    for real, twin in zip(first.heads, first.twin, strict=True):
-        assert (twin.layer, twin.head) == (real.layer, real.head)
-        assert twin.regime.alpha != pytest.approx(real.regime.alpha, rel=1e-3)
+        first, again, other = (scan(model, random_baseline=True, seed=seed) for seed in (5, 5, 6))
+    found = first.random_baseline
+    assert found is not None
+    assert found == again.random_baseline != other.random_baseline
+    assert (found.heads, sum(found.counts.values())) == (12, 12)
+    for name in ("growth_index", "spread_index", "pair_index", "ov_positivity"):  # turned: spectra do not stay
+        assert getattr(found, name) != pytest.approx(getattr(first.model, name), rel=1e-6)
 
 
 @pytest.mark.parametrize(("sign", "verdict"), [(-1.0, "contracting_first_token"), (1.0, "expanding_first_token")])
@@ -97,7 +98,7 @@ def test_the_model_as_a_whole(llama: Path, sign: float, verdict: str) -> None:
     tiny.write_llama(llama, num_key_value_heads=4)
     with toposcope.load(rewritten(llama, change)) as model:
         found = as_json(scan(model))
-        part = as_json(scan(model, [0]))
+        part = as_json(scan(model, layers="0"))
     assert found["model"]["verdict"] == verdict
     assert found["model"]["log_growth"] == pytest.approx(3 * sign, rel=1e-6)
     assert part["model"]["verdict"] is None  # one layer is not the stack
@@ -157,3 +158,48 @@ def test_cross_attention_is_left_out_with_a_reason(tmp_path: Path) -> None:
     assert {row["causal"] for row in found["heads"]} == {True, False}
     assert found["model"]["log_growth"] is None  # two stacks are not one product
     assert all(row["rule"] not in ("T3a", "T3b", "T4a", "T4b") for row in found["heads"])  # relative biases
+
+
+def test_a_result_prints_saves_frames_and_draws_itself(llama: Path, tmp_path: Path) -> None:
+    result = toposcope.scan(str(llama), encoding=("alibi", "none"), random_baseline=True, layers="sample:2")
+    assert isinstance(result, ScanResult)
+    assert max(map(len, str(result).splitlines()[1:])) <= 80  # the first line is the model's path
+    assert toposcope.read(result.save(tmp_path / "scan.json")) == result
+    frame = result.frame()
+    assert list(frame["fast_share"]) == [head.fast_share for head in result.heads]
+    assert len(result.frame("what_if.heads")) == 2 * len(result.heads)
+    assert result.csv().startswith("layer,head,")
+    assert all(f"{head.layer}.{head.head}" in result.html() for head in result.heads[:1])
+    assert "<script" not in result._repr_html_()
+    assert result.figure(tmp_path / "scan.svg").stat().st_size > 1000
+
+
+def test_lengths_and_wrong_options(llama: Path) -> None:
+    assert scan(llama, layers="0", context="1k").spectra.context == 1024
+    wrong: tuple[dict[str, Any], ...] = (
+        {"context": "1"}, {"context": "many"}, {"encoding": "ropes"}, {"engine": "cloud"}, {"layers": "9"},
+        {"ray_address": "nowhere:1"},
+    )  # fmt: skip
+    for options in wrong:
+        with pytest.raises(BadValue):
+            scan(llama, **options)
+
+
+def test_a_cluster_reads_files_and_no_model_in_memory(llama: Path) -> None:
+    torch = pytest.importorskip("torch")
+    with pytest.raises(BadValue):
+        scan(torch.nn.Linear(2, 2), engine="ray")
+
+
+def test_a_stored_scan_is_recognised_by_content(llama: Path, tmp_path: Path) -> None:
+    result = scan(llama, encoding="alibi", context=32)
+    part = scan(llama, layers="0")
+    other = tiny.write_llama(tmp_path / "other", seed=3)
+    turned = tiny.write_llama(tmp_path / "turned", rope_theta=77.0)
+    again = tiny.write_llama(tmp_path / "copy")
+    for place, found, expected in (
+        (llama, result, True), (again, result, True), (other, result, False), (turned, result, False),
+        (llama, part, False),
+    ):  # fmt: skip
+        with toposcope.load(place) as model:
+            assert is_scan_of(found, model) is expected, place
