@@ -101,7 +101,8 @@ def test_the_schema_describes_what_is_written() -> None:
         ("whole", 1.5), ("whole", True), ("whole", None), ("share", "0.1"), ("share", True), ("colour", "green"),
         ("mode", 1), ("inner", []), ("inner", {"number": 1.0}), ("inner", {"number": 1.0, "word": None, "x": 0}),
         ("many", {}), ("pair", [1]), ("pair", [1, 2]), ("named", []), ("numbered", {"a": 0.5}),
-        ("array", [[1], [2, 3]]), ("waves", [[1.0, 2.0, 3.0]]), ("array", "abc"), ("where", 3), ("flag", 1), ("either", None), ("either", 0.5),
+        ("array", [[1], [2, 3]]), ("waves", [[1.0, 2.0, 3.0]]), ("array", "abc"),
+        ("where", 3), ("flag", 1), ("either", None), ("either", 0.5),
     ],
 )  # fmt: skip
 def test_what_is_not_a_field_is_refused_and_named(key: str, value: Any) -> None:
