@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
-from importlib import resources
 
 
 class ToposcopeError(Exception):
@@ -67,6 +66,8 @@ def did_you_mean(given: str, known: Iterable[str]) -> str:
 
 def page(name: str) -> str:
     """The page of an error: how it looks, its cause, its cure."""
+    from importlib import resources
+
     known = [each.__name__ for each in ToposcopeError.__subclasses__()]
     if name not in known:
         raise BadValue(f"there is no error '{name}'. {did_you_mean(name, known)}")
