@@ -38,8 +38,8 @@ def pairing(run: Runner, observed: Observation, stated: Pairing | None, length: 
     other: Pairing = "half" if found == "interleaved" else "interleaved"
     trained_for = found if evidence.verdict == "declared" else other
     why = (
-        f"In the weights, the pairs the module turns stand out from random pairs by {evidence.declared:.1f} standard "
-        f"deviations, the other pairing's by {evidence.other:.1f}."
+        f"In the weights, the pairs the module turns stand out from random pairs by {evidence.declared:.1f} "
+        f"standard deviations, the other pairing's by {evidence.other:.1f}."
     )
     return [_pairing_finding(found, trained_for, why, {"turned": evidence.declared, "other": evidence.other})]
 
@@ -118,9 +118,8 @@ def _pairing_at_fault(
         rotation = "half-split" if ours == "half" else "interleaved"
         return (
             f"{weights} weights with {rotation} rotation",
-            f"Both turn {ours} pairs of channels, but the module's query rows are the reference's in the "
-            "order of the "
-            "other pairing.",
+            f"Both turn {ours} pairs of channels, but the module's query rows are the reference's in the order of "
+            "the other pairing.",
         )
     return None
 

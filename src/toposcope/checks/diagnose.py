@@ -63,10 +63,10 @@ def _batch(out: OutputChanges, observed: Observation, tolerance: float) -> Findi
             "batch-axis",
             "fault",
             "the rotation runs along the batch axis",
-            f"With the same tokens in every sample, queries and keys still differ between samples by "
+            "With the same tokens in every sample, queries and keys still differ between samples by "
             f"{observed.batch:.2g} of their size, {where}.{effect}",
-            "Check the order of the axes where the sin/cos table meets queries and keys: its first axis must be the "
-            "tokens'. Often the input is (batch, tokens, ...) and the rotation expects (tokens, batch, ...).",
+            "Check the order of the axes where the sin/cos table meets queries and keys: its first axis must be "
+            "the tokens'. Often the input is (batch, tokens, ...) and the rotation expects (tokens, batch, ...).",
             evidence=numbers,
         )
     if out.batch > tolerance:
@@ -137,8 +137,8 @@ def _rotates(split: Split, observed: Observation, numbers: dict[str, float]) -> 
         "rotation",
         "ok",
         "queries and keys are rotated, and their logits depend on the offset only",
-        f"With one token everywhere, what depends on more than i - j is {min(split.rest, 1.0):.1e} of the logits."
-        f"{pairs}{more}",
+        f"With one token everywhere, what depends on more than i - j is {min(split.rest, 1.0):.1e} of the "
+        f"logits.{pairs}{more}",
         evidence=numbers,
     )
 
@@ -168,12 +168,11 @@ def _mispaired(split: Split, observed: Observation, numbers: dict[str, float]) -
         "fault",
         "what is applied to queries and keys is not a rotation: sine and cosine are mispaired",
         f"The length of queries or keys changes with the position by up to {observed.stretching:.0%}, and "
-        f"{split.rest:.2g} "
-        "of the logits depends on more than the offset. A rotation keeps lengths. This is what happens when a table "
-        "[sin.. | cos..] is read with the wrong stride, so that a sine is paired with another sine.",
-        "Check that each pair's two entries are the sine and the cosine of the same frequency: sin^2 + "
-        "cos^2 must be 1 "
-        "in every column, and at position 0 the rotation must change nothing.",
+        f"{split.rest:.2g} of the logits depends on more than the offset. A rotation keeps lengths. This is what "
+        "happens when a table [sin.. | cos..] is read with the wrong stride, so that a sine is paired with another "
+        "sine.",
+        "Check that each pair's two entries are the sine and the cosine of the same frequency: sin^2 + cos^2 must "
+        "be 1 in every column, and at position 0 the rotation must change nothing.",
         evidence=numbers,
     )
 
@@ -195,8 +194,8 @@ def _not_relative(split: Split, numbers: dict[str, float]) -> Finding:
         "fault",
         "the rotation's logits depend on more than the offset",
         f"With one token everywhere, {split.rest:.2g} of the logits is left when the mean of each diagonal is taken "
-        "away; a rotation leaves nothing. Queries and keys may turn at different rates, or at positions that do not "
-        "belong together, or by a table whose sines and cosines are mispaired.",
+        "away; a rotation leaves nothing. Queries and keys may turn at different rates, or at positions that do "
+        "not belong together, or by a table whose sines and cosines are mispaired.",
         "Compare the tables and positions used for queries with those used for keys.",
         evidence=numbers,
     )
@@ -245,11 +244,10 @@ def _bias(observed: Observation, tolerance: float) -> tuple[list[Finding], bool]
             "logit-bias",
             "warning",
             "a bias that depends on both positions is added to the logits",
-            f"Its size is {split.total:.2g} of the logits', and {split.rest / split.total:.0%} of it "
-            "depends on more than "
-            "i - j.",
-            "Right for a table over a fixed window or image; otherwise check how query and key positions "
-            "are combined.",
+            f"Its size is {split.total:.2g} of the logits', and {split.rest / split.total:.0%} of it depends on "
+            "more than i - j.",
+            "Right for a table over a fixed window or image; otherwise check how query and key positions are "
+            "combined.",
             evidence=numbers,
         )
     ], split.by_offset > 0.5 * split.total
@@ -295,9 +293,8 @@ def _both(why: str) -> Finding:
         "absolute-beside-relative",
         "fault",
         "absolute positions are added beside a relative encoding",
-        f"Two encodings act at once: the logits depend on the offset, and {why}. The module is no longer "
-        "blind to where "
-        "the text starts, which is what the relative encoding is for.",
+        f"Two encodings act at once: the logits depend on the offset, and {why}. The module is no longer blind to "
+        "where the text starts, which is what the relative encoding is for.",
         "Leave out the added positions (often an embedding or a sinusoid left from an earlier design), or say "
         "expects='absolute+relative' if both are meant.",
     )
@@ -310,17 +307,16 @@ def _kind(kind: Position, out: OutputChanges, why: str) -> Finding:
             "encoding",
             "ok",
             "no position acts inside this module",
-            f"When the tokens it sees trade places its output changes by {out.moved:.1e} only.{mask} "
-            "That is right where positions are added before the module.",
+            f"When the tokens it sees trade places its output changes by {out.moved:.1e} only.{mask} That is right "
+            "where positions are added before the module.",
         )
     if kind == "relative":
         return Finding(
             "encoding",
             "ok",
             "position is relative",
-            "Logits depend on how far apart two tokens stand, and with one token everywhere the output is "
-            "the same at "
-            f"all positions (to {out.repeated:.1e}).",
+            "Logits depend on how far apart two tokens stand, and with one token everywhere the output is the same "
+            f"at all positions (to {out.repeated:.1e}).",
         )
     return Finding("encoding", "ok", "position is absolute", f"It is added inside the module: {why}.")
 

@@ -147,9 +147,8 @@ def _shift(out: OutputChanges, found: Diagnosis, tolerance: float) -> list[Findi
             "shift",
             "fault",
             "the output changes when the text is shifted",
-            f"Tested by {out.shifted_by}: the output changes by {out.shifted:.1e} of its size, though the "
-            "logits looked "
-            "relative. The positions given to the module are not used alike everywhere.",
+            f"Tested by {out.shifted_by}: the output changes by {out.shifted:.1e} of its size, though the logits "
+            "looked relative. The positions given to the module are not used alike everywhere.",
             "Check that the same positions reach queries, keys, bias and mask.",
             evidence={"difference": out.shifted},
         )

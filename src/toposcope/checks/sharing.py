@@ -92,8 +92,8 @@ def sharing(model: Model, found: Walk) -> Iterator[Finding]:
             "warning",
             f"{say_layers(numbers, len(model.layers))} have identical queries and keys",
             "Their weights are equal to the last bit, and the configuration does not declare them shared.",
-            "A model grown by copying layers and not trained since looks like this; so does a faulty merge "
-            "or conversion.",
+            "A model grown by copying layers and not trained since looks like this; so does a faulty merge or "
+            "conversion.",
             layers=tuple(numbers),
         )
 
