@@ -12,7 +12,7 @@ import pytest
 import toposcope
 from toposcope.checkpoints.installed import find
 from toposcope.checkpoints.view import Model
-from toposcope.checks import CheckReport, Finding, check_model
+from toposcope.checks import CheckResult, Finding, check_model
 from toposcope.checks.tables import look_at, order_of
 from toposcope.core.errors import NotFound
 
@@ -29,18 +29,18 @@ def opened(name: str) -> Model:
     return toposcope.load(name)
 
 
-def report_of(name: str) -> CheckReport:
+def report_of(name: str) -> CheckResult:
     with opened(name) as model:
         return check_model(model)
 
 
-def found(report: CheckReport, id: str) -> Finding:
+def found(report: CheckResult, id: str) -> Finding:
     finding = report.find(id)
     assert finding is not None, [each.id for each in report.findings]
     return finding
 
 
-def clean(report: CheckReport) -> None:
+def clean(report: CheckResult) -> None:
     assert report.worst == "ok", [(each.id, each.explanation) for each in report.findings if each.status != "ok"]
 
 

@@ -12,8 +12,8 @@ from toposcope.checkpoints.attention import attention, output, project
 from toposcope.checkpoints.view import Layer
 from toposcope.checks import inside
 from toposcope.checks.findings import Finding
-from toposcope.checks.looking import Sight
 from toposcope.checks.pairing import PairingEvidence, cross_terms, weigh
+from toposcope.checks.probes import Observation
 from toposcope.checks.runner import Runner, at_rest
 from toposcope.encodings.record import Array, Pairing
 
@@ -24,9 +24,9 @@ _CURE = (
 )
 
 
-def pairing(run: Runner, sight: Sight, stated: Pairing | None, length: int) -> list[Finding]:
+def pairing(run: Runner, observed: Observation, stated: Pairing | None, length: int) -> list[Finding]:
     """The pairs the module turns, against those stated, or those its weights were trained with."""
-    turns = sight.q_turns
+    turns = observed.q_turns
     if turns is None or turns.pairing is None:
         return []
     found = turns.pairing
@@ -38,8 +38,8 @@ def pairing(run: Runner, sight: Sight, stated: Pairing | None, length: int) -> l
     other: Pairing = "half" if found == "interleaved" else "interleaved"
     trained_for = found if evidence.verdict == "declared" else other
     why = (
-        f"In the weights, the pairs the module turns stand out from random pairs by {evidence.declared:.1f} standard "
-        f"deviations, the other pairing's by {evidence.other:.1f}."
+        f"In the weights, the pairs the module turns stand out from random pairs by {evidence.declared:.1f} "
+        f"standard deviations, the other pairing's by {evidence.other:.1f}."
     )
     return [_pairing_finding(found, trained_for, why, {"turned": evidence.declared, "other": evidence.other})]
 
@@ -61,7 +61,7 @@ def _pairing_finding(found: Pairing, made_for: Pairing, why: str, numbers: dict[
     )
 
 
-def reference(run: Runner, sight: Sight, x_BND: Array, other: Any, tolerance: float) -> list[Finding]:
+def reference(run: Runner, observed: Observation, x_BND: Array, other: Any, tolerance: float) -> list[Finding]:
     """The module's outputs against a reference's, and the pairing as the first suspect where they differ."""
     if other is None:
         return []
@@ -79,7 +79,7 @@ def reference(run: Runner, sight: Sight, x_BND: Array, other: Any, tolerance: fl
                 evidence={"difference": worst},
             )
         ]
-    named = _pairing_at_fault(run, sight, x_BND, theirs_q, theirs_pairing)
+    named = _pairing_at_fault(run, observed, x_BND, theirs_q, theirs_pairing)
     return [
         Finding(
             "reference",
@@ -93,9 +93,9 @@ def reference(run: Runner, sight: Sight, x_BND: Array, other: Any, tolerance: fl
 
 
 def _pairing_at_fault(
-    run: Runner, sight: Sight, x_BND: Array, theirs_q: Array | None, theirs: Pairing | None
+    run: Runner, observed: Observation, x_BND: Array, theirs_q: Array | None, theirs: Pairing | None
 ) -> tuple[str, str] | None:
-    ours = sight.q_turns.pairing if sight.q_turns is not None else None
+    ours = observed.q_turns.pairing if observed.q_turns is not None else None
     if ours is None or theirs is None or theirs_q is None:
         return None
     ours_q = run.watched(x_BND)[1].q_BHNR
@@ -118,9 +118,8 @@ def _pairing_at_fault(
         rotation = "half-split" if ours == "half" else "interleaved"
         return (
             f"{weights} weights with {rotation} rotation",
-            f"Both turn {ours} pairs of channels, but the module's query rows are the reference's in the "
-            "order of the "
-            "other pairing.",
+            f"Both turn {ours} pairs of channels, but the module's query rows are the reference's in the order of "
+            "the other pairing.",
         )
     return None
 

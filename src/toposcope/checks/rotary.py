@@ -53,8 +53,8 @@ def rotation(model: Model) -> Iterator[Finding]:
             "the rotation is not one",
             f"In {where}: {what}, and logits change by {drift:.1e} when both positions are shifted alike "
             f"({encoding.title}).",
-            "Channel pairs may overlap, or a frequency may be wrong: see 'toposcope inspect' for the "
-            "tables in force.",
+            "Channel pairs may overlap, or a frequency may be wrong: see 'toposcope inspect' for the tables in "
+            "force.",
             layers=layers,
             evidence={"length_change": length, "shift_change": drift},
         )
@@ -121,9 +121,8 @@ def pairs_fit_weights(
                 f"{other} weights with {declared} rotation",
                 f"In {say_layers(wrong, len(model.layers))} the weights were trained with {other} pairs. "
                 + _figures(shown),
-                "Query and key rows are in the wrong order for this family. Convert them (interleaved rows "
-                "2m, 2m+1 of a "
-                "head belong at m, m + width/2), or use the code that rotates neighbouring channels.",
+                "Query and key rows are in the wrong order for this family. Convert them (interleaved rows 2m, "
+                "2m+1 of a head belong at m, m + width/2), or use the code that rotates neighbouring channels.",
                 layers=wrong,
                 evidence=_numbers(shown),
             )
@@ -175,9 +174,8 @@ def mla_width(model: Model, layers: Sequence[Layer]) -> Iterator[Finding]:
             "mla-width",
             "fault",
             "MLA's rotary part does not have the width of its shared key",
-            f"Layer {number} turns {turning_count} channels of each head; its shared rotary key has "
-            f"{shared}, and the "
-            f"configuration says qk_rope_head_dim = {stated}.",
+            f"Layer {number} turns {turning_count} channels of each head; its shared rotary key has {shared}, and "
+            f"the configuration says qk_rope_head_dim = {stated}.",
             "Content channels must not turn and all rotary channels must: correct qk_rope_head_dim and the encoding.",
             layers=tuple(number for number, _, _ in wrong),
         )
@@ -186,9 +184,8 @@ def mla_width(model: Model, layers: Sequence[Layer]) -> Iterator[Finding]:
         "mla-width",
         "ok",
         "MLA's rotary part is as wide as its shared key",
-        f"{spec.shared_key} of {spec.head_dim} channels turn ({spec.shared_key / spec.head_dim:.0%}); the "
-        "others carry "
-        "content only.",
+        f"{spec.shared_key} of {spec.head_dim} channels turn ({spec.shared_key / spec.head_dim:.0%}); the others "
+        "carry content only.",
         layers=tuple(layer.number for layer in latent),
         evidence={"turning": spec.shared_key, "head_dim": spec.head_dim},
     )

@@ -56,8 +56,6 @@ def _given(name: str) -> Any:
     """A stored result of any kind as such; a model's name as it is."""
     if not (Path(name).suffix == ".json" and Path(name).is_file()):
         return name
-    from toposcope.report import read_results
-    from toposcope.report.kinds import KINDS, from_dict
+    from toposcope.report.render import stored_results
 
-    found = read_results([name])[0]
-    return from_dict(found, name) if str(found["schema"]).split("/")[1] in KINDS else found
+    return stored_results([name])[0]

@@ -73,4 +73,5 @@ def run(
             random_baseline=random_baseline, seed=seed, out=out, jobs=jobs, engine=engine, ray_address=ray_address,
             family=family, num_heads=num_heads, progress=progress,
         )  # fmt: skip
-    deliver(result, json=json, csv=csv, html=html, figure=figure, full=head_table)
+    findings = [toposcope.check(model, family=family, num_heads=num_heads)] if html else []
+    deliver(result, json=json, csv=csv, html=html, figure=figure, full=head_table, beside=findings)

@@ -209,7 +209,7 @@ class Page:
     facts: list[tuple[str, str]] = field(default_factory=list)
     sections: list[Section] = field(default_factory=list)
     tables: dict[str, dict[str, list[Any]]] = field(default_factory=dict)
-    skipped: list[tuple[str, str]] = field(default_factory=list)  # what was left out, and why
+    skipped: list[tuple[str, str]] = field(default_factory=list)  # what a terminal says was left out, and why
 
     def table(self, name: str, columns: Columns) -> str:
         """Keep a table, columns of equal length, and say under which name; of equal names the later gets a number."""

@@ -43,9 +43,10 @@ def text(page: Page, *, width: int = WIDTH) -> str:
 
 def show(page: Page, out: IndentedConsole, *, full: bool = False) -> None:
     """Print the page: its title, its numbers, its sections; in `full` with all details and all rows of tables."""
-    fits = len(page.title) + 2 + len(page.line) <= out.width
-    out.print(f"[bold]{_safe(page.title)}[/bold]" + (f"  {_safe(page.line)}" if fits else ""), soft_wrap=True)
-    if not fits:
+    below = len(page.title) + 2 + len(page.line) > out.width
+    beside = f"  {_safe(page.line)}" if page.line and not below else ""
+    out.print(f"[bold]{_safe(page.title)}[/bold]{beside}", soft_wrap=True)
+    if below and page.line:
         out.print(f"  {_safe(page.line)}")
     if page.facts:
         out.print("  " + "; ".join(f"{_safe(value)} {_safe(label)}" for value, label in page.facts))

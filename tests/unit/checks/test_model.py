@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,20 +10,21 @@ import numpy as np
 import pytest
 
 import toposcope
+from tests.unit.results import holds
 from toposcope.checkpoints.view import Model
-from toposcope.checks import CheckReport, Finding, check_model
+from toposcope.checks import CheckResult, Finding, check_model
 from toposcope.encodings import alibi, combine, learned, mla, sinusoidal, t5
 from toposcope.encodings.record import NONE, Encoding, Rotary
 
 from .making import Tensors, bert, llama, random_table, smooth_table, trained_pairs
 
 
-def check(path: Path, **options: Any) -> CheckReport:
+def check(path: Path, **options: Any) -> CheckResult:
     with toposcope.load(path) as model:
         return check_model(model, **options)
 
 
-def with_encoding(path: Path, *encodings: Encoding, causal: bool = True, **spec: Any) -> CheckReport:
+def with_encoding(path: Path, *encodings: Encoding, causal: bool = True, **spec: Any) -> CheckResult:
     """The model with its layers' encodings replaced (the last one for all that follow)."""
     with toposcope.load(path) as model:
         layers = tuple(
@@ -35,11 +35,11 @@ def with_encoding(path: Path, *encodings: Encoding, causal: bool = True, **spec:
         return check_model(changed)
 
 
-def raised(report: CheckReport) -> dict[str, str]:
+def raised(report: CheckResult) -> dict[str, str]:
     return {finding.id: finding.status for finding in report.findings if finding.status != "ok"}
 
 
-def found(report: CheckReport, id: str) -> Finding:
+def found(report: CheckResult, id: str) -> Finding:
     finding = report.find(id)
     assert finding is not None, [each.id for each in report.findings]
     return finding
@@ -58,9 +58,23 @@ def test_findings_are_ordered_and_json(tmp_path: Path) -> None:
     order = [finding.status for finding in report.findings]
     assert order == sorted(order, key=["fault", "warning", "ok"].index)
     assert order[0] == "fault"
-    data = json.loads(json.dumps(report.as_dict()))
+    data = holds(report, tmp_path)
     assert data["worst"] == "fault"
     assert data["counts"]["fault"] == order.count("fault")
+    assert [each["id"] for each in data["findings"]] == [each.id for each in report.findings]
+
+
+def test_the_verb_takes_a_path_a_model_and_what_is_in_memory(tmp_path: Path) -> None:
+    path = llama(tmp_path / "model", rope_theta=1e4)
+    found = toposcope.check(path)
+    assert holds(found, tmp_path)["provenance"]["subjects"][0]["name"] == "model"
+    assert found.layers == 3
+    assert found.provenance.options == {"family": None, "num_heads": None, "weights": True}
+    with toposcope.load(path) as model:
+        assert toposcope.check(model).findings == found.findings
+    transformers = pytest.importorskip("transformers")
+    loaded = toposcope.check(transformers.LlamaModel.from_pretrained(path))
+    assert [each.id for each in loaded.findings] == [each.id for each in found.findings]
 
 
 def test_without_weights_no_layer_is_read(tmp_path: Path) -> None:
@@ -75,9 +89,9 @@ def test_without_weights_no_layer_is_read(tmp_path: Path) -> None:
 
 
 def test_progress_counts_layers(tmp_path: Path) -> None:
-    seen: list[tuple[int, int]] = []
-    check(llama(tmp_path, rope_theta=1e4), progress=lambda done, of: seen.append((done, of)))
-    assert seen == [(1, 3), (2, 3), (3, 3)]
+    seen: list[tuple[str, int, int]] = []
+    check(llama(tmp_path, rope_theta=1e4), progress=lambda *told: seen.append(told))
+    assert seen == [("layers", done, 3) for done in range(4)]
 
 
 # mechanisms

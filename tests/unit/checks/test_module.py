@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +11,8 @@ import torch
 from torch import nn
 
 import toposcope
-from toposcope.checks.module import ModuleReport, check_module
+from tests.unit.results import holds
+from toposcope.checks.module import ModuleCheckResult, check_module
 from toposcope.core.errors import BadValue
 
 from .zoo import (
@@ -81,7 +82,7 @@ def name(options: dict[str, Any]) -> str:
     return ", ".join(f"{key}={getattr(value, '__name__', value)}" for key, value in options.items()) or "plain"
 
 
-def fault(report: ModuleReport) -> tuple[str, str]:
+def fault(report: ModuleCheckResult) -> tuple[str, str]:
     assert len(report.faults) == 1, [finding.title for finding in report.faults]
     return report.faults[0].id, report.faults[0].title
 
@@ -90,7 +91,7 @@ def fault(report: ModuleReport) -> tuple[str, str]:
 @pytest.mark.parametrize(("kind", "options"), GOOD, ids=[name(options) for _, options in GOOD])
 def test_good_modules_are_named_and_not_blamed(kind: str, options: dict[str, Any], dtype: torch.dtype) -> None:
     report = check_module(Attention(**options).to(dtype), expects=kind)  # type: ignore[arg-type]
-    assert report.kind == kind
+    assert report.position == kind
     assert report.worst == "ok", [finding.title for finding in report.findings if finding.status != "ok"]
     assert report.causal == bool(options.get("causal"))
 
@@ -115,7 +116,7 @@ def test_verdicts_do_not_depend_on_the_seed(seed: int) -> None:
 
 def test_batch_axis_rotation_leaves_no_position() -> None:
     report = check_module(Attention(rotate=along_batch), expects="relative")
-    assert report.kind == "none"
+    assert report.position == "none"
     assert {finding.id for finding in report.faults} == {"batch-axis", "expected"}
 
 
@@ -219,14 +220,14 @@ def test_shift_through_positions() -> None:
     found = report.find("shift")
     assert found is not None
     assert found.status == "ok"
-    assert check_module(Attention(added=sinusoid), call=with_positions).kind == "absolute"
+    assert check_module(Attention(added=sinusoid), call=with_positions).position == "absolute"
 
 
 def test_shift_alone_tells_relative_from_absolute() -> None:
     """With the softmax hidden and queries and keys alone carrying position, only the shift can tell."""
     hidden = {"hidden": True, "added_to_values": False}
-    assert check_module(Attention(rotate=half, **hidden), call=with_positions).kind == "relative"
-    assert check_module(Attention(added=sinusoid, **hidden), call=with_positions).kind == "absolute"
+    assert check_module(Attention(rotate=half, **hidden), call=with_positions).position == "relative"
+    assert check_module(Attention(added=sinusoid, **hidden), call=with_positions).position == "absolute"
 
 
 def test_positions_that_reach_only_the_keys() -> None:
@@ -243,7 +244,7 @@ def test_positions_that_reach_only_the_keys() -> None:
 
 def test_a_hidden_softmax_is_said_to_be_hidden() -> None:
     report = check_module(Attention(rotate=half, hidden=True))
-    assert report.kind == "unclear"
+    assert report.position == "unclear"
     assert report.counts == {"fault": 0, "warning": 1, "ok": 1}
     assert {probe.name for probe in report.probes if not probe.ran} >= {
         "one token everywhere, logits",
@@ -275,7 +276,7 @@ def test_logits_alone(ids: set[str], options: dict[str, Any]) -> None:
     report = check_module(Attention(**options, hidden=True), logits=lambda m, x: m.logits(x))
     assert {finding.id for finding in report.faults} == ids
     if not ids:
-        assert report.kind == "relative"
+        assert report.position == "relative"
 
 
 def test_causality_is_found_and_compared() -> None:
@@ -293,7 +294,7 @@ def test_expectations_are_held_against_what_is_found(expects: Any, options: dict
 
 def test_both_kinds_may_be_meant() -> None:
     report = check_module(Attention(rotate=half, added=sinusoid), expects="absolute+relative")
-    assert (report.kind, report.worst) == ("absolute+relative", "ok")
+    assert (report.position, report.worst) == ("absolute+relative", "ok")
 
 
 def test_the_module_is_left_as_it_was() -> None:
@@ -313,18 +314,20 @@ def test_the_module_is_left_as_it_was() -> None:
 def test_half_precision_is_tested_on_a_copy(dtype: torch.dtype) -> None:
     module = Attention(rotate=half).to(dtype)
     report = check_module(module)
-    assert (report.kind, report.worst) == ("relative", "ok")
+    assert (report.position, report.worst) == ("relative", "ok")
     assert report.probes[-1].name == "precision"
     assert module.q_proj.weight.dtype == dtype
     assert fault(check_module(Attention(rotate=wrong_stride).to(dtype)))[0] == "not-a-rotation"
 
 
-def test_report_is_json_and_public() -> None:
-    report = toposcope.check_module(Attention(rotate=wrong_stride))
-    data = json.loads(json.dumps(report.as_dict()))
-    assert data["schema"] == "toposcope.check_module/1"
+def test_the_result_of_a_module(tmp_path: Path) -> None:
+    result = toposcope.check(Attention(rotate=wrong_stride))
+    assert isinstance(result, ModuleCheckResult)
+    data = holds(result, tmp_path)
+    assert data["schema"] == "toposcope/check-module/2"
     assert data["worst"] == "fault"
     assert data["findings"][0]["what_to_do"]
+    assert result.rows("probes")[0]["ran"] is True
 
 
 def test_bad_arguments() -> None:
@@ -341,7 +344,7 @@ def test_bad_arguments() -> None:
 
 def test_modules_without_attention() -> None:
     """A map of each token alone has no position; a convolution over three tokens is relative, by the shift alone."""
-    assert check_module(nn.Linear(8, 8)).kind == "none"
+    assert check_module(nn.Linear(8, 8)).position == "none"
 
     class Convolution(nn.Module):
         def __init__(self) -> None:
@@ -353,4 +356,4 @@ def test_modules_without_attention() -> None:
             return self.inner(padded.transpose(1, 2)).transpose(1, 2)
 
     report = check_module(Convolution(), width=8)
-    assert (report.kind, report.worst) == ("relative", "ok")
+    assert (report.position, report.worst) == ("relative", "ok")

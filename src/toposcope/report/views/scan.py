@@ -107,6 +107,7 @@ def view(result: ScanResult, page: Page) -> None:
         page.add("No head to analyse", Paragraphs((_why_none(result),)))
         return
     heads = result.heads
+    page.skipped += [(each.what, each.why) for each in result.skipped]
     page.facts += [
         (f"{len(heads)}", "heads"),
         (f"{len({head.layer for head in heads})}", "layers"),
