@@ -42,11 +42,11 @@ def run(
     """
     if "numpy" not in sys.modules:  # matrices are small: threads inside BLAS would only get in the way
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    import toposcope
+    from toposcope.scanning.compare import compare
 
     check_names(figure)
     with watched() as progress:
-        result = toposcope.compare(
+        result = compare(
             _given(a), _given(b), layers=layers, jobs=jobs, family=family, num_heads=num_heads, progress=progress
         )
     deliver(result, json=json, csv=csv, html=html, figure=figure, full=head_table)

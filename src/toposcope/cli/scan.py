@@ -64,14 +64,15 @@ def run(
     if "numpy" not in sys.modules:
         # Matrices here are small and heads are decided in parallel: threads inside BLAS would only get in the way.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    import toposcope
+    from toposcope.checks import check
+    from toposcope.scanning.scan import scan
 
     check_names(figure)
     with watched() as progress:
-        result = toposcope.scan(
+        result = scan(
             model, layers=layers, encoding=encoding or (), context=context, layer_sums=layer_sums,
             random_baseline=random_baseline, seed=seed, out=out, jobs=jobs, engine=engine, ray_address=ray_address,
             family=family, num_heads=num_heads, progress=progress,
         )  # fmt: skip
-    findings = [toposcope.check(model, family=family, num_heads=num_heads)] if html else []
+    findings = [check(model, family=family, num_heads=num_heads)] if html else []
     deliver(result, json=json, csv=csv, html=html, figure=figure, full=head_table, beside=findings)

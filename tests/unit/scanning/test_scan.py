@@ -13,7 +13,8 @@ from safetensors.numpy import save_file
 
 import toposcope
 from tests.unit import tiny
-from toposcope.core.errors import BadValue, BadWeights
+from toposcope.cli import main
+from toposcope.core.errors import BadValue, BadWeights, ToposcopeError
 from toposcope.scanning.result import ScanResult
 from toposcope.scanning.scan import is_scan_of, scan
 
@@ -181,7 +182,7 @@ def test_lengths_and_wrong_options(llama: Path) -> None:
         {"ray_address": "nowhere:1"},
     )  # fmt: skip
     for options in wrong:
-        with pytest.raises(BadValue):
+        with pytest.raises(ToposcopeError):
             scan(llama, **options)
 
 
@@ -203,3 +204,16 @@ def test_a_stored_scan_is_recognised_by_content(llama: Path, tmp_path: Path) -> 
     ):  # fmt: skip
         with toposcope.load(place) as model:
             assert is_scan_of(found, model) is expected, place
+
+
+def test_former_options_still_answer(llama: Path, tmp_path: Path) -> None:
+    for name, options in (
+        ("now", ["--random-baseline", "--encoding", "alibi"]),
+        ("then", ["--null", "--what-if=alibi"]),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            main(["scan", str(llama), "--layers", "0", "--json", str(tmp_path / name), *options])
+        assert not ended.value.code
+    now, then = (as_json(ScanResult.from_dict(json.loads((tmp_path / name).read_text()))) for name in ("now", "then"))
+    assert now == then
+    assert now["random_baseline"]["heads"] == 4
