@@ -209,7 +209,8 @@ class ModelEntry:
         try:
             with self._one_scan, load(self.target) as model:
                 model.source.ledger.learn(self.open().source.ledger.lines)  # one content: the page's and the scan's
-                self._keep(model, self._stored_scan() or self._scanned(model))
+                stored = self._stored_scan()
+                self._keep(model, stored or self._scanned(model), stored=stored is not None)
                 changed = _stamp(model) != self._scanned_as
                 if not changed:
                     self.open().source.ledger.learn(model.source.ledger.lines)
@@ -235,8 +236,9 @@ class ModelEntry:
         subject = replace(found.provenance.subjects[0], name=called(self.target, model.path))
         return replace(found, provenance=replace(found.provenance, subjects=(subject,)))
 
-    def _keep(self, model: Model, result: ScanResult) -> None:
+    def _keep(self, model: Model, result: ScanResult, *, stored: bool) -> None:
         self._moment = second_moment(model)
+        self.done = self.total = len(model.layers)
         self.result = result
         self._found = {(head.layer, head.head): head for head in result.heads}
         rows = scan_view.map_rows(result)
@@ -247,6 +249,7 @@ class ModelEntry:
             "model": plain(result.model),
             "skipped": plain(result.skipped),
             "context": result.spectra.context,
+            "stored": stored,
         }
 
     def _tell(self, what: str, done: int, total: int) -> None:

@@ -56,6 +56,7 @@ def test_a_stored_scan_of_the_same_content_is_shown_instead(tmp_path: Path, monk
     assert registry.get("model").scan_result() is stored
     assert registry.get("other").scan_result() is not stored
     assert made == [other]
+    assert [registry.get(name).start_scan()["stored"] for name in ("model", "other")] == [True, False]
     assert registry.get("model").head(1, 2)["scanned"]
     registry.close()
 

@@ -44,7 +44,7 @@
     map = toposcope.heatmap(document.getElementById("map"), { rows: layers, columns: Array.from({ length: across }, (_, i) => i), rowName: "layer", columnName: "head", measures, name: "heads", label: "Map of layers and heads", choose: (i, head) => choose(layers[i], head) });
     document.getElementById("map").append(toposcope.saveButtons(model.name + " heads", () => found.rows));
     document.getElementById("summary").replaceChildren(...found.summary.map((sentence) => element("li", {}, sentence)));
-    text("counts", `Kernels at ${found.context.toLocaleString("en")} tokens.`);
+    text("counts", `Kernels at ${found.context.toLocaleString("en")} tokens.${found.stored ? " From a stored scan." : ""}`);
     skipped(found);
     const wanted = (location.hash.match(/^#(\d+)\.(\d+)$/) || []).slice(1).map(Number);
     const [layer, head] = wanted.length && rows.has(wanted.join(".")) ? wanted : [found.rows[0].layer, found.rows[0].head];
