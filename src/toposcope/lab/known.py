@@ -52,16 +52,16 @@ def ls(what: Lists = "models") -> LsResult:
 
 
 def _items(items: Sequence[Item]) -> list[KnownName]:
-    ready = {item.name: item.path() is not None for item in items}
+    found = [(item, item.path() is not None) for item in items]
     return [
         KnownName(
             item.name.removeprefix(TEXT_PREFIX),
             item.description,
             item.package.name,
-            ready[item.name],
-            "" if ready[item.name] else item.install,
+            ready,
+            "" if ready else item.install,
         )
-        for item in items
+        for item, ready in found
     ]
 
 
