@@ -82,7 +82,7 @@ def test_multihead_attention_fed_in_the_wrong_order() -> None:
     found = report.find("batch-axis")
     assert found is not None
     assert found.status == "fault"
-    assert found.title == "samples of a batch act on one another"
+    assert found.evidence["acts"] == "samples"
 
 
 def rotary_call(rotary: nn.Module) -> Callable[..., Any]:
@@ -111,7 +111,7 @@ def test_llama(implementation: str) -> None:
     assert {"rotation", "shift", "offset-zero"} <= {finding.id for finding in report.findings}
     rotation = report.find("rotation")
     assert rotation is not None
-    assert "half pairs" in rotation.explanation
+    assert rotation.evidence["pairing"] == "half"
 
 
 def test_llama_in_float64() -> None:
@@ -146,7 +146,7 @@ def test_cohere_interleaved() -> None:
     clean(report)
     rotation = report.find("rotation")
     assert rotation is not None
-    assert "interleaved pairs" in rotation.explanation
+    assert rotation.evidence["pairing"] == "interleaved"
 
 
 def test_gpt_neox_partial() -> None:
@@ -167,7 +167,7 @@ def test_gptj_interleaved() -> None:
     assert (report.position, report.causal) == ("relative", True)
     rotation = report.find("rotation")
     assert rotation is not None
-    assert "interleaved pairs" in rotation.explanation
+    assert rotation.evidence["pairing"] == "interleaved"
 
 
 def test_deepseek_mla() -> None:

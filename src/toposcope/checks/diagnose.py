@@ -67,7 +67,7 @@ def _batch(out: OutputChanges, observed: Observation, tolerance: float) -> Findi
             f"{observed.batch:.2g} of their size, {where}.{effect}",
             "Check the order of the axes where the sin/cos table meets queries and keys: its first axis must be "
             "the tokens'. Often the input is (batch, tokens, ...) and the rotation expects (tokens, batch, ...).",
-            evidence=numbers,
+            evidence={"acts": "rotation", **numbers},
         )
     if out.batch > tolerance:
         return Finding(
@@ -77,7 +77,7 @@ def _batch(out: OutputChanges, observed: Observation, tolerance: float) -> Findi
             f"A sample's output changes by {out.batch:.1e} of its size when the samples trade places or one stands "
             "alone. Attention or the encoding runs along the batch axis.",
             "Check the order of the axes (batch_first?) and every view, transpose and flatten on the way.",
-            evidence=numbers,
+            evidence={"acts": "samples", **numbers},
         )
     return Finding(
         "batch-axis",
@@ -139,7 +139,7 @@ def _rotates(split: Split, observed: Observation, numbers: dict[str, float]) -> 
         "queries and keys are rotated, and their logits depend on the offset only",
         f"With one token everywhere, what depends on more than i - j is {min(split.rest, 1.0):.1e} of the "
         f"logits.{pairs}{more}",
-        evidence=numbers,
+        evidence={"pairing": pairing, **numbers},
     )
 
 
@@ -220,7 +220,7 @@ def _start(observed: Observation) -> Finding | None:
         f"The first query is turned to position {q}, the first key to position {k}: a token looking at itself is "
         f"treated as one {abs(q - k)} {'ahead' if q < k else 'back'}.",
         "Use the same positions for queries and keys (with a cache: count both from the start of the text).",
-        evidence={"query_start": q, "key_start": k},
+        evidence={"query_start": q, "key_start": k, "apart": abs(q - k)},
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -108,7 +109,7 @@ def pairs_fit_weights(
                 f"pairs are taken as {declared}; these weights cannot tell",
                 _figures(evidence) + " Weights that were hardly trained, or are few, show no pairing.",
                 layers=layers,
-                evidence=_numbers(evidence),
+                evidence=_numbers(evidence, declared, None),
             )
             continue
         odd = tuple(n for n in layers if _clearly_other(single.get(n)))
@@ -124,7 +125,7 @@ def pairs_fit_weights(
                 "Query and key rows are in the wrong order for this family. Convert them (interleaved rows 2m, "
                 "2m+1 of a head belong at m, m + width/2), or use the code that rotates neighbouring channels.",
                 layers=wrong,
-                evidence=_numbers(shown),
+                evidence=_numbers(shown, declared, other),
             )
             continue
         yield Finding(
@@ -133,7 +134,7 @@ def pairs_fit_weights(
             f"the weights were trained with {declared} pairs, as declared",
             _figures(evidence),
             layers=layers,
-            evidence=_numbers(evidence),
+            evidence=_numbers(evidence, declared, declared),
         )
 
 
@@ -150,8 +151,10 @@ def _figures(evidence: PairingEvidence | None) -> str:
     )
 
 
-def _numbers(evidence: PairingEvidence | None) -> dict[str, float]:
-    return {} if evidence is None else {"z_declared": evidence.declared, "z_other": evidence.other}
+def _numbers(evidence: PairingEvidence | None, rotation: str, weights: str | None) -> dict[str, Any]:
+    """The pairs that turn, those that the weights were trained with (None where they cannot tell), and z-scores."""
+    scores = {} if evidence is None else {"z_declared": evidence.declared, "z_other": evidence.other}
+    return {"rotation": rotation, "weights": weights, **scores}
 
 
 def mla_width(model: Model, layers: Sequence[Layer]) -> Iterator[Finding]:

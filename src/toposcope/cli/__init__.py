@@ -58,7 +58,7 @@ EXAMPLES = {
     "refine": "toposcope refine smollm2 --out refined --steps 20",
     "report": "toposcope check smollm2 --json c.json && toposcope report c.json",
     "reproduce": "toposcope reproduce dynamics --size facts",
-    "runs": "toposcope runs",
+    "runs": "toposcope train --task distance --encoding rope && toposcope runs",
     "scan": "toposcope scan smollm2 --layers 0-3 --html scan.html",
     "schema": "toposcope schema check",
     "serve": "toposcope serve smollm2 --open",

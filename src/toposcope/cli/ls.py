@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
 from toposcope.cli.common import CsvOption, JsonOption
 from toposcope.cli.deliver import deliver
 
+if TYPE_CHECKING:
+    from toposcope.lab.known import Lists
+
 
 def run(
     what: Annotated[
-        Any, typer.Argument(metavar="[LIST]", help="models, families, encodings, tasks or texts.")
+        str, typer.Argument(metavar="LIST", help="models, families, encodings, tasks or texts.")
     ] = "models",
     json: JsonOption = None,
     csv: CsvOption = None,
@@ -20,4 +23,4 @@ def run(
     """List models and texts found in installed packages, families that can be read, encodings, or tasks."""
     from toposcope.lab.known import ls
 
-    deliver(ls(what), json=json, csv=csv)
+    deliver(ls(cast("Lists", what)), json=json, csv=csv)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from toposcope.checkpoints.families import families, family_origins
-from toposcope.checkpoints.installed import MODELS, TEXTS, Item
+from toposcope.checkpoints.installed import MODELS, TEXT_PREFIX, TEXTS, Item
 from toposcope.core.errors import BadValue, did_you_mean
 from toposcope.core.result import Provenance, Result
 from toposcope.encodings.kinds import kind_origins, kinds
@@ -52,12 +52,16 @@ def ls(what: Lists = "models") -> LsResult:
 
 
 def _items(items: Sequence[Item]) -> list[KnownName]:
-    ready = {item.name: item.path() is not None for item in items}
+    found = [(item, item.path() is not None) for item in items]
     return [
         KnownName(
-            item.name, item.description, item.package.name, ready[item.name], "" if ready[item.name] else item.install
+            item.name.removeprefix(TEXT_PREFIX),
+            item.description,
+            item.package.name,
+            ready,
+            "" if ready else item.install,
         )
-        for item in items
+        for item, ready in found
     ]
 
 

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+from typer.main import get_command
 
 import toposcope
 from tests.unit.results import holds
+from toposcope.cli import _application
 from toposcope.core.citation import WORKS, CiteResult
 from toposcope.core.errors import BadValue
 from toposcope.lab.known import Lists
@@ -36,9 +38,19 @@ def test_details_are_those_of_the_kind() -> None:
 def test_the_advice_names_what_is_there() -> None:
     found = toposcope.ls("models")
     missing = tuple(replace(each, ready=False, install=f"pip install {each.name}") for each in found.names)
-    assert advice(replace(found, names=missing)).endswith(f"pip install {missing[0].name}")
+    assert advice(replace(found, names=missing))[1] == missing[0].install
     second = replace(found, names=(missing[0], replace(missing[1], ready=True, install="")))
-    assert shlex.split(advice(second))[-1] == missing[1].name
+    assert shlex.split(advice(second)[1])[-1] == missing[1].name
+
+
+@pytest.mark.parametrize("what", get_args(Lists))
+def test_the_advice_can_be_pasted(what: Lists) -> None:
+    shown = toposcope.ls(what)
+    line = advice(shown)[1]
+    assert f"  {line}" in str(shown).splitlines(), "on one line"
+    if "MODEL" not in line and line.startswith("toposcope"):
+        words = shlex.split(line)[1:]
+        assert get_command(_application(words[0])).commands[words[0]].make_context(words[0], words[1:])
 
 
 def test_an_unknown_list_is_refused() -> None:

@@ -44,13 +44,13 @@ _POSITION = (
 
 def view(result: InspectResult, page: Page) -> None:
     """Add the sections of an inspection."""
-    layers, heads = result.layers, result.heads
+    layers, heads, size = result.layers, result.heads, result.parameters
     page.facts += [
-        (f"{len(layers)}", "attention layers"),
+        (f"{len(layers)}", "attention layer" if len(layers) == 1 else "attention layers"),
         (f"{len(heads)}", "heads"),
         (f"{result.width:,}", "model width"),
         *([(f"{layers[0].head_dim}", "head width")] if layers else []),
-        (f"{result.parameters / 1e6:,.1f} M", "parameters"),
+        (f"{size / 1e6:,.1f} M" if size >= 1e6 else f"{size:,}", "parameters"),
         *([(f"{result.context:,}", "claimed context")] if result.context else []),
     ]
     page.add("Summary", Summary(tuple(_summary(result))))

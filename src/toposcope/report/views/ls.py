@@ -32,18 +32,19 @@ def view(result: LsResult, page: Page) -> None:
     else:
         columns.append(Column("ready", "ready", "wrap"))
     listing = Listing(title, "", page.rows(result.what, rows), tuple(columns), top=1000)
-    page.add(title, listing, Paragraphs((advice(result),)))
+    page.add(title, listing)
+    page.add("Use", Paragraphs(advice(result)))
 
 
-def advice(result: LsResult) -> str:
-    """What to do with a name, as a line that works when pasted."""
+def advice(result: LsResult) -> tuple[str, str]:
+    """What to do with a name, and a line that works when pasted."""
     first = next((each for each in result.names if each.ready), result.names[0])
     if not first.ready:
-        return f"None is installed yet: {first.install}"
+        return "None is installed yet; the first comes with", first.install
     return {
-        "models": f"Use a name wherever MODEL is asked for: toposcope inspect {first.name}",
-        "texts": f"Use a name wherever a text is asked for: toposcope loss smollm2 --text {first.name}",
-        "families": "To read a file as one of them: toposcope inspect MODEL --family NAME",
-        "encodings": "With parameters: toposcope spectrum rope:base=500000,scaling=yarn,factor=8",
-        "tasks": f"Train on one: toposcope train --task {first.name} --encoding rope",
+        "models": ("A name stands wherever MODEL is asked for:", f"toposcope inspect {first.name}"),
+        "texts": ("A name stands wherever a text is asked for:", f"toposcope loss smollm2 --text {first.name}"),
+        "families": ("To read a file as one of them:", "toposcope inspect MODEL --family NAME"),
+        "encodings": ("With parameters:", "toposcope spectrum rope:base=500000,scaling=yarn,factor=8"),
+        "tasks": ("Train on one:", f"toposcope train --task {first.name} --encoding rope"),
     }[result.what]
