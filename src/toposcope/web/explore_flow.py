@@ -333,7 +333,7 @@ def verdict_words(found: Regime) -> dict[str, Any]:
     return {
         **found.record(False),
         "meaning": found.verdict.meaning,
-        "theorem": theorem(found.rule),
+        "theorem": theorem(found.rule, found.verdict),
         "speaks_of": None if found.scope is None else scope_words(found.scope),
         "statement": found.statement,
         "w_min": found.w_min,

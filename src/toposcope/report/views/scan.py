@@ -118,7 +118,7 @@ def view(result: ScanResult, page: Page) -> None:
     table = page.rows("heads", rows)
     page.add("Summary", Summary(tuple(summary(result))))
     page.add("Head by head", _map(table, rows))
-    page.add("Verdicts", _verdicts(page, heads), _surest(page, rows))
+    page.add("Verdicts", _verdicts(page, heads), _surest(page, heads))
     if result.estimate:
         page.add("Estimate for the whole model", _estimate(page, result.estimate))
     if result.random_baseline:
@@ -176,7 +176,7 @@ def _rows(result: ScanResult) -> list[dict[str, Any]]:
             {
                 **{key: getattr(head, key) for key in keys},
                 "verdict": head.verdict.value,
-                "theorem": theorem(head.rule),
+                "theorem": theorem(head.rule, head.verdict),
                 "peak_offset": head.peak_offset,
                 "coupling": split[head.head].coupling if head.layer == 0 and head.head < len(split) else None,
                 "contrast": _contrast(head),
@@ -209,7 +209,7 @@ def says(head: ScanHead) -> str:
     """One head in a few sentences: what a theorem says, where its kernel peaks, and its share of fast pairs."""
     sense = meaning(head.verdict)
     if head.rule:
-        words = f"For {scope_words(head.scope)}: {sense}, by {theorem(head.rule)}"
+        words = f"For {scope_words(head.scope)}: {sense}, by {theorem(head.rule, head.verdict)}"
         if head.margin is not None:
             words += f"; it survives a relative change of {head.margin:.2%} of V and O"
         words += "." if head.exact else ", though outside the theorem's exact reach."
@@ -303,7 +303,7 @@ def _verdicts(page: Page, heads: Sequence[ScanHead]) -> Listing:
     for verdict in LETTERS:
         mine = [head for head in heads if head.verdict == verdict]
         if mine:
-            rules = dict.fromkeys(theorem(head.rule) for head in mine if head.rule)
+            rules = dict.fromkeys(theorem(head.rule, head.verdict) for head in mine if head.rule)
             rows.append(
                 {
                     "verdict": verdict,
@@ -322,12 +322,12 @@ def _verdicts(page: Page, heads: Sequence[ScanHead]) -> Listing:
     return Listing("Heads by verdict", sentence, page.rows("verdicts", rows), columns)
 
 
-def _surest(page: Page, rows: Sequence[Mapping[str, Any]]) -> Listing | None:
-    sure = [row for row in rows if row["margin"] is not None and row["theorem"].endswith(("5)", "6)"))]
-    ranked = sorted(sure, key=lambda row: -row["margin"])[:SUREST]
+def _surest(page: Page, heads: Sequence[ScanHead]) -> Listing | None:
+    sure = [head for head in heads if head.margin is not None and head.rule in ("T5", "T6")]
+    ranked = sorted(sure, key=lambda head: -(head.margin or 0.0))[:SUREST]
     if not ranked:
         return None
-    named = [{**row, "name": f"{row['layer']}.{row['head']}"} for row in ranked]
+    named = [{**vars(head), "verdict": head.verdict.value, "name": f"{head.layer}.{head.head}"} for head in ranked]
     columns = (
         Column("name", "head", "plain"), Column("verdict", "verdict", "text"), Column("scope", "scope", "text"),
         Column("margin", "margin", "percent"), Column("omega", "min Re", ".2f"), Column("alpha", "max Re", ".2f"),
@@ -372,7 +372,10 @@ def _layers(page: Page, result: ScanResult) -> Listing | None:
         Column("scope", "scope", "text"), Column("margin", "margin", "percent"), Column("alpha", "max Re"),
         Column("omega", "min Re"), Column("growth_index", "growth"), Column("rank_U", "rank"),
     )  # fmt: skip
-    rows = [{**vars(row), "verdict": row.verdict.value, "theorem": theorem(row.rule)} for row in result.layers]
+    rows = [
+        {**vars(row), "verdict": row.verdict.value, "theorem": theorem(row.rule, row.verdict)}
+        for row in result.layers
+    ]
     table = page.rows("layers as wholes", rows, [column.key for column in columns])
     sentence = "The heads of a layer act together; only the first token (or a consensus) can be judged then."
     brief = ("layer", "verdict", "margin", "alpha", "omega", "growth_index", "rank_U")
