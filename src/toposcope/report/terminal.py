@@ -184,7 +184,7 @@ def _head_map(block: HeadMap, page: Page, out: IndentedConsole) -> None:
     wide = max(max(heads) for heads in rows.values()) + 1
     means = _means(block, columns)
     if block.mean is None:
-        out.print(f"  {'layer':>5s}  {measure.label.lower()} of each head")
+        out.print(f"  {'layer':>5s}  {measure.label[:1].lower()}{measure.label[1:]} of each head")
     else:
         out.print(f"  layer  {'heads':{wide}s}  mean {block.mean.replace('_', ' ')}")
     for layer, heads in rows.items():

@@ -115,8 +115,8 @@ class CompareResult(Result):
     mean_absolute_change: Mapping[str, float]
 
     def ranked(self) -> list[HeadChange]:
-        """The heads by how much they changed, most first."""
-        return sorted(self.heads, key=lambda head: -head.size)
+        """The heads by how much they changed, most first: weights, then verdicts, then kernels."""
+        return sorted(self.heads, key=lambda head: (-head.size, not head.moved, -(head.change_kernel or 0.0)))
 
 
 def compare(

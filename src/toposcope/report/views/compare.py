@@ -240,7 +240,7 @@ def _most(page: Page, result: CompareResult) -> Listing | None:
 
 def _means(page: Page, result: CompareResult) -> Listing:
     rows = [{"what": name, "mean": value} for name, value in result.mean_absolute_change.items()]
-    columns = (Column("what", "what", "text"), Column("mean", "mean |B - A|", ".4g"))
+    columns = (Column("what", "what", "plain"), Column("mean", "mean |B - A|", ".4g"))
     words = f"Over {len(result.heads)} heads of two results of '{result.of}'."
     return Listing("Mean absolute change", words, page.rows("mean absolute change", rows), columns, top=40)
 
