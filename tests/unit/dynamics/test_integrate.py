@@ -11,7 +11,8 @@ from scipy.integrate import solve_ivp
 
 from toposcope.core.errors import BadValue
 from toposcope.dynamics.fields import AttentionField, System
-from toposcope.dynamics.integrate import Ended, Event, _ratio, integrate
+from toposcope.dynamics.integrate import Ended, Event, integrate
+from toposcope.dynamics.step_size import ratio
 
 
 def attention_flow(seed: int, n: int = 8, d: int = 4) -> tuple[AttentionField, np.ndarray]:
@@ -56,14 +57,14 @@ def test_the_interpolant_is_scipys() -> None:
     """Shampine's coefficients, and continuity of order 4 at both ends of a step."""
     from scipy.integrate import RK45
 
-    from toposcope.dynamics import integrate as ours
+    from toposcope.dynamics.dormand_prince import DORMAND_PRINCE as ours
 
-    assert np.allclose(ours._DENSE, RK45.P, rtol=1e-14, atol=1e-15)
-    for s, row in enumerate(ours._A[:5], 1):  # the tableau, too; SciPy's has no seventh row: it is B
+    assert np.allclose(ours.dense, RK45.P, rtol=1e-14, atol=1e-15)
+    for s, row in enumerate(ours.a[:5], 1):  # the tableau, too; SciPy's has no seventh row: it is B
         assert np.allclose(row, RK45.A[s, :s], rtol=1e-14)
-    assert np.allclose(ours._A[5], RK45.B, rtol=1e-14)
-    assert np.allclose(ours._ERROR, -RK45.E, rtol=1e-13)
-    assert np.allclose(ours._DENSE.sum(axis=1)[:6], ours._A[5], atol=1e-12)
+    assert np.allclose(ours.a[5], RK45.B, rtol=1e-14)
+    assert np.allclose(ours.error, -RK45.E, rtol=1e-13)
+    assert np.allclose(ours.dense.sum(axis=1)[:6], ours.a[5], atol=1e-12)
 
 
 def test_output_times_force_no_steps() -> None:
@@ -236,6 +237,6 @@ def test_what_begins_at_zero_has_not_fallen() -> None:
 
 def test_errors_of_any_size_are_measured() -> None:
     """The root mean square, also where squares would overflow."""
-    assert _ratio(np.array([3.0, 4.0]), np.ones(2)) == pytest.approx(np.sqrt(12.5))
-    assert _ratio(np.array([3e200, 4e200]), np.ones(2)) == pytest.approx(np.sqrt(12.5) * 1e200)
-    assert _ratio(np.zeros(2), np.ones(2)) == 0.0
+    assert ratio(np.array([3.0, 4.0]), np.ones(2)) == pytest.approx(np.sqrt(12.5))
+    assert ratio(np.array([3e200, 4e200]), np.ones(2)) == pytest.approx(np.sqrt(12.5) * 1e200)
+    assert ratio(np.zeros(2), np.ones(2)) == 0.0
