@@ -15,10 +15,12 @@ if TYPE_CHECKING:
     from toposcope.checks.module import check_module
     from toposcope.core.errors import ToposcopeError
     from toposcope.core.frames import frame
+    from toposcope.dynamics.flow import flow
     from toposcope.models.intervene import ablated, captured
     from toposcope.models.loss import loss
     from toposcope.models.what_if import encoding
     from toposcope.report.kinds import read
+    from toposcope.spectra.spectrum import spectrum
 
 _HOMES = {
     "Model": "toposcope.checkpoints",
@@ -27,12 +29,14 @@ _HOMES = {
     "captured": "toposcope.models.intervene",
     "check_module": "toposcope.checks.module",
     "encoding": "toposcope.models.what_if",
+    "flow": "toposcope.dynamics.flow",
     "frame": "toposcope.core.frames",
     "from_transformer_lens": "toposcope.checkpoints.live_lens:view_lens",
     "from_transformers": "toposcope.checkpoints.live:view",
     "load": "toposcope.checkpoints",
     "loss": "toposcope.models.loss",
     "read": "toposcope.report.kinds",
+    "spectrum": "toposcope.spectra.spectrum",
 }
 __all__ = [
     "Model",
@@ -42,12 +46,14 @@ __all__ = [
     "captured",
     "check_module",
     "encoding",
+    "flow",
     "frame",
     "from_transformer_lens",
     "from_transformers",
     "load",
     "loss",
     "read",
+    "spectrum",
 ]
 
 draw_with(lambda: importlib.import_module("toposcope.report.drawing"))

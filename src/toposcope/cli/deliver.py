@@ -32,10 +32,12 @@ def deliver(
     figure: str | None = None,
     table: str | None = None,
     beside: Sequence[Result] = (),
+    written: Sequence[str | None] = (),
 ) -> None:
     """Write what was asked for, then print the result, unless standard output is taken by '-'.
 
-    `table` is the one that --csv writes; results `beside` this one stand in the page too.
+    `table` is the one that --csv writes; results `beside` this one stand in the page too. Files `written` before are
+    named too.
     """
     from toposcope.report import drawing, terminal
 
@@ -51,7 +53,7 @@ def deliver(
         return
     out = console()
     terminal.show(drawing.page_of([result]), out)
-    for name in filter(None, (json, csv, html, figure)):
+    for name in filter(None, (*written, json, csv, html, figure)):
         out.print(f"Written: {name}", soft_wrap=True)
 
 

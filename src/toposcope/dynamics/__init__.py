@@ -6,9 +6,9 @@
 
 from __future__ import annotations
 
-from toposcope.dynamics.flow import simulate
-from toposcope.dynamics.record import FlowResult
+from toposcope.dynamics.matrices import simulate
 from toposcope.dynamics.regime import Regime, Verdict, regime
 from toposcope.dynamics.scan import ScanResult, scan
+from toposcope.dynamics.trajectory import Trajectory
 
-__all__ = ["FlowResult", "Regime", "ScanResult", "Verdict", "regime", "scan", "simulate"]
+__all__ = ["Regime", "ScanResult", "Trajectory", "Verdict", "regime", "scan", "simulate"]

@@ -27,9 +27,9 @@ from toposcope.checkpoints.view import Head, Layer, LayerWeights, Model, Norm
 from toposcope.core.errors import BadValue
 from toposcope.dynamics.diagonal import chosen_diagonal
 from toposcope.dynamics.fields import AttentionField, System, TokenFactor
-from toposcope.dynamics.flow import Absolute, built, cloud, fitting, natural_horizon, placed, rotary_excess
 from toposcope.dynamics.heads import head_setting
 from toposcope.dynamics.layers import layer_dynamics
+from toposcope.dynamics.matrices import Absolute, built, cloud, fitting, natural_horizon, placed, rotary_excess
 from toposcope.dynamics.reduction import reduce_head, thin_factors
 from toposcope.dynamics.regime import Regime, decide
 from toposcope.dynamics.rotation import turned

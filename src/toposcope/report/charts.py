@@ -139,6 +139,32 @@ def plane(x: str, y: str, *, height: int = 220) -> Spec:
     return {"height": height, "layer": [*axes, dots]}
 
 
+def paths(x: str, y: str, which: str, order: str, reach: float, *, height: int = 300) -> Spec:
+    """Paths in a plane, from light (the first of `which`) to dark, with a dot where each ends; axes reach so far."""
+    rule = {"type": "rule", "strokeDash": [3, 3], "strokeWidth": 0.6, "color": paint.colour("faint")}
+    axes = [{"mark": rule, "encoding": {channel: {"datum": 0}}} for channel in ("x", "y")]
+    ramp = [paint.colour(f"ramp-{i}") for i in range(1, 5)]
+    places: Spec = {
+        "x": quantity(x, domain=[-reach, reach], nice=False),
+        "y": quantity(y, domain=[-reach, reach], nice=False),
+        "color": {"field": which, "type": "quantitative", "scale": {"range": ramp}, "legend": None},
+        "detail": {"field": which},
+    }
+    line: Spec = {
+        "mark": {"type": "line", "strokeWidth": 1},
+        "encoding": {**places, "order": {"field": order, "type": "quantitative"}},
+    }
+    ends: Spec = {
+        "transform": [
+            {"joinaggregate": [{"op": "max", "field": order, "as": "last"}]},
+            {"filter": f"datum['{order}'] === datum.last"},
+        ],
+        "mark": {"type": "point", "filled": True, "size": 26, "opacity": 1},
+        "encoding": {**places, "tooltip": [{"field": which}, {"field": x}, {"field": y}]},
+    }
+    return {"height": height, "layer": [*axes, line, ends]}
+
+
 def stacked(
     x: str, y: str, colour: str, order: Sequence[str], colours: Mapping[str, str], *, height: int = 220
 ) -> Spec:

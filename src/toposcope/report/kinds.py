@@ -20,6 +20,8 @@ from toposcope.report.blocks import Page
 # In the order in which a report shows them: first what is wrong, then what is there, then what it does.
 KINDS = {
     "loss": "toposcope.models.loss:LossResult",
+    "flow": "toposcope.dynamics.flow:FlowResult",
+    "spectrum": "toposcope.spectra.spectrum:SpectrumResult",
 }
 
 

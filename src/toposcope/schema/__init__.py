@@ -17,8 +17,6 @@ _OF = {
     "check": of_weights.check,
     "scan": of_weights.scan,
     "compare": of_weights.compare,
-    "flow": of_weights.flow,
-    "spectrum": of_weights.spectrum,
     "trace": of_texts.trace,
     "ablate": of_texts.ablate,
     "ablate-check": of_texts.ablate_check,

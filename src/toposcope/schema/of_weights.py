@@ -1,4 +1,4 @@
-"""The results made of weights alone, or of an encoding alone: ls, inspect, check, scan, compare, flow, spectrum."""
+"""The results made of weights alone, or of an encoding alone: ls, inspect, check, scan, compare."""
 
 from __future__ import annotations
 
@@ -172,75 +172,3 @@ def compare(schema: str) -> Shape:
     words = "Two checkpoints, or two stored results, head by head; heads of results have the keys of those results."
     whole = envelope(schema, Maybe(about), asked, body, words, *lacks)
     return replace(whole, without=("of", {"heads": list[HeadChange]}))
-
-
-def flow(schema: str) -> Shape:
-    from toposcope.dynamics.agreement import Agreement
-    from toposcope.dynamics.record import FlowResult
-    from toposcope.dynamics.regime import Regime
-
-    verdict = Shape(
-        "Verdict",
-        "What a theorem says of the same system.",
-        {**fields(Regime, "verdict", "rule", "scope", "exact", "margin", "statement", "alpha", "omega", "warnings")},
-    )
-    picture = Shape(
-        "Trajectory",
-        "The moving picture: points in the plane of the main directions, which hold `share` of the spread.",
-        {"times": list[float], "xy": list[list[tuple[float, float]]], "share": float, "relative": bool},
-    )
-    told = fields(
-        FlowResult, "title", "status", "evaluations", "log_growth", "growth_rate", "speed", "events", "notes"
-    )
-    one = {
-        **told,
-        "meaning": str,
-        "end": float,
-        "tokens": int,
-        "accepted_steps": int,
-        "rejected_steps": int,
-        "token_log_growth": list[float],
-        "observables": Mapping[str, list[float]],
-        "settings": Mapping[str, Any],
-        "verdict": Maybe(verdict),
-        "agreement": fields(Agreement)["word"],
-        "observed": str,
-        "trajectory": picture,
-    }
-    texts = dict.fromkeys(("head", "W", "V", "preset", "text", "token_ids", "cloud", "start"), str | None)
-    more = dict.fromkeys(("encoding", "absolute", "add_diagonal", "norms", "compare"), str | None)
-    asked = options(
-        **texts,
-        **more,
-        layer=int | None,
-        stack=bool,
-        tokens=int | None,
-        causal=bool | None,
-        horizon=float | None,
-        growth_cap=float,
-        max_evaluations=int,
-        rtol=float,
-        seed=int,
-    )
-    body = {"flows": many(Shape("Flow", "One flow: how it ended, what was measured along it, what it means.", one))}
-    return envelope(schema, Maybe(MODEL), asked, body, "Tokens in motion, one flow per encoding that was asked for.")
-
-
-def spectrum(schema: str) -> Shape:
-    from toposcope.spectra.encoding_spectrum import EncodingSpectrum
-
-    one = {
-        "spec": str,
-        **fields(EncodingSpectrum),
-        "decay": list[float],
-        "offsets": list[int] | None,
-        "kernel_at": list[float] | None,
-        "symbol_range": tuple[float, float] | None,
-        "parameters": Mapping[str, Any],
-    }
-    body = {
-        "contexts": list[int],
-        "encodings": many(Shape("EncodingSpectrum", "The kernel of an encoding, context by context.", one)),
-    }
-    asked = options(context=int, head_dim=int, heads=int, width=int, head=int)
-    return envelope(schema, type(None), asked, body, "Spectra of positional kernels.")

@@ -18,8 +18,6 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
     place = tmp_path_factory.mktemp("figures")
     return {
         "scan": making.scanned(place),
-        "flow": making.flowed(place),
-        "spectrum": making.command("spectrum", "rope", "--context", "64", out=place / "s.json"),
         "loss": making.loss(),
         "trace": making.traced(),
         "ablate": making.ablated(),
@@ -29,8 +27,6 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
 
 WORDS = {
     "scan": ["growth index", "layer", "offset t"],
-    "flow": ["clusters", "mean cosine"],
-    "spectrum": ["effective rank", "context n", "rope"],
     "loss": ["loss by position", "rope:base=500"],
     "trace": ["Toeplitz share", "named patterns", "previous"],
     "ablate": ["deposit index", "damage, nats"],

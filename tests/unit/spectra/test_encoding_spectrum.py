@@ -13,9 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toposcope.core.errors import BadEncoding, BadValue
+from toposcope.core.fields import plain
 from toposcope.encodings import NONE, Encoding, Sizes, alibi, combine, learned, make, parse, rope, sinusoidal, t5
-from toposcope.spectra import encoding_spectrum
-from toposcope.spectra.encoding_spectrum import Point, contexts_up_to, rotary_rank, rotary_weights, spectrum
+from toposcope.spectra import bias_points
+from toposcope.spectra.encoding_spectrum import contexts_up_to, decay
+from toposcope.spectra.encoding_spectrum import spectrum_of as spectrum
+from toposcope.spectra.points import Point
+from toposcope.spectra.rotary_kernel import rotary_rank, rotary_weights
 from toposcope.spectra.toeplitz import effective_rank
 
 TOLERANCE = 1e-9
@@ -186,7 +190,7 @@ def test_beyond_the_dense_limit_the_routes_agree_with_closed_forms(monkeypatch: 
     assert bound is not None
     assert rank <= bound <= 1.05 * rank
     assert there.logit_points[0].effective_rank is None  # the estimate is far off at 2048, so it is not given
-    monkeypatch.setattr(encoding_spectrum, "ALL_EIGENVALUES", 4000)
+    monkeypatch.setattr(bias_points, "ALL_EIGENVALUES", 4000)
     limit = spectrum(closed, [6000])
     assert limit.points[0].effective_rank_statement == "limit"
     assert limit.points[0].lambda_max_over_n == pytest.approx(top, rel=1e-12)
@@ -233,9 +237,9 @@ def test_a_head_that_does_not_turn_is_the_matrix_of_ones() -> None:
 
 def test_decay_is_the_slope_between_points() -> None:
     found = spectrum(alibi(1, slopes=[1.0]), [1000, 4000])
-    assert found.decay()[0] == pytest.approx(-1, abs=1e-3)  # the norm is bounded, so norm / n falls like 1/n
-    assert spectrum(NONE, [10, 100]).decay() == (0,)
-    assert found.as_dict()["points"][0]["context"] == 1000
+    assert found.decay[0] == pytest.approx(-1, abs=1e-3)  # the norm is bounded, so norm / n falls like 1/n
+    assert spectrum(NONE, [10, 100]).decay == (0,)
+    assert plain(found)["points"][0]["context"] == 1000
 
 
 def test_contexts() -> None:
@@ -265,6 +269,7 @@ def test_degenerate_tables_have_defined_values() -> None:
     assert flat.logit_points[0].lambda_max_over_n == 0
     assert flat.logit_points[0].effective_rank is None
     still = spectrum(alibi(1, slopes=[0.0]), [40])
+    assert still.symbol_range is None
     assert still.points[0].lambda_max_over_n == pytest.approx(1)
     zero = spectrum(learned(np.zeros((40, 4))), [40])
     assert zero.points[0].effective_rank is None
@@ -294,7 +299,7 @@ def test_no_slope_from_or_to_nothing() -> None:
     made = spectrum(NONE, [10, 100])
     nothing = replace(made.points[0], lambda_max_over_n=0.0)
     for points in ((nothing, made.points[1]), (made.points[1], nothing), (nothing, nothing)):
-        assert replace(made, points=points).decay() == (None,)
+        assert decay(points) == (None,)
 
 
 def test_what_is_said_of_a_long_context_does_not_depend_on_the_shorter_ones() -> None:
