@@ -318,7 +318,8 @@ def _of_matrices(
         given["x0"] = given_array(start, "tokens in rows")
 
     def make(encoding: str | None) -> Problem:
-        used = {**given, **shared, **({} if encoding is None else {"encoding": encoding})}
+        own = encoding is None or encoding.strip().lower() == "own"
+        used = {**given, **shared, **({} if own else {"encoding": encoding})}
         return matrices(used.pop("W"), used.pop("V"), used.pop("x0"), **used)
 
     return _System(make, title, sentence, "own" if "encoding" in given else "none", suggestions)

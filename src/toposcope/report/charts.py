@@ -63,7 +63,7 @@ def in_colours_of_encodings(spec: Spec, field: str, names: Sequence[str]) -> Spe
 def line(
     x: str, y: str, *, colour: str | None = None, dash: Mapping[str, Sequence[str]] | None = None, zero: bool = False,
     height: int = 220, log_x: bool = False, log_y: bool = False, points: bool = False, x_title: str | None = None,
-    y_title: str | None = None,
+    y_title: str | None = None, y_domain: tuple[float, float] | None = None,
 ) -> Spec:  # fmt: skip
     """A curve, or one for each category; `zero` draws the axis of zero.
 
@@ -75,7 +75,8 @@ def line(
         horizontal["axis"] = POWERS
     elif x in WHOLE:
         horizontal["axis"] = {"tickMinStep": 1}
-    vertical = quantity(y, y_title, **({"type": "log"} if log_y else {"zero": False}))
+    scale: Spec = {"domain": list(y_domain)} if y_domain else {"zero": False}
+    vertical = quantity(y, y_title, **({"type": "log"} if log_y else scale))
     if log_y:
         vertical["axis"] = {"tickCount": 5}
     encoding: Spec = {

@@ -128,6 +128,12 @@ def test_what_cannot_flow_is_refused(options: dict[str, object]) -> None:
         toposcope.flow(**options)  # type: ignore[arg-type]
 
 
+def test_own_is_the_encoding_of_a_preset() -> None:
+    plain_one, own, none = toposcope.flow(preset="helix", horizon=1.0, encoding=["own", "OWN ", "none"]).flows
+    assert own.observables == plain_one.observables != none.observables
+    assert toposcope.flow(preset="helix", horizon=1.0).flows[0].observables == own.observables
+
+
 def test_movies_show_one_flow(compared: FlowResult, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     with pytest.raises(BadValue, match="one flow"):

@@ -165,20 +165,22 @@ def _curves(page: Page, flow: Flow, *, in_figure: bool) -> list[Chart]:
             "Norm of tokens",
             f"Smallest, median and largest norm over time{' (logarithmic)' if log else ''}.",
             page.rows(f"{flow.encoding} norms", sizes),
-            charts.line("time", "norm", colour="token", log_y=log),
+            charts.line(
+                "time", "norm", colour="token", log_y=log, y_domain=_from_zero([row["norm"] for row in sizes])
+            ),
             in_figure=in_figure,
         ),
         Chart(
             "Distance between tokens",
             f"Mean over pairs of tokens{' (logarithmic)' if log_distance else ''}.",
             near,
-            charts.line("time", "distance", log_y=log_distance),
+            charts.line("time", "distance", log_y=log_distance, y_domain=_from_zero(seen["distance_mean"])),
         ),
         Chart(
             "Cosine between tokens",
             "Mean over pairs: 1 is one direction for all.",
             near,
-            charts.line("time", "cosine"),
+            charts.line("time", "cosine", y_domain=(-1.0, 1.0)),
             in_figure=in_figure,
         ),
     ]
@@ -224,7 +226,8 @@ def _compared(page: Page, flows: Sequence[Flow], names: Sequence[str]) -> list[C
         ]
         if rows:
             log = key != "cosine_mean" and _logarithmic([row["value"] for row in rows])
-            spec = charts.line("time", "value", colour="encoding", log_y=log, y_title=title.lower())
+            reach = (-1.0, 1.0) if key == "cosine_mean" else _from_zero([row["value"] for row in rows])
+            spec = charts.line("time", "value", colour="encoding", log_y=log, y_title=title.lower(), y_domain=reach)
             spec = charts.in_colours_of_encodings(spec, "encoding", list(dict.fromkeys(names)))
             sentence = words + (" (logarithmic)." if log else ".")
             found.append(Chart(title, sentence, page.rows(f"{key} by encoding", rows), spec, in_figure=True))
@@ -243,6 +246,11 @@ def _known(values: Sequence[float]) -> list[float | None]:
 def _logarithmic(values: Sequence[float]) -> bool:
     positive = [value for value in values if value > 0]
     return bool(positive) and max(positive) > 30 * min(positive)
+
+
+def _from_zero(values: Sequence[float]) -> tuple[float, float]:
+    """An axis on which what hardly changes is seen to do so."""
+    return 0.0, 1.08 * max(values, default=0.0) or 1.0
 
 
 def _number(value: float) -> str | None:
