@@ -57,7 +57,7 @@ class PIController:
     def reject(self, width: float, error: float) -> None:
         """A step of this width failed."""
         shrink = max(self.least, self.safety * error**-0.2) if math.isfinite(error) else self.least
-        self.step = width * min(shrink, 0.9)
+        self.step = width * shrink
 
     def accept(self, width: float, error: float) -> None:
         """A step of this width was good."""
@@ -83,7 +83,7 @@ def sizes_of(state: Array) -> Array:
     if state.ndim < 2:
         return np.abs(state)
     squares = np.einsum("...d,...d->...", state, state) / max(state.shape[-1], 1)
-    if not squares.size or 1e-200 < squares.max() < 1e200:
+    if not state.size or 1e-200 < squares.max() < 1e200:
         return np.sqrt(squares)
     top = np.abs(state).max()  # squares would leave the range of float64
     if top == 0:

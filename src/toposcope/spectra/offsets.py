@@ -30,7 +30,8 @@ def kernel_at(encoding: Encoding, offsets: Sequence[int] = OFFSETS, head: int = 
         if not encoding.bias.toeplitz:
             return None
         b_T = encoding.bias.by_offset(at_T)[head]
-        return np.asarray(np.exp(b_T - encoding.bias.by_offset([0.0])[head, 0]))
+        with np.errstate(over="ignore"):  # a bias that rises with the distance
+            return np.asarray(np.exp(b_T - encoding.bias.by_offset([0.0])[head, 0]))
     return np.ones(len(at_T)) if encoding.input is None else None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -217,7 +218,7 @@ def _by_offset(page: Page, found: Sequence[EncodingSpectrum]) -> Chart | None:
         for each in found
         if each.offsets is not None and each.kernel_at is not None
         for t, value in zip(each.offsets, each.kernel_at, strict=True)
-        if t > 0
+        if t > 0 and math.isfinite(value)
     ]
     if not rows:
         return None
