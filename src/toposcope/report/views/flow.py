@@ -54,7 +54,7 @@ def _summary(flow: Flow) -> list[str]:
     else:
         exact = "" if found.exact else "; not exact"
         scope = f" for {SCOPES.get(found.scope, found.scope)}" if found.scope else ""
-        said = f"{_words(found.verdict)}{scope}, by {theorem(found.rule)}{exact}: {found.statement}."
+        said = f"{_words(found.verdict)}{scope}, by {theorem(found.rule, found.verdict)}{exact}: {found.statement}."
     sentences = [said, f"The run {_ended(flow)}."]
     if flow.agreement != "no_verdict":  # else it has just been said
         sentences.append(f"{_sentence(flow.observed)}.")
@@ -111,7 +111,7 @@ def _facts(flow: Flow) -> Pairs:
     ]
     title = _words(found.verdict) if found else "No theorem speaks of this"
     if found and found.rule:
-        title += f", by {theorem(found.rule)}"
+        title += f", by {theorem(found.rule, found.verdict)}"
     return Pairs(
         title, tuple((label, value) for label, value in items if value), dot=found.verdict if found else None
     )
