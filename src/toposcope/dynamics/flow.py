@@ -33,7 +33,7 @@ from toposcope.dynamics.observables import OBSERVABLES
 from toposcope.dynamics.presets import find_preset
 from toposcope.dynamics.regime import Regime, Verdict
 from toposcope.dynamics.run import GROWTH_CAP, Problem, run
-from toposcope.dynamics.sources import Norms
+from toposcope.dynamics.systems import Norms
 from toposcope.dynamics.tokens import COUNT, Cloud, given_array, isotropic, starting_tokens
 from toposcope.dynamics.trajectory import FlowEvent, PlanePath, Status, Trajectory, in_plane
 from toposcope.encodings import Encoding
