@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from toposcope.checks.module import check_module
     from toposcope.core.errors import ToposcopeError
     from toposcope.core.frames import frame
+    from toposcope.dynamics.flow import flow
     from toposcope.lab.known import ls
     from toposcope.models.intervene import ablated, captured
     from toposcope.models.loss import loss
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from toposcope.report.kinds import read
     from toposcope.scanning.compare import compare
     from toposcope.scanning.scan import scan
+    from toposcope.spectra.spectrum import spectrum
 
 _HOMES = {
     "Model": "toposcope.checkpoints",
@@ -34,6 +36,7 @@ _HOMES = {
     "check_module": "toposcope.checks.module",
     "compare": "toposcope.scanning.compare",
     "encoding": "toposcope.models.what_if",
+    "flow": "toposcope.dynamics.flow",
     "frame": "toposcope.core.frames",
     "from_transformer_lens": "toposcope.checkpoints.live_lens:view_lens",
     "from_transformers": "toposcope.checkpoints.live:view",
@@ -43,6 +46,7 @@ _HOMES = {
     "ls": "toposcope.lab.known",
     "read": "toposcope.report.kinds",
     "scan": "toposcope.scanning.scan",
+    "spectrum": "toposcope.spectra.spectrum",
 }
 __all__ = [
     "Model",
@@ -54,6 +58,7 @@ __all__ = [
     "check_module",
     "compare",
     "encoding",
+    "flow",
     "frame",
     "from_transformer_lens",
     "from_transformers",
@@ -63,6 +68,7 @@ __all__ = [
     "ls",
     "read",
     "scan",
+    "spectrum",
 ]
 
 draw_with(lambda: importlib.import_module("toposcope.report.drawing"))

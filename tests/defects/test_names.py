@@ -17,7 +17,7 @@ from tests.unit.spectra.test_of_model import planted
 from tests.unit.tiny import write_llama
 from toposcope.cli import main
 from toposcope.report import render
-from toposcope.spectra import encoding_spectrum
+from toposcope.spectra import toeplitz_points
 
 STRANGE = "zug hub vor mit ost wie gut " * 40  # of words that no tokenizer here knows
 
@@ -203,7 +203,7 @@ def test_N_numerical_ranks_and_lower_bounds_are_marked(capsys: pytest.CaptureFix
     assert rope["points"][0]["condition_statement"] == "at least"
     assert learned["points"][0]["rank_statement"] == "numerical"
     assert learned["points"][0]["tolerance"] == 32 * 2.0**-52
-    assert re.search(r"^ +32 .* 32 +>= \d", printed, re.MULTILINE)
+    assert re.search(r"^ +32 .* 32 +≥ \d", printed, re.MULTILINE)
     assert re.search(r"^ +32 .* 32\* ", printed, re.MULTILINE)
 
 
@@ -211,7 +211,7 @@ def test_N_a_bound_is_not_printed_as_a_value(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Beyond Lanczos only bounds are known: 262,144 positions for a user, 4,096 here."""
-    monkeypatch.setattr(encoding_spectrum, "LANCZOS_LIMIT", 2048)
+    monkeypatch.setattr(toeplitz_points, "LANCZOS_LIMIT", 2048)
     code, printed = said(capsys, "spectrum", "t5", "rope", "--context", "4096", "--json", "told.json")
     assert code == 0
     result = json.loads(Path("told.json").read_text())
@@ -219,10 +219,10 @@ def test_N_a_bound_is_not_printed_as_a_value(
     assert last["statement"] == "bound"
     assert result["encodings"][0]["decay"][-1] is None  # no slope from a value to a bound
     lines = [line for line in printed.splitlines() if line.strip().startswith("4,096")]
-    assert [lines[at].count(">=") for at in (0, 1, -1)] == [1, 1, 1]  # kernel, summand, side by side
+    assert [lines[at].count("≥") for at in range(4)] == [0, 1, 1, 1]  # the longest; side by side, kernel, summand
     page = Reader(render([result]))
     assert table(page, "t5")[-1]["norm"].startswith("≥")
-    assert f"{last['upper']:.3g}" in summary(result)
+    assert f"{last['upper']:.4f}" in summary(result)
 
 
 # ------------------------------------------------------------------ P

@@ -477,14 +477,15 @@ def _flow_seeds(scratch: Path) -> list[Tree]:
     from toposcope.cli import main
 
     with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):
-        main(["flow", "--preset", "collapse", "--horizon", "1", "--tokens", "3", "--out", str(scratch / "f.npz")])
+        main(["flow", "--preset", "collapse", "--horizon", "1", "--tokens", "3", "--save", str(scratch / "f.npz")])
     return [{"f.npz": (scratch / "f.npz").read_bytes()}]
 
 
 def _flow(place: Path) -> None:
-    from toposcope.dynamics.record import FlowResult
+    from toposcope.core.fields import plain
+    from toposcope.dynamics.trajectory import Trajectory
 
-    json.dumps(FlowResult.load(place / "f.npz").as_dict(), allow_nan=True)
+    json.dumps(plain(Trajectory.load(place / "f.npz")))
 
 
 def _npy_seeds(_: Path) -> list[Tree]:

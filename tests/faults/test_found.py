@@ -315,7 +315,7 @@ def test_a_state_that_cannot_be_removed_spoils_no_result(tmp_path: Path, monkeyp
 def test_a_movie_that_finds_no_room_ends_in_a_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
-    from toposcope.dynamics import plots
+    from toposcope.report import movie
 
     def full(*_: Any, **__: Any) -> Sequence[Any]:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -324,10 +324,10 @@ def test_a_movie_that_finds_no_room_ends_in_a_sentence(
         def save(self, target: Path, **_: Any) -> None:
             target.write_bytes(b"GIF89a")
 
-    assert plots._as_gif(Moving(), None) == b"GIF89a"
+    assert movie._as_gif(Moving(), None) == b"GIF89a"
     monkeypatch.setattr(tempfile if call == "mkdtemp" else Path, call, full)
     with pytest.raises(BadValue, match="No space left"):
-        plots._as_gif(Moving(), None)
+        movie._as_gif(Moving(), None)
 
 
 def test_rows_of_a_table_are_those_of_the_whole() -> None:

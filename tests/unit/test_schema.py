@@ -154,12 +154,6 @@ def test_results_of_weights(tmp_path: Path) -> None:
     Path("told.json").rename("scan.json")
     assert told("compare", llama, other)["heads"]
     assert told("compare", "scan.json", "scan.json")["of"] == "scan"
-    assert told("flow", "--preset", "c1", "--horizon", "2")["flows"]
-    assert told("flow", "--preset", "clusters", "--n", "4", "--horizon", "2")["flows"]
-    compared = told("flow", llama, "--head", "1.2", "--n", "4", "--horizon", "1", "--compare", "none,rope,alibi")
-    assert len(compared["flows"]) == 3
-    every = ("none", "rope", "alibi", "t5", "learned", "xpos", "sinusoidal", "fire", "rope:scaling=yarn,factor=8")
-    assert len(told("spectrum", *every, "--context", "256", "--head-dim", "8")["encodings"]) == len(every)
 
 
 def test_results_of_texts(tmp_path: Path) -> None:

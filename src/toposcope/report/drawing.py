@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,13 @@ def fragment(result: Result) -> str:
 def draw(result: Result, path: str | Path) -> Path:
     """The figure of a result, in a file."""
     return figure.draw(page_of([result]), path)
+
+
+def movie(result: Result, path: str | Path) -> Path:
+    """The moving picture of a flow, in a file."""
+    from toposcope.report import movie as animated
+
+    return animated.movie(typing.cast(Any, result), path)
 
 
 def page_of(results: Sequence[Result], title: str | None = None) -> Page:

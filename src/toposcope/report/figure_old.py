@@ -14,12 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from toposcope.core.errors import BadValue
+from toposcope.core.errors import BadValue, MissingExtra
 from toposcope.core.files import write_bytes
-from toposcope.dynamics.plots import FORMATS, drawn, require_matplotlib
+from toposcope.core.printable import printable
 from toposcope.report.charts import PALETTE
 from toposcope.report.render import schema_of
 
+FORMATS = ("png", "svg", "pdf")
 WIDE = 7.0
 STYLE = {
     "font.family": "sans-serif",
@@ -52,6 +53,20 @@ def check_name(path: str | Path) -> str:
         raise BadValue(f"cannot draw to '{path}': its name must end in .pdf, .svg or .png.")
     require_matplotlib()
     return kind
+
+
+def require_matplotlib() -> Any:
+    """matplotlib, or an error that says how to get it."""
+    try:
+        import matplotlib
+    except ImportError as error:
+        raise MissingExtra("pictures need matplotlib: pip install 'toposcope[plot]'.") from error
+    return matplotlib
+
+
+def drawn(words: object) -> str:
+    """Words from elsewhere as a title or a label: dollar signs in them begin no formula."""
+    return printable(words).replace("$", r"\$")
 
 
 def draw(result: Mapping[str, Any], path: str | Path) -> Path:
@@ -102,57 +117,6 @@ def _map_axis(axis: Any, layers: Sequence[int], title: str) -> None:
     axis.spines[:].set_visible(False)
 
 
-# ------------------------------------------------------------------ flow, spectrum, loss
-def _flow(result: Mapping[str, Any], plt: Any) -> Any:
-    flows = result["flows"]
-    figure, axes = plt.subplots(len(flows), 3, figsize=(WIDE, 2.2 * len(flows)), layout="constrained", squeeze=False)
-    for row, flow in zip(axes, flows, strict=True):
-        seen = flow["observables"]
-        paths = np.array(flow["trajectory"]["xy"], dtype=float)
-        colours = plt.get_cmap("viridis")(np.linspace(0, 0.9, paths.shape[1]))
-        for i, colour in enumerate(colours):
-            row[0].plot(*paths[:, i].T, lw=0.7, color=colour, alpha=0.8)
-        row[0].scatter(*paths[0].T, s=6, facecolors="none", edgecolors=colours, linewidths=0.6)
-        row[0].scatter(*paths[-1].T, s=8, c=colours, zorder=3)
-        row[0].set(title=drawn(flow["title"]), aspect="equal", xticks=[], yticks=[])
-        row[0].axhline(0, color="#ccc", lw=0.5, zorder=0)
-        row[0].axvline(0, color="#ccc", lw=0.5, zorder=0)
-        row[1].fill_between(seen["time"], seen["norm_min"], seen["norm_max"], color=PALETTE[0], alpha=0.2, lw=0)
-        row[1].plot(seen["time"], seen["norm_median"], color=PALETTE[0])
-        positive = [value for key in ("norm_min", "norm_max") for value in seen[key] if value]
-        if positive and max(positive) > 30 * min(positive):
-            row[1].set_yscale("log")
-        row[1].set(title="norm: median, least to largest", xlabel="time")
-        cosine = [np.nan if value is None else value for value in seen["cosine_mean"]]
-        row[2].plot(seen["time"], cosine, color=PALETTE[1])
-        row[2].set(title="mean cosine", xlabel="time", ylim=(-1.05, 1.05))
-    return figure
-
-
-def _spectrum(result: Mapping[str, Any], plt: Any) -> Any:
-    figure, (left, right) = plt.subplots(1, 2, figsize=(WIDE, 2.5), layout="constrained")
-    for each, colour in zip(result["encodings"], _colours(len(result["encodings"])), strict=True):
-        points = each["points"]
-        known = [p for p in points if p["statement"] != "bound"]
-        norms = [p["lambda_max_over_n"] for p in known]
-        left.plot([p["context"] for p in known], norms, "o-", ms=2.5, color=colour, label=drawn(each["spec"]))
-        for p in points:
-            if p["statement"] == "bound":  # a bar from the lower to the upper bound, and no point
-                left.plot([p["context"]] * 2, [p["lambda_max_over_n"], p["upper"]], "_-", color=colour, lw=0.8)
-        lawful = [(p["context"], p["law"]) for p in points if p["law"] is not None and p["law"] > 0]
-        if lawful:
-            left.plot(*zip(*lawful, strict=True), ":", color=colour, label=f"{drawn(each['spec'])}: law S5g")
-        ranked = [(p["context"], p["effective_rank"]) for p in points if p["effective_rank"] is not None]
-        if ranked:
-            right.plot(*zip(*ranked, strict=True), "o-", ms=2.5, color=colour)
-    for axis, title in ((left, r"$\lambda_{\max}/n$ of the kernel"), (right, "effective rank")):
-        axis.set_xscale("log", base=2)
-        axis.set_yscale("log")
-        axis.set(title=title, xlabel="context n")
-    left.legend()
-    return figure
-
-
 # ------------------------------------------------------------------ trace, ablate, compare
 def _trace(result: Mapping[str, Any], plt: Any) -> Any:
     heads = result["heads"]
@@ -199,5 +163,5 @@ def _colours(count: int) -> list[str]:
 
 
 DRAWERS: dict[str, Callable[[Mapping[str, Any], Any], Any]] = {
-    "flow": _flow, "spectrum": _spectrum, "trace": _trace, "ablate": _ablate,
+    "trace": _trace, "ablate": _ablate,
 }  # fmt: skip

@@ -25,6 +25,8 @@ KINDS = {
     "inspect": "toposcope.checkpoints.inspect:InspectResult",
     "compare": "toposcope.scanning.compare:CompareResult",
     "loss": "toposcope.models.loss:LossResult",
+    "flow": "toposcope.dynamics.flow:FlowResult",
+    "spectrum": "toposcope.spectra.spectrum:SpectrumResult",
     "ls": "toposcope.lab.known:LsResult",
     "cite": "toposcope.core.citation:CiteResult",
 }

@@ -20,8 +20,7 @@ from toposcope.report.page import page_html
 
 # In the order in which a report shows them: first what is wrong, then what is there, then what it does.
 SCHEMAS = (
-    "trace", "ablate", "lab-ablate", "ablate-check", "refine",
-    "beside", "flow", "spectrum", "reproduce", "sweep", "train",
+    "trace", "ablate", "lab-ablate", "ablate-check", "refine", "beside", "reproduce", "sweep", "train",
 )  # fmt: skip
 
 
@@ -146,10 +145,6 @@ def _title(results: Sequence[Mapping[str, Any]]) -> str:
         if len(results) > 1:
             return f"{len(results)} training runs: {', '.join(tasks)}"
         return f"{tasks[0]}: {first['config']['encoding']}, seed {first['config']['seed']}"
-    if kinds == ["flow"]:
-        return str(first["flows"][0]["title"]) if first["flows"] else "Toposcope: flow"
-    if kinds == ["spectrum"]:
-        return f"Positional kernels: {', '.join(each['spec'] for each in first['encodings'])}"
     if "sweep" in kinds:
         return "A sweep of encodings and tasks"
     return f"Toposcope: {'reproduce ' + first['what'] if kinds == ['reproduce'] else ', '.join(kinds)}"

@@ -9,11 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from toposcope.core.errors import BadValue, MissingExtra, did_you_mean
-from toposcope.schema import of_runs, of_texts, of_weights, types
+from toposcope.schema import of_runs, of_texts, types
 
 _OF = {
-    "flow": of_weights.flow,
-    "spectrum": of_weights.spectrum,
     "trace": of_texts.trace,
     "ablate": of_texts.ablate,
     "ablate-check": of_texts.ablate_check,

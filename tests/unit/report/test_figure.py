@@ -17,8 +17,6 @@ from toposcope.report.figure_old import draw
 def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     place = tmp_path_factory.mktemp("figures")
     return {
-        "flow": making.flowed(place),
-        "spectrum": making.command("spectrum", "rope", "--context", "64", out=place / "s.json"),
         "loss": making.loss(),
         "trace": making.traced(),
         "ablate": making.ablated(),
@@ -26,8 +24,6 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
 
 
 WORDS = {
-    "flow": ["clusters", "mean cosine"],
-    "spectrum": ["effective rank", "context n", "rope"],
     "loss": ["loss by position", "rope:base=500"],
     "trace": ["Toeplitz share", "named patterns", "previous"],
     "ablate": ["deposit index", "damage, nats"],

@@ -1,4 +1,4 @@
-"""What a flow leaves behind: times, tokens, observables, events and a status, on disk as .npz and as JSON."""
+"""What a flow leaves behind: times, tokens, observables, events, a status; kept on disk as .npz, shown in a plane."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from numpy.typing import NDArray
 
 from toposcope.core.arrays import read_npz
 from toposcope.core.errors import BadFile
+from toposcope.core.fields import plain
 from toposcope.core.files import write_bytes
-from toposcope.core.results import plain
-from toposcope.dynamics.observables import OBSERVABLES
+from toposcope.dynamics.observables import OBSERVABLES, norms
 
 Array = NDArray[np.float64]
 SCHEMA = "toposcope/flow-record/1"
+FRAMES, MOST_DRAWN = 60, 64  # moments, and tokens, of a picture
 
 
 class Status(StrEnum):
@@ -58,7 +59,7 @@ class FlowEvent:
 
 
 @dataclass(frozen=True, eq=False)
-class FlowResult:
+class Trajectory:
     """One flow.
 
     `tokens` (times, kept tokens, width) are the tokens' own coordinates, or for a head those of the part it can move;
@@ -101,34 +102,25 @@ class FlowResult:
         values = self.observables[name]
         return float(values[0]), float(values[-1])
 
-    def as_dict(self) -> dict[str, Any]:
-        """Plain data for JSON: all but the tokens' trajectories."""
-        return {
-            "title": self.title,
-            "status": str(self.status),
-            "meaning": self.status.meaning,
-            "end": self.end,
-            "tokens": self.count,
-            "evaluations": self.evaluations,
-            "accepted_steps": self.accepted,
-            "rejected_steps": self.rejected,
-            "log_growth": self.log_growth,
-            "growth_rate": self.growth_rate,
-            "token_log_growth": plain(self.token_log_growth),
-            "speed": self.speed,
-            "events": [plain(event) for event in self.events],
-            "observables": {
-                "time": plain(self.times),
-                **{name: plain(values) for name, values in self.observables.items()},
-            },
-            "settings": plain(dict(self.settings)),
-            "notes": list(self.notes),
-        }
-
     def save(self, path: str | Path) -> Path:
         """Write everything as one .npz file: arrays, and the rest as JSON text inside it."""
-        described = {**self.as_dict(), "schema": SCHEMA}
-        described.pop("observables")
+        named = (
+            "title",
+            "status",
+            "evaluations",
+            "log_growth",
+            "growth_rate",
+            "speed",
+            "events",
+            "settings",
+            "notes",
+        )
+        described = {
+            "schema": SCHEMA,
+            **{name: plain(getattr(self, name)) for name in named},
+            "accepted_steps": self.accepted,
+            "rejected_steps": self.rejected,
+        }
         arrays: dict[str, Any] = {
             "times": self.times,
             "tokens": self.tokens,
@@ -142,7 +134,7 @@ class FlowResult:
         return write_bytes(path, buffer.getvalue())
 
     @classmethod
-    def load(cls, path: str | Path) -> FlowResult:
+    def load(cls, path: str | Path) -> Trajectory:
         """Read back what `save` wrote."""
         try:
             arrays = read_npz(path, "a flow saved by Toposcope")
@@ -174,3 +166,70 @@ class FlowResult:
             )
         except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
             raise BadFile(f"{path} is not a flow saved by Toposcope ({error}).") from error
+
+
+@dataclass(frozen=True)
+class PlanePath:
+    """Tokens moving in a plane: points (moments, tokens, 2) in the two main directions, to four digits.
+
+    `share` of the square norm lies in these directions; `relative` points are divided by the largest norm of the
+    moment, since the tokens go far.
+    """
+
+    times: tuple[float, ...]
+    xy: tuple[tuple[tuple[float, float], ...], ...]
+    share: float
+    relative: bool
+
+
+def in_plane(found: Trajectory) -> PlanePath:
+    """A trajectory as a moving picture: at most so many tokens, at evenly spaced moments."""
+    plane_TN2, relative, share = _plane(found)
+    at = found.times
+    if len(at) > 1:
+        at = np.linspace(found.times[0], found.times[-1], FRAMES)
+        plane_TN2 = _between(found.times, plane_TN2, at)
+    count = plane_TN2.shape[1]
+    kept = np.unique(np.linspace(0, count - 1, min(MOST_DRAWN, count)).round().astype(int))
+    size = max(float(np.abs(plane_TN2).max()), 1e-300)
+    points = size * np.round(plane_TN2[:, kept] / size, 4)
+    return PlanePath(
+        times=tuple(_short(time) for time in at),
+        xy=tuple(tuple((_short(x), _short(y)) for x, y in cloud) for cloud in points),
+        share=share,
+        relative=relative,
+    )
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.5g}")
+
+
+def _plane(found: Trajectory) -> tuple[Array, bool, float]:
+    """The tokens in their two main directions, whether relative to the largest norm, and the share these hold."""
+    tokens = found.tokens
+    if tokens.shape[1] > 2 * MOST_DRAWN:
+        tokens = tokens[:, np.linspace(0, tokens.shape[1] - 1, 2 * MOST_DRAWN).round().astype(int)]
+    largest = np.array([max(float(norms(cloud).max()), 1e-300) for cloud in tokens])
+    relative = bool(largest.max() > 20 * largest[0])
+    tokens = tokens / largest[:, None, None] if relative else tokens
+    width = tokens.shape[2]
+    if width <= 2:
+        return np.concatenate([tokens, np.zeros((*tokens.shape[:2], 2 - width))], axis=2), relative, 1.0
+    plane = tokens @ _main_directions(tokens).T
+    return plane, relative, float((plane**2).sum() / max((tokens**2).sum(), 1e-300))
+
+
+def _main_directions(tokens: Array) -> Array:
+    """The two directions through the origin, where tokens collapse to and fly from, with the most square norm."""
+    rows = tokens.reshape(-1, tokens.shape[2])
+    thin = rows[:: max(1, len(rows) // 4000)] / max(1e-300, np.abs(rows).max())
+    return np.asarray(np.linalg.svd(thin, full_matrices=False)[2][:2])
+
+
+def _between(times: Array, path_TN2: Array, at: Array) -> Array:
+    """Positions at evenly spaced moments, by straight lines between the kept ones."""
+    right = np.clip(np.searchsorted(times, at), 1, len(times) - 1)
+    left = right - 1
+    share = ((at - times[left]) / (times[right] - times[left]))[:, None, None]
+    return np.asarray(path_TN2[left] * (1 - share) + path_TN2[right] * share)
