@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 from bench.row import Row, cpu, interleaved
+from toposcope.models.ablation.runner import WHOLE, Meter, metering, name_of, texts_of
+from toposcope.models.ablation.screen import GATES, TOP, estimates, slopes
 from toposcope.models.corpus import cut
 from toposcope.models.load import load_reference, read_text
-from toposcope.models.meter import WHOLE, Meter, metering, name_of, texts_of
-from toposcope.models.screen import GATES, TOP, estimates, slopes
 
 LAYERS = (0, 10, 20, 29)
 SAMPLE = 20

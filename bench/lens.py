@@ -16,9 +16,9 @@ import numpy as np
 from bench.ablation import LAYERS, _score
 from bench.peers import MISSING, Peer, there
 from bench.row import Row, cpu, interleaved
+from toposcope.models.ablation.runner import Meter, metering, texts_of
 from toposcope.models.corpus import cut
 from toposcope.models.load import Reference, load_reference, read_text
-from toposcope.models.meter import Meter, metering, texts_of
 
 ROUNDS = 3
 TOKENS = 128

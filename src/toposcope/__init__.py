@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from toposcope._version import __version__
 from toposcope.core.drawing import draw_with
+from toposcope.models.laboratory import run_small_models_with
 
 if TYPE_CHECKING:
     from toposcope.checkpoints import Model, load
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
     from toposcope.core.frames import frame
     from toposcope.models.intervene import ablated, captured
     from toposcope.models.loss import loss
-    from toposcope.models.what_if import encoding
+    from toposcope.models.swap_encoding import swap_encoding
+    from toposcope.models.tracing.trace import trace
     from toposcope.report.kinds import read
 
 _HOMES = {
@@ -26,13 +28,14 @@ _HOMES = {
     "ablated": "toposcope.models.intervene",
     "captured": "toposcope.models.intervene",
     "check_module": "toposcope.checks.module",
-    "encoding": "toposcope.models.what_if",
     "frame": "toposcope.core.frames",
     "from_transformer_lens": "toposcope.checkpoints.live_lens:view_lens",
     "from_transformers": "toposcope.checkpoints.live:view",
     "load": "toposcope.checkpoints",
     "loss": "toposcope.models.loss",
     "read": "toposcope.report.kinds",
+    "swap_encoding": "toposcope.models.swap_encoding",
+    "trace": "toposcope.models.tracing.trace",
 }
 __all__ = [
     "Model",
@@ -41,16 +44,18 @@ __all__ = [
     "ablated",
     "captured",
     "check_module",
-    "encoding",
     "frame",
     "from_transformer_lens",
     "from_transformers",
     "load",
     "loss",
     "read",
+    "swap_encoding",
+    "trace",
 ]
 
 draw_with(lambda: importlib.import_module("toposcope.report.drawing"))
+run_small_models_with(lambda: importlib.import_module("toposcope.lab.running"))
 
 
 def __getattr__(name: str) -> Any:

@@ -39,7 +39,7 @@ ELSEWHERE = {
         "reference/families/test_deepseek.py",
         "unit/dynamics/test_heads.py",
     ),
-    "models": ("reference/test_instrument.py", "reference/test_what_if.py"),
+    "models": ("reference/test_instrument.py", "reference/test_swap_encoding.py"),
     "lab": ("reference/lab/test_attention.py",),
 }
 # Start and kill processes: minutes on the wall, and the module's own tests say the same.

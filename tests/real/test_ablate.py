@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from toposcope.core.errors import NotFound
-from toposcope.models.ablation import summarise
+from toposcope.models.ablation.check import prove
+from toposcope.models.ablation.result import summarise
+from toposcope.models.ablation.runner import Heads, metering, texts_of
+from toposcope.models.ablation.screen import estimates
 from toposcope.models.corpus import cut
 from toposcope.models.load import Reference, load_reference, locate, read_text
-from toposcope.models.meter import Heads, metering, texts_of
-from toposcope.models.proof import prove
-from toposcope.models.screen import estimates
 
 pytestmark = pytest.mark.slow
 

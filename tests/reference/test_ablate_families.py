@@ -12,18 +12,18 @@ import numpy as np
 import pytest
 import torch
 
-import toposcope.models.proof
+import toposcope.models.ablation.check
 from tests.reference.tiny import BUILDERS, build
 from toposcope.checkpoints.live import view
 from toposcope.core.errors import BadValue
+from toposcope.models.ablation.check import prove
+from toposcope.models.ablation.resume import Resumable
+from toposcope.models.ablation.runner import Heads, Meter, Text, metering, texts_of
 from toposcope.models.about import weights_digest
 from toposcope.models.corpus import Corpus
 from toposcope.models.instrument import attached
 from toposcope.models.intervene import ablated
 from toposcope.models.load import Reference
-from toposcope.models.meter import Heads, Meter, Text, metering, texts_of
-from toposcope.models.proof import prove
-from toposcope.models.resume import Resumable
 from toposcope.models.score import score
 
 FULL = {"t5": "encoder and a decoder", "albert": "several times"}
@@ -169,7 +169,7 @@ def _for_good(model: Any, layer: int, head: int, *, by: Any) -> Iterator[None]:
 )
 def test_the_proof_fails_where_it_should(wrong: Any, broken: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
     model = build("llama")
-    monkeypatch.setattr(toposcope.models.proof, "ablated", wrong)
+    monkeypatch.setattr(toposcope.models.ablation.check, "ablated", wrong)
     found = prove(model, [(1, 2)], texts(model)[0].trials)
     assert not found.holds
     (each,) = found.heads

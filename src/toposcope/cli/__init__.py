@@ -15,7 +15,6 @@ TRACEBACK = "TOPOSCOPE_TRACEBACK"  # an environment variable: with it, a bug sho
 COMMANDS = {
     "ablate": "Which heads does a model need? Remove them one by one.",
     "bench": "Speed and memory as ratios, in a checkout.",
-    "beside": "What layers do to a real text, beside the flow.",
     "check": "Is the positional encoding really there and in force?",
     "cite": "What to cite, as text or BibTeX.",
     "compare": "Two checkpoints head by head: what did tuning change?",

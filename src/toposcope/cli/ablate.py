@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from toposcope.models.ablation.check import Proof
+    from toposcope.models.ablation.replacement import Method
+    from toposcope.models.ablation.runner import Heads, Meter, Text
+    from toposcope.models.ablation.screen import Screen
     from toposcope.models.corpus import Corpus
     from toposcope.models.load import Reference
-    from toposcope.models.meter import Heads, Meter, Text
-    from toposcope.models.proof import Proof
-    from toposcope.models.replacement import Method
-    from toposcope.models.screen import Screen
 
 JOURNAL, RESULT = "journal.jsonl", "result.json"
 MOST_PROVED = 64  # heads that --check tries when nobody says which
@@ -91,10 +91,10 @@ def run(
     from toposcope.core.journal import Journal, key_of
     from toposcope.core.ranges import parse_heads
     from toposcope.core.results import emit_csv, emit_json, envelope
-    from toposcope.models.ablation import summarise
+    from toposcope.models.ablation.result import summarise
+    from toposcope.models.ablation.runner import metering, texts_of
     from toposcope.models.corpus import cut
     from toposcope.models.load import load_reference, read_text
-    from toposcope.models.meter import metering, texts_of
 
     started = time.perf_counter()
     small = model_directory(model)
@@ -174,7 +174,7 @@ def run(
 
 def _texts(only: str) -> list[str]:
     from toposcope.core.errors import BadValue, did_you_mean
-    from toposcope.models.meter import TEXTS
+    from toposcope.models.ablation.runner import TEXTS
 
     names = [part.strip() for part in only.split(",") if part.strip()]
     for name in names:
@@ -224,8 +224,8 @@ def _prove(
     """The proof for the heads asked for; of a large model, unless all were asked for, a sample."""
     import numpy as np
 
-    from toposcope.models.meter import metering
-    from toposcope.models.proof import prove
+    from toposcope.models.ablation.check import prove
+    from toposcope.models.ablation.runner import metering
 
     with metering(reference.model, texts, resume=False) as meter:
         wanted = _wanted(meter, layers, asked)
@@ -242,8 +242,8 @@ def _measure(
 ) -> tuple[Screen | None, list[Heads]]:
     """Measure what was asked for; the screen if there was one, and the pairs that were tried."""
     from toposcope.cli.ablate_words import print_plan
-    from toposcope.models.ablation import pairs_to_try
-    from toposcope.models.screen import choose, estimates, judged
+    from toposcope.models.ablation.result import pairs_to_try
+    from toposcope.models.ablation.screen import choose, estimates, judged
 
     guess, chosen, drawn = None, wanted, wanted[:0]
     if mode == "screen":

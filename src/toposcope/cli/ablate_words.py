@@ -1,4 +1,4 @@
-"""How `models.ablation` and `models.proof` look on a terminal of 80 columns."""
+"""How `models.ablation.result` and `models.ablation.check` look on a terminal of 80 columns."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from toposcope.cli.common import safe
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from toposcope.models.ablation import Ablation, HeadDamage, LayerDeposit
+    from toposcope.models.ablation.check import Proof
+    from toposcope.models.ablation.result import Ablation, HeadDamage, LayerDeposit
+    from toposcope.models.ablation.runner import Meter, Plan
+    from toposcope.models.ablation.screen import Screen
     from toposcope.models.deposit import Interval
-    from toposcope.models.meter import Meter, Plan
-    from toposcope.models.proof import Proof
-    from toposcope.models.screen import Screen
 
 WORST = 12  # heads that are listed
 PAIRS = 8
@@ -33,7 +33,7 @@ def print_plan(screen: Console, plan: Plan, meter: Meter) -> None:
 
 def print_ablation(screen: Console, found: Ablation, cut: str) -> None:
     """Base scores, the most damaging heads, the deposit of each layer, pairs, and the screen's quality."""
-    from toposcope.models.replacement import METHODS
+    from toposcope.models.ablation.replacement import METHODS
     from toposcope.report.ablate_words import meaning
 
     screen.print(f"[bold]{safe(found.model)}[/bold]: {cut}; {METHODS[found.method]}", soft_wrap=True)  # type: ignore[index]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import io
 import re
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -200,29 +199,7 @@ def _spectrum(result: Mapping[str, Any], plt: Any) -> Any:
     return figure
 
 
-# ------------------------------------------------------------------ trace, ablate, compare
-def _trace(result: Mapping[str, Any], plt: Any) -> Any:
-    heads = result["heads"]
-    figure, axes = plt.subplots(1, 3, figsize=(WIDE, 2.6), layout="constrained")
-
-    def median(head: Mapping[str, Any], key: str) -> float | None:
-        part = head["metrics"].get(key)
-        return None if part is None else float(part["median"])
-
-    for axis, key, title in (
-        (axes[0], "rho", "norm with / without position"),
-        (axes[1], "toeplitz", "Toeplitz share"),
-    ):
-        layers, grid = _grid(heads, lambda head, key=key: median(head, key))  # type: ignore[misc]
-        shown = axis.imshow(grid, cmap="viridis", aspect="auto", interpolation="none")
-        _map_axis(axis, layers, title)
-        figure.colorbar(shown, ax=axis, shrink=0.8)
-    counts = Counter(name for head in heads for name in head["names"] or ["none"])
-    axes[2].barh([drawn(name) for name in counts], list(counts.values()), color=PALETTE[0])
-    axes[2].set(title="named patterns", xlabel="heads")
-    return figure
-
-
+# ------------------------------------------------------------------ ablate, compare
 def _ablate(result: Mapping[str, Any], plt: Any) -> Any:
     found = result["ablation"]
     figure, axes = plt.subplots(1, 2, figsize=(WIDE, 2.8), layout="constrained")
@@ -265,6 +242,6 @@ _CHANGES = (
     ("change_kernel", "change of kernel"),
 )
 DRAWERS: dict[str, Callable[[Mapping[str, Any], Any], Any]] = {
-    "scan": _scan, "flow": _flow, "spectrum": _spectrum, "trace": _trace, "ablate": _ablate,
+    "scan": _scan, "flow": _flow, "spectrum": _spectrum, "ablate": _ablate,
     "compare": _compare,
 }  # fmt: skip

@@ -19,6 +19,7 @@ from toposcope.report.blocks import Page
 
 # In the order in which a report shows them: first what is wrong, then what is there, then what it does.
 KINDS = {
+    "trace": "toposcope.models.tracing.result:TraceResult",
     "loss": "toposcope.models.loss:LossResult",
 }
 

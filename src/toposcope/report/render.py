@@ -18,8 +18,8 @@ from toposcope.report.page import page_html
 
 # In the order in which a report shows them: first what is wrong, then what is there, then what it does.
 SCHEMAS = (
-    "check", "scan", "inspect", "compare", "trace", "ablate", "lab-ablate", "ablate-check", "refine",
-    "beside", "flow", "spectrum", "reproduce", "sweep", "train",
+    "check", "scan", "inspect", "compare", "ablate", "lab-ablate", "ablate-check", "refine",
+    "flow", "spectrum", "reproduce", "sweep", "train",
 )  # fmt: skip
 
 

@@ -340,10 +340,7 @@ def _heads(result: Mapping[str, Any]) -> dict[tuple[int, int], dict[str, Any]]:
     for row in rows:
         place = (int(row["layer"]), int(row["head"]))
         flat = {**extra.get(place, {}), **row}
-        for group in ("metrics", "scores", "damage"):
-            for key, value in (row.get(group) or {}).items():
-                number = value.get("median") if isinstance(value, dict) else value
-                if isinstance(number, int | float):
-                    flat[f"{group}_{key}" if group != "metrics" else key] = number
+        flat |= {key: value["median"] for key, value in row.items() if isinstance(value, dict) and "median" in value}
+        flat |= {f"damage_{key}": value for key, value in (row.get("damage") or {}).items()}
         found[place] = flat
     return found

@@ -97,13 +97,13 @@ def test_check_proves_all_heads(planted: Path, capsys: pytest.CaptureFixture[str
 def test_a_proof_that_fails_is_exit_code_1(
     planted: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import toposcope.models.proof
+    import toposcope.models.ablation.check
     from toposcope.models.intervene import ablated
 
     def wrong(model: Any, layer: int, head: int, *, by: Any) -> Any:
         return ablated(model, layer, [head, (head + 1) % 4], by=by)
 
-    monkeypatch.setattr(toposcope.models.proof, "ablated", wrong)
+    monkeypatch.setattr(toposcope.models.ablation.check, "ablated", wrong)
     out = call(capsys, *arguments(planted, "--check", "--heads", "1.3"), code=1)
     assert "The proof does not hold." in out
     assert "others_same=False" in out.replace("\n", "")

@@ -13,18 +13,18 @@ import pytest
 import scipy.stats
 
 import toposcope.core.memory
-import toposcope.models.meter
+import toposcope.models.ablation.runner
 from tests.unit.models.planting import LENGTH, write_planted
 from toposcope.core.errors import BadValue
 from toposcope.core.journal import Journal
-from toposcope.models.ablation import deposits, pairs_to_try, summarise
+from toposcope.models.ablation.result import deposits, pairs_to_try, summarise
+from toposcope.models.ablation.runner import Meter, Text, metering, name_of, texts_of
+from toposcope.models.ablation.screen import Screen, choose, estimates, judged, missed, slopes
 from toposcope.models.corpus import cut
 from toposcope.models.deposit import bootstrap, deposit
 from toposcope.models.intervene import gated
 from toposcope.models.load import Reference, load_reference
-from toposcope.models.meter import Meter, Text, metering, name_of, texts_of
 from toposcope.models.score import UNITS, score
-from toposcope.models.screen import Screen, choose, estimates, judged, missed, slopes
 
 torch = pytest.importorskip("torch", reason="ablation needs torch: pip install torch")
 pytest.importorskip("transformers", reason="ablation needs transformers: pip install transformers")
@@ -252,7 +252,7 @@ def test_memory_is_foreseen(one: Meter, monkeypatch: pytest.MonkeyPatch) -> None
     texts = list(one.texts.values())
     kept = 4 * 2 * LENGTH * 64  # bytes: numbers of 4, layers, tokens, channels
     assert one.resumable.bytes_kept(LENGTH) == kept
-    monkeypatch.setattr(toposcope.models.meter, "available", lambda: 2 * kept - 1)
+    monkeypatch.setattr(toposcope.models.ablation.runner, "available", lambda: 2 * kept - 1)
     with metering(one.model, texts) as meter:
         assert "would take" in str(meter.resumable.reason)
     monkeypatch.setattr(toposcope.core.memory, "UNNOTICED", 0)

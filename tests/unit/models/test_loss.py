@@ -110,7 +110,7 @@ def test_command(directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        (["--tokens", "1"], "1"),
+        (["--tokens", "1"], "--tokens"),
         (["--layers", "0"], "encoding"),
         (["--encoding", "rop"], "rope"),
         (["--encoding", "none", "--heads", "0.9"], "0.9"),

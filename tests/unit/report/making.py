@@ -11,6 +11,9 @@ import pytest
 from tests.unit.tiny import write_llama
 from toposcope.cli import main
 from toposcope.core.results import envelope
+from toposcope.models.loss import Bin, Condition, LossResult
+from toposcope.models.tracing.patterns import THRESHOLDS, WORDS
+from toposcope.models.tracing.result import METRICS, HeadTrace, Spread, TraceResult
 
 
 def command(*arguments: str, out: Path) -> dict[str, Any]:
@@ -30,53 +33,41 @@ def flowed(tmp_path: Path) -> dict[str, Any]:
     return command("flow", "--preset", "clusters", "--n", "6", out=tmp_path / "flow.json")
 
 
-def loss() -> dict[str, Any]:
+def loss() -> LossResult:
     """A loss with two other encodings, one of which is clearly worse."""
-    bins = [{"first": 0, "last": 0, "loss": 5.0, "tokens": 3}, {"first": 1, "last": 7, "loss": 2.0, "tokens": 21}]
-    conditions = [
-        {"encoding": name, "title": name, "where": None, "loss": 2.4 + d, "difference": d, "half_width": half,
-         "by_sequence": [2.4 + d] * 3, "bins": bins}
+    bins = (Bin(0, 0, 5.0, 3), Bin(1, 7, 2.0, 21))
+    conditions = tuple(
+        Condition(name, name, None, 2.4 + d, d, half, (2.4 + d,) * 3, bins)
         for name, d, half in (("own", 0.0, 0.0), ("none", 1.5, 0.25), ("rope:base=500", 0.01, 0.2))
-    ]  # fmt: skip
-    body = {"model": "m", "text": "t", "kind": "next token", "context": 64, "conditions": conditions}
-    return envelope("loss", body, about=None, options={}, seconds=1.0)
+    )
+    return LossResult(text="t", predicts="next token", context=64, conditions=conditions)
 
 
-def traced() -> dict[str, Any]:
-    def part(value: float) -> dict[str, float]:
-        return {"median": value, "low": value - 0.1, "high": value + 0.1, "count": 2}
+def traced() -> TraceResult:
+    """Two layers of two heads, of which 0.1 looks at the previous token."""
 
-    heads = [
-        {
-            "layer": layer,
-            "head": head,
-            "tokens": 16,
-            "names": ["previous"] if (layer, head) == (0, 1) else [],
-            "route": "factors",
-            "peak_offset": 1,
-            "peak_agreement": 0.9,
-            "kernel": [0.1 * head, 0.5, 0.2, 0.1],
-            "metrics": {"rho": part(0.5 + 0.2 * head), "toeplitz": part(0.3), "position": part(0.25 * (head + 1)),
-                        "coupling": None, "distance": part(2.0), "entropy": part(1.0)},
-            "scores": {"previous": part(0.2 + 0.6 * (layer == 0 and head == 1)), "first": part(0.1)},
-            "uniform": {"previous": 0.06, "first": 0.2},
+    def part(value: float) -> Spread:
+        return Spread(value, value - 0.1, value + 0.1, 2)
+
+    def head(layer: int, head: int) -> HeadTrace:
+        back = (layer, head) == (0, 1)
+        known = {
+            "rho": 0.5 + 0.2 * head, "toeplitz": 0.3, "position": 0.25 * (head + 1), "distance": 2.0, "entropy": 1.0,
+            "on_previous": 0.2 + 0.6 * back, "on_first": 0.1,
+        }  # fmt: skip
+        named = {
+            name: part(known[name]) if name in known else None for name in (*METRICS, *map("on_{}".format, WORDS))
         }
-        for layer in range(2)
-        for head in range(2)
-    ]  # fmt: skip
-    body = {
-        "text": "two stretches",
-        "sequences": 2,
-        "tokens": 16,
-        "rebuilt": 1e-7,
-        "thresholds": {"previous": 0.35},
-        "patterns": {"previous": ["0.1"], "first": []},
-        "agreement": None,
-        "null_share": 0.1,
-        "gaps": [],
-        "heads": heads,
-    }
-    return envelope("trace", body, about=None, options={}, seconds=1.0)
+        return HeadTrace(
+            layer=layer, head=head, tokens=16, names=("previous",) if back else (), route="factors", peak_offset=1,
+            peak_agreement=0.9, kernel=(0.1 * head, 0.5, 0.2, 0.1), uniform={"previous": 0.06, "first": 0.2}, **named,
+        )  # fmt: skip
+
+    return TraceResult(
+        text="two stretches", sequences=2, tokens=16, encoding=None, rebuilt=1e-7, thresholds=dict(THRESHOLDS),
+        patterns={name: ("0.1",) if name == "previous" else () for name in THRESHOLDS}, agreement=None,
+        null_share=0.1, gaps=(), heads=tuple(head(layer, each) for layer in range(2) for each in range(2)),
+    )  # fmt: skip
 
 
 def ablated() -> dict[str, Any]:
@@ -188,9 +179,10 @@ def proved(model: Path) -> dict[str, Any]:
     return command("ablate", str(model), *words, out=model / "proof.json")
 
 
-def beside(model: Path, *more: str) -> dict[str, Any]:
-    words = ("--text", str(model / "text.txt"), "--tokens", "12", *more)
-    return command("beside", str(model), *words, out=model / "beside.json")
+def followed(model: Path) -> dict[str, Any]:
+    """A trace with its tokens through depth, and its verdicts."""
+    words = ("--text", str(model / "text.txt"), "--tokens", "12", "--sequences", "1", "--jobs", "1")
+    return command("trace", str(model), *words, "--depth", "--verify", out=model / "depth.json")
 
 
 def really_trained(place: Path) -> dict[str, Any]:

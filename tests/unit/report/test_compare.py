@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -128,18 +129,17 @@ def test_what_cannot_be_compared_is_refused_with_reasons(tmp_path: Path) -> None
     for model in models.values():
         model.close()
     with pytest.raises(BadValue, match="expected two of one kind"):
-        compare_results(making.traced(), making.ablated())
+        compare_results(making.traced().as_dict(), making.ablated())
     with pytest.raises(BadValue, match="holds no heads"):
-        compare_results(making.loss(), making.loss())
-    shorter = making.traced()
-    shorter["heads"] = shorter["heads"][:3]
+        compare_results(making.loss().as_dict(), making.loss().as_dict())
+    shorter = replace(making.traced(), heads=making.traced().heads[:3]).as_dict()
     with pytest.raises(BadValue, match="do not hold the same heads"):
-        compare_results(making.traced(), shorter)
+        compare_results(making.traced().as_dict(), shorter)
 
 
 def test_a_model_and_a_result_are_not_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     stored = tmp_path / "r.json"
-    stored.write_text(json.dumps(making.traced()))
+    making.traced().save(stored)
     with pytest.raises(SystemExit) as stop:
         main(["compare", str(stored), str(write_llama(tmp_path / "m"))])
     assert stop.value.code == 2

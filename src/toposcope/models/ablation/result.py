@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.core.errors import BadValue
+from toposcope.models.ablation.runner import TEXTS, Heads, Meter, name_of
+from toposcope.models.ablation.screen import Screen
 from toposcope.models.deposit import Deposit, DepositBootstrap, bootstrap, deposit
-from toposcope.models.meter import TEXTS, Heads, Meter, name_of
 from toposcope.models.score import UNITS, kind_of
-from toposcope.models.screen import Screen
 
 Array = NDArray[np.float64]
 TOP_PAIRS = 10  # heads whose pairs `all-top` tries

@@ -18,15 +18,15 @@ from numpy.typing import NDArray
 from toposcope.core.errors import BadConfig, BadEncoding, BadValue
 from toposcope.core.journal import Journal
 from toposcope.core.memory import available, foresee
+from toposcope.models.ablation.replacement import Method, StandIn, stand_ins
+from toposcope.models.ablation.resume import Resumable
 from toposcope.models.corpus import Corpus, repeated, shuffled
 from toposcope.models.instrument import Instrument, attached, dummy_inputs
 from toposcope.models.intervene import ablated
 from toposcope.models.load import Reference
-from toposcope.models.replacement import Method, StandIn, stand_ins
-from toposcope.models.resume import Resumable
 from toposcope.models.score import Trial, as_number, pool, score, trial
 from toposcope.models.sites import checked_heads, checked_site
-from toposcope.models.what_if import encoding
+from toposcope.models.swap_encoding import swap_encoding
 
 Array = NDArray[np.float64]
 Heads = tuple[tuple[int, int], ...]  # (layer, head), in order; () is the whole model
@@ -164,7 +164,7 @@ class Meter:
                 each = text.trials[number]
                 whole[number] = pool(each, self.model(**each.inputs)) if each.kind == "drift" else None
             try:
-                with encoding(self.model, "none"):
+                with swap_encoding(self.model, "none"):
                     for number in left:
                         each = text.trials[number]
                         value = score(each, self.model(**each.inputs), whole[number])

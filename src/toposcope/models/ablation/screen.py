@@ -22,9 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.core.errors import BadValue
-from toposcope.models.meter import ESTIMATES, Heads, Meter
+from toposcope.models.ablation.replacement import StandIn, stand_ins
+from toposcope.models.ablation.runner import ESTIMATES, Heads, Meter
 from toposcope.models.rank import rank_correlation
-from toposcope.models.replacement import StandIn, stand_ins
 from toposcope.models.score import Trial, score
 from toposcope.models.sites import Site
 

@@ -14,11 +14,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from toposcope.core.errors import BadConfig
+from toposcope.models.ablation.replacement import Method, stand_ins
 from toposcope.models.about import weights_digest
 from toposcope.models.content import matched_view
 from toposcope.models.instrument import Instrument, attached
 from toposcope.models.intervene import ablated
-from toposcope.models.replacement import Method, stand_ins
 from toposcope.models.score import Trial
 from toposcope.models.sites import checked_heads, checked_site
 
