@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from toposcope.checks.module import check_module
     from toposcope.core.errors import ToposcopeError
     from toposcope.core.frames import frame
+    from toposcope.models.ablation.ablate import ablate
+    from toposcope.models.ablation.check import ablate_check
     from toposcope.models.intervene import ablated, captured
     from toposcope.models.loss import loss
     from toposcope.models.swap_encoding import swap_encoding
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 _HOMES = {
     "Model": "toposcope.checkpoints",
     "ToposcopeError": "toposcope.core.errors",
+    "ablate": "toposcope.models.ablation.ablate",
+    "ablate_check": "toposcope.models.ablation.check",
     "ablated": "toposcope.models.intervene",
     "captured": "toposcope.models.intervene",
     "check_module": "toposcope.checks.module",
@@ -41,6 +45,8 @@ __all__ = [
     "Model",
     "ToposcopeError",
     "__version__",
+    "ablate",
+    "ablate_check",
     "ablated",
     "captured",
     "check_module",

@@ -18,6 +18,8 @@ from tests.unit.spectra.test_of_model import planted
 from tests.unit.tiny import write_llama
 from toposcope.cli import main
 from toposcope.core.result import Result
+from toposcope.core.statistics import from_error
+from toposcope.models.ablation.result import AblateResult, HeadDamage
 from toposcope.models.loss import Bin
 from toposcope.models.tracing.result import Spread
 from toposcope.report import render
@@ -99,15 +101,19 @@ def test_K_a_head_may_follow_two_patterns() -> None:
 
 
 # ------------------------------------------------------------------ L
-def noisy(damage: float, error: float | None, sequences: int) -> dict[str, Any]:
+def noisy(damage: float, error: float | None, sequences: int) -> AblateResult:
     """An ablation in which head 1.2 is the worst."""
-    result = making.ablated()
-    for head in result["ablation"]["heads"]:
-        worst = (head["layer"], head["head"]) == (1, 2)
-        head["damage"]["text"], head["error"]["text"] = (damage, error) if worst else (0.0, error)
-        head["scores"]["text"] = [2.0 + head["damage"]["text"]] * sequences
-    result["ablation"]["texts"][0]["base"] = [2.0] * sequences
-    return result
+    made = making.ablated()
+
+    def head(each: HeadDamage) -> HeadDamage:
+        value = damage if each.name == "1.2" else 0.0
+        return replace(
+            each, damage={**each.damage, "text": value}, error={**each.error, "text": error},
+            losses={"text": (2.0 + value,) * sequences}, half_width=from_error(error, sequences),
+        )  # fmt: skip
+
+    texts = (replace(made.texts[0], base=(2.0,) * sequences), made.texts[1])
+    return replace(made, heads=tuple(map(head, made.heads)), texts=texts)
 
 
 @pytest.mark.parametrize(("error", "low", "high"), [(0.36, "-0.825", "1.467"), (0.01, "0.289", "0.353")])

@@ -179,8 +179,8 @@ def test_results_of_texts(tmp_path: Path) -> None:
     assert told("refine", str(model), "--out", "refined", "--text", str(text), *steps)["moved"]
     planted = write_planted(tmp_path / "planted", (2,))
     words = ("ablate", str(planted), "--text", str(planted / "text.txt"), "--lines", "--sequences", "4")
-    assert told(*words, "--pairs", "layer0")["ablation"]["pairs"]
-    assert told(*words, "--mode", "screen", "--sample", "3")["ablation"]["screen"]
+    assert told(*words, "--pairs", "layer0")["pairs"]
+    assert told(*words, "--mode", "screen", "--sample", "3")["screen"]
     assert told(*words, "--check")["holds"]
 
 

@@ -199,25 +199,7 @@ def _spectrum(result: Mapping[str, Any], plt: Any) -> Any:
     return figure
 
 
-# ------------------------------------------------------------------ ablate, compare
-def _ablate(result: Mapping[str, Any], plt: Any) -> Any:
-    found = result["ablation"]
-    figure, axes = plt.subplots(1, 2, figsize=(WIDE, 2.8), layout="constrained")
-    layers, grid = _grid(found["heads"], lambda head: head["damage"].get("text"))
-    reach = float(np.nanmax(np.abs(grid))) or 1.0
-    shown = axes[0].imshow(grid, cmap="RdBu_r", vmin=-reach, vmax=reach, aspect="auto", interpolation="none")
-    _map_axis(axes[0], layers, f"damage, {found['unit']}")
-    figure.colorbar(shown, ax=axes[0], shrink=0.8)
-    known = [layer for layer in found["layers"] if layer["deposit"]["di"] is not None]
-    axes[1].bar([layer["layer"] for layer in known], [layer["deposit"]["di"] for layer in known], color=PALETTE[0])
-    for layer in known:
-        spread = (layer["spread"] or {}).get("di")
-        if spread:
-            axes[1].plot([layer["layer"]] * 2, [spread["low"], spread["high"]], color="#222", lw=0.8)
-    axes[1].set(title="deposit index", xlabel="layer")
-    return figure
-
-
+# ------------------------------------------------------------------ compare
 def _compare(result: Mapping[str, Any], plt: Any) -> Any:
     heads = result["heads"]
     keys = [key for key, _ in _CHANGES if any(head.get(key) is not None for head in heads)]
@@ -242,6 +224,6 @@ _CHANGES = (
     ("change_kernel", "change of kernel"),
 )
 DRAWERS: dict[str, Callable[[Mapping[str, Any], Any], Any]] = {
-    "scan": _scan, "flow": _flow, "spectrum": _spectrum, "ablate": _ablate,
+    "scan": _scan, "flow": _flow, "spectrum": _spectrum,
     "compare": _compare,
 }  # fmt: skip

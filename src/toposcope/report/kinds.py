@@ -20,6 +20,8 @@ from toposcope.report.blocks import Page
 # In the order in which a report shows them: first what is wrong, then what is there, then what it does.
 KINDS = {
     "trace": "toposcope.models.tracing.result:TraceResult",
+    "ablate": "toposcope.models.ablation.result:AblateResult",
+    "ablate-check": "toposcope.models.ablation.check:AblateCheckResult",
     "loss": "toposcope.models.loss:LossResult",
 }
 

@@ -18,7 +18,7 @@ from toposcope.report.page import page_html
 
 # In the order in which a report shows them: first what is wrong, then what is there, then what it does.
 SCHEMAS = (
-    "check", "scan", "inspect", "compare", "ablate", "lab-ablate", "ablate-check", "refine",
+    "check", "scan", "inspect", "compare", "lab-ablate", "refine",
     "flow", "spectrum", "reproduce", "sweep", "train",
 )  # fmt: skip
 

@@ -19,8 +19,6 @@ _OF = {
     "compare": of_weights.compare,
     "flow": of_weights.flow,
     "spectrum": of_weights.spectrum,
-    "ablate": of_texts.ablate,
-    "ablate-check": of_texts.ablate_check,
     "lab-ablate": of_runs.lab_ablate,
     "refine": of_texts.refine,
     "train": of_runs.train,
@@ -32,7 +30,6 @@ _OF = {
 }
 NAMES = tuple(_OF)
 WRITTEN_BY = {
-    "ablate-check": "ablate --check",
     "lab-ablate": "ablate RUN/model",
     "run": "runs show KEY",
 }  # schemas that are not named after the command

@@ -11,6 +11,9 @@ import pytest
 from tests.unit.tiny import write_llama
 from toposcope.cli import main
 from toposcope.core.results import envelope
+from toposcope.core.statistics import from_error
+from toposcope.models.ablation.result import AblateResult, HeadDamage, LayerDeposit, TextLoss
+from toposcope.models.deposit import Deposit, DepositBootstrap, Interval
 from toposcope.models.loss import Bin, Condition, LossResult
 from toposcope.models.tracing.patterns import THRESHOLDS, WORDS
 from toposcope.models.tracing.result import METRICS, HeadTrace, Spread, TraceResult
@@ -70,37 +73,24 @@ def traced() -> TraceResult:
     )  # fmt: skip
 
 
-def ablated() -> dict[str, Any]:
-    heads = [
-        {
-            "layer": layer,
-            "head": head,
-            "scores": {"text": [2.0 + 0.1 * head, 2.2 + 0.1 * head]},
-            "damage": {"text": 0.1 * head, "shuffled": 0.02},
-            "error": {"text": 0.01, "shuffled": None},
-        }
+def ablated() -> AblateResult:
+    """Two layers of three heads, of which the last of each matters most."""
+    heads = tuple(
+        HeadDamage(
+            layer, head, losses={"text": (2.0 + 0.1 * head, 2.2 + 0.1 * head)},
+            damage={"text": 0.1 * head, "shuffled": 0.02}, error={"text": 0.01, "shuffled": None},
+            half_width=from_error(0.01, 2), position=0.1 * head - 0.02,
+        )
         for layer in range(2)
         for head in range(3)
-    ]
-    deposit = {"d_max": 0.2, "d_rel": 0.2, "share": 0.66, "gini": 0.4, "di": 0.1, "head": 2, "second": 1}
-    spread = {
-        "deposit": deposit,
-        "d_rel": None,
-        "share": None,
-        "gini": None,
-        "same_head": 0.9,
-        "draws": 100,
-        "level": 0.95,
-        "di": {"low": 0.05, "high": 0.2, "defined": 1.0},
-    }
-    ablation = {
-        "model": "m", "score": "loss", "unit": "nats", "method": "zero", "mode": "exact",
-        "texts": [{"name": "text", "cut": "c", "base": [2.0, 2.2], "floor": None},
-                  {"name": "shuffled", "cut": "c", "base": [4.0, 4.2], "floor": None}],
-        "heads": heads, "layers": [{"layer": i, "deposit": deposit, "spread": spread} for i in range(2)],
-        "pairs": [], "screen": None, "notes": [],
-    }  # fmt: skip
-    return envelope("ablate", {"ablation": ablation}, about=None, options={}, seconds=1.0)
+    )  # fmt: skip
+    deposit = Deposit(d_max=0.2, d_rel=0.2, share=0.66, gini=0.4, di=0.1, head=2, second=1)
+    spread = DepositBootstrap(deposit, None, None, None, Interval(0.05, 0.2, 1.0), 0.9, 100, 0.95)
+    return AblateResult(
+        text="c", predicts="next token", unit="nats", method="zero", mode="exact", heads=heads,
+        texts=(TextLoss("text", "c", (2.0, 2.2), None), TextLoss("shuffled", "c", (4.0, 4.2), None)),
+        layers=tuple(LayerDeposit(layer, deposit, spread) for layer in range(2)),
+    )  # fmt: skip
 
 
 def trained(encoding: str, seed: int, accuracy: float) -> dict[str, Any]:

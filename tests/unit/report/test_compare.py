@@ -129,7 +129,7 @@ def test_what_cannot_be_compared_is_refused_with_reasons(tmp_path: Path) -> None
     for model in models.values():
         model.close()
     with pytest.raises(BadValue, match="expected two of one kind"):
-        compare_results(making.traced().as_dict(), making.ablated())
+        compare_results(making.traced().as_dict(), making.ablated().as_dict())
     with pytest.raises(BadValue, match="holds no heads"):
         compare_results(making.loss().as_dict(), making.loss().as_dict())
     shorter = replace(making.traced(), heads=making.traced().heads[:3]).as_dict()

@@ -20,7 +20,6 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
         "scan": making.scanned(place),
         "flow": making.flowed(place),
         "spectrum": making.command("spectrum", "rope", "--context", "64", out=place / "s.json"),
-        "ablate": making.ablated(),
         "compare": making.command("compare", str(place / "model"), str(place / "model"), out=place / "c.json"),
     }
 
@@ -29,7 +28,6 @@ WORDS = {
     "scan": ["growth index", "layer", "offset t"],
     "flow": ["clusters", "mean cosine"],
     "spectrum": ["effective rank", "context n", "rope"],
-    "ablate": ["deposit index", "damage, nats"],
     "compare": ["change of kernel", "head"],
 }
 
