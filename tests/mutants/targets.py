@@ -21,7 +21,7 @@ CENTRAL = {
         "head_kernel",
         "encoding_spectrum",
     ),
-    "models": ("ablation", "deposit", "loss", "patterns"),
+    "models": ("ablation.result", "deposit", "loss", "tracing.patterns"),
     "lab": ("train", "encoding"),
     "runs": ("store",),
 }
