@@ -11,11 +11,14 @@ from toposcope.models.laboratory import run_small_models_with
 
 if TYPE_CHECKING:
     from toposcope.checkpoints import Model, load
+    from toposcope.checkpoints.inspect import inspect
     from toposcope.checkpoints.live import view as from_transformers
     from toposcope.checkpoints.live_lens import view_lens as from_transformer_lens
+    from toposcope.checks.model import check
     from toposcope.checks.module import check_module
     from toposcope.core.errors import ToposcopeError
     from toposcope.core.frames import frame
+    from toposcope.lab.known import ls
     from toposcope.models.ablation.ablate import ablate
     from toposcope.models.ablation.check import ablate_check
     from toposcope.models.intervene import ablated, captured
@@ -31,12 +34,15 @@ _HOMES = {
     "ablate_check": "toposcope.models.ablation.check",
     "ablated": "toposcope.models.intervene",
     "captured": "toposcope.models.intervene",
+    "check": "toposcope.checks.model",
     "check_module": "toposcope.checks.module",
     "frame": "toposcope.core.frames",
     "from_transformer_lens": "toposcope.checkpoints.live_lens:view_lens",
     "from_transformers": "toposcope.checkpoints.live:view",
+    "inspect": "toposcope.checkpoints.inspect",
     "load": "toposcope.checkpoints",
     "loss": "toposcope.models.loss",
+    "ls": "toposcope.lab.known",
     "read": "toposcope.report.kinds",
     "swap_encoding": "toposcope.models.swap_encoding",
     "trace": "toposcope.models.tracing.trace",
@@ -49,12 +55,15 @@ __all__ = [
     "ablate_check",
     "ablated",
     "captured",
+    "check",
     "check_module",
     "frame",
     "from_transformer_lens",
     "from_transformers",
+    "inspect",
     "load",
     "loss",
+    "ls",
     "read",
     "swap_encoding",
     "trace",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -95,8 +96,11 @@ def _facts(block: Facts, page: Page, out: IndentedConsole) -> None:
 
 def _findings(block: Findings, page: Page, out: IndentedConsole) -> None:
     for each in block.items:
-        mark = f"[{COLOURS[each['status']]}]{each['status']:7s}[/{COLOURS[each['status']]}]"
-        out.print(f"  {mark} {_safe(each['title'])}")
+        colour = COLOURS[each["status"]]
+        title, *rest = textwrap.wrap(sentences(each["title"]), max(20, out.width - 10)) or [""]
+        out.print(f"  [{colour}]{each['status']:7s}[/{colour}] {literal(title)}")
+        for line in rest:
+            out.print(f"          {literal(line)}")
         if block.explained or each["status"] != "ok":
             out.print(f"          {_safe(each['explanation'])}")
             if each["what_to_do"]:

@@ -145,6 +145,13 @@ def test_a_mistake_gets_a_sentence(
     assert "Traceback" not in err
 
 
+def test_the_command_that_was_folded_in_says_where_it_went(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["beside", "minilm"])
+    assert ended.value.code == 2
+    assert "trace MODEL --depth" in capsys.readouterr().err
+
+
 def test_heads_by_layer() -> None:
     sites = [Site(number, 0, None, "", 4, 2, 8, 8, False, "interface") for number in range(3)]
     assert heads_by_layer(None, sites, [0, 1]) is None
