@@ -170,7 +170,7 @@ class Collected:
         split = design(content, head, self.seed)
         self._note(key, {"content": split.content, "position": split.position, "coupling": split.coupling})
         for metric in ("gram_content", "gram_mixed", "gram_position", "gram_cross"):
-            self.lacks(metric, "position acts inside the heads: see content, position, coupling", key)
+            self.lacks(metric, "position acts inside the heads: see content, position and their coupling", key)
         shape = mean_kernel(content, head)
         if shape is None:
             self.lacks("kernel_rho", "the bias depends on both positions", key)

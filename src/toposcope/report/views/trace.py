@@ -384,8 +384,8 @@ def _agreement(page: Page, found: Agreement) -> list[Any]:
     }
     rows = [{"index": words, "rho": each.rho, "p": each.p, "count": each.count} for words, each in names.items()]
     said = [
-        f"{len(found.traced)} heads look at the previous token on the text. The kernel of {len(found.listed)} peaks "
-        f"at offset 1: {len(found.hits)} of these{_rates(found.precision, found.recall)}."
+        f"Heads that look at the previous token on the text: {len(found.traced)}. The kernel of {len(found.listed)} "
+        f"heads peaks at offset 1: {len(found.hits)} of these{_rates(found.precision, found.recall)}."
     ]
     if found.fast_listed:
         area = (

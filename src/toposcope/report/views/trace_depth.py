@@ -170,13 +170,18 @@ def _verdicts(page: Page, text: str, found: VerdictSummary, runs: Sequence[HeadR
     )  # fmt: skip
     keys = ("layer", "head", "verdict", "rule", "observed", "word", "end", "rate", "mean_rate", "growth_index")
     rows = [
-        {**{key: getattr(each, key) for key in keys}, "says": _sentence(each.sentence), "shown_first": False}
+        {
+            **{key: getattr(each, key) for key in keys},
+            "rule": each.rule.replace("T", "Thm "),
+            "says": _sentence(each.sentence),
+            "shown_first": False,
+        }
         for each in runs
     ]
     next((row for row in rows if row["word"] == "contradicts"), rows[0])["shown_first"] = True
     table = page.rows("verified heads", rows)
     facts = {
-        "verdict": "verdict", "rule": "by rule", "observed": "observed", "word": "together",
+        "verdict": "verdict", "rule": "by", "observed": "observed", "word": "together",
         "rate": "growth rate at the end", "mean_rate": "mean growth rate", "end": "time it ran",
         "growth_index": "growth index",
     }  # fmt: skip
