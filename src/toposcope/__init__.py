@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from toposcope._version import __version__
 from toposcope.core.drawing import draw_with
+from toposcope.models.laboratory import run_small_models_with
 
 if TYPE_CHECKING:
     from toposcope.checkpoints import Model, load
@@ -19,9 +20,12 @@ if TYPE_CHECKING:
     from toposcope.core.frames import frame
     from toposcope.dynamics.flow import flow
     from toposcope.lab.known import ls
+    from toposcope.models.ablation.ablate import ablate
+    from toposcope.models.ablation.check import ablate_check
     from toposcope.models.intervene import ablated, captured
     from toposcope.models.loss import loss
-    from toposcope.models.what_if import encoding
+    from toposcope.models.swap_encoding import swap_encoding
+    from toposcope.models.tracing.trace import trace
     from toposcope.report.kinds import read
     from toposcope.scanning.compare import compare
     from toposcope.scanning.scan import scan
@@ -30,12 +34,13 @@ if TYPE_CHECKING:
 _HOMES = {
     "Model": "toposcope.checkpoints",
     "ToposcopeError": "toposcope.core.errors",
+    "ablate": "toposcope.models.ablation.ablate",
+    "ablate_check": "toposcope.models.ablation.check",
     "ablated": "toposcope.models.intervene",
     "captured": "toposcope.models.intervene",
     "check": "toposcope.checks.model",
     "check_module": "toposcope.checks.module",
     "compare": "toposcope.scanning.compare",
-    "encoding": "toposcope.models.what_if",
     "flow": "toposcope.dynamics.flow",
     "frame": "toposcope.core.frames",
     "from_transformer_lens": "toposcope.checkpoints.live_lens:view_lens",
@@ -47,17 +52,20 @@ _HOMES = {
     "read": "toposcope.report.kinds",
     "scan": "toposcope.scanning.scan",
     "spectrum": "toposcope.spectra.spectrum",
+    "swap_encoding": "toposcope.models.swap_encoding",
+    "trace": "toposcope.models.tracing.trace",
 }
 __all__ = [
     "Model",
     "ToposcopeError",
     "__version__",
+    "ablate",
+    "ablate_check",
     "ablated",
     "captured",
     "check",
     "check_module",
     "compare",
-    "encoding",
     "flow",
     "frame",
     "from_transformer_lens",
@@ -69,9 +77,12 @@ __all__ = [
     "read",
     "scan",
     "spectrum",
+    "swap_encoding",
+    "trace",
 ]
 
 draw_with(lambda: importlib.import_module("toposcope.report.drawing"))
+run_small_models_with(lambda: importlib.import_module("toposcope.lab.running"))
 
 
 def __getattr__(name: str) -> Any:

@@ -43,7 +43,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str
         "compare": [making.command("compare", str(place / "model"), other, out=place / "c.json")],
         "loss": [making.loss()],
         "trace": [making.really_traced(lm)],
-        "beside": [making.beside(lm)],
+        "depth": [making.followed(lm)],
         "refine": [making.refined(lm)],
         "proof": [making.proved(lm)],
         "ablate": [making.ablated()],
@@ -91,7 +91,7 @@ def address(
 
 
 NAMES = (
-    "ablate", "beside", "big", "compare", "dynamics", "empty", "flow", "inspect", "lab", "loss", "proof", "refine",
+    "ablate", "big", "compare", "depth", "dynamics", "empty", "flow", "inspect", "lab", "loss", "proof", "refine",
     "reproduce", "scan", "spectrum", "sweep", "trace", "train",
 )  # fmt: skip
 BOTH = ("flow", "scan")  # looked at in the dark and on a telephone as well

@@ -145,7 +145,9 @@ CASES = (
     Case("flow, movie", (*FLOW, "--movie", "o.gif"), ("o.gif",)),
     Case("trace", ("trace", "lm", *TEXTS, *TABLES, *DRAWN), ("o.json", "o.csv", "o.html")),
     Case("loss", ("loss", "lm", *TEXTS, "--encoding", "none", *TABLES, *DRAWN), ("o.json", "o.csv")),
-    _case("beside", "beside", "lm", "--text", "lm/text.txt", "--tokens", "8", out=("o.json", "o.html")),
+    Case(
+        "trace, depth", ("trace", "lm", *TEXTS, "--depth", "--verify", "--jobs", "1", *TABLES), ("o.json", "o.html")
+    ),
     Case("compare", ("compare", "lm", "other", *TABLES, *DRAWN), ("o.json", "o.html", "o.svg")),
     Case("report", ("report", "scan.json", *_files("o.html", "o.json"), *DRAWN), ("o.html",)),
     Case(

@@ -603,7 +603,13 @@ def _result_seeds(scratch: Path) -> list[Tree]:
     from tests.unit.report import making
     from toposcope.cli import main
 
-    found = [making.loss(), making.traced(), making.ablated(), making.trained("rope", 0, 0.5), making.swept()]
+    found = [
+        making.loss().as_dict(),
+        making.traced().as_dict(),
+        making.ablated().as_dict(),
+        making.trained("rope", 0, 0.5),
+        making.swept(),
+    ]
     write_llama(scratch / "lm")
     write_llama(scratch / "lm2", seed=1)
     for words in (
@@ -633,7 +639,7 @@ def _report(place: Path) -> None:
 def _compare_seeds(scratch: Path) -> list[Tree]:
     """Two results of a kind."""
     trees = [tree["r.json"] for tree in _result_seeds(scratch)]
-    wanted = (b"toposcope/scan/1", b"toposcope/trace/1", b"toposcope/ablate/1")
+    wanted = (b"toposcope/scan/1", b"toposcope/trace/2", b"toposcope/ablate/2")
     return [{"a.json": each, "b.json": each} for each in trees if any(word in each[:200] for word in wanted)]
 
 

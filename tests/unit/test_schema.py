@@ -168,15 +168,16 @@ def test_results_of_texts(tmp_path: Path) -> None:
     assert told("trace", str(bert), *cut)["null_share"] is not None
     assert told("scan", str(bert))["spectra"]["table"]
     assert len(told("loss", str(model), *cut, "--encoding", "none", "--each", "layer")["conditions"]) == 4
-    once = ("--text", str(text), "--tokens", "12")
-    assert told("beside", str(model), *once)["beside"]["texts"]
-    assert told("beside", str(model), *once, "--verdicts")["verdicts"][0]["runs"]
+    once = ("--text", str(text), "--tokens", "12", "--sequences", "1")
+    followed = told("trace", str(model), *once, "--depth", "--verify", "--jobs", "1")
+    assert followed["depth"]
+    assert followed["verified"]
     steps = ("--tokens", "12", "--steps", "2", "--held-out", "2")
     assert told("refine", str(model), "--out", "refined", "--text", str(text), *steps)["moved"]
     planted = write_planted(tmp_path / "planted", (2,))
     words = ("ablate", str(planted), "--text", str(planted / "text.txt"), "--lines", "--sequences", "4")
-    assert told(*words, "--pairs", "layer0")["ablation"]["pairs"]
-    assert told(*words, "--mode", "screen", "--sample", "3")["ablation"]["screen"]
+    assert told(*words, "--pairs", "layer0")["pairs"]
+    assert told(*words, "--mode", "screen", "--sample", "3")["screen"]
     assert told(*words, "--check")["holds"]
 
 

@@ -20,7 +20,7 @@ from toposcope.report.page import page_html
 
 # In the order in which a report shows them: first what is wrong, then what is there, then what it does.
 SCHEMAS = (
-    "trace", "ablate", "lab-ablate", "ablate-check", "refine", "beside", "reproduce", "sweep", "train",
+    "lab-ablate", "refine", "reproduce", "sweep", "train",
 )  # fmt: skip
 
 

@@ -16,7 +16,6 @@ _OF = {
     "ablate": of_texts.ablate,
     "ablate-check": of_texts.ablate_check,
     "lab-ablate": of_runs.lab_ablate,
-    "beside": of_texts.beside,
     "refine": of_texts.refine,
     "train": of_runs.train,
     "sweep": of_runs.sweep,
@@ -26,7 +25,6 @@ _OF = {
 }
 NAMES = tuple(_OF)
 WRITTEN_BY = {
-    "ablate-check": "ablate --check",
     "lab-ablate": "ablate RUN/model",
     "run": "runs show KEY",
 }  # schemas that are not named after the command

@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 from toposcope.models.content import Content, precision
 from toposcope.models.corpus import Ids
 from toposcope.models.instrument import Call, Instrument
-from toposcope.models.patterns import THRESHOLDS, Patterns, Score, names, patterns
-from toposcope.models.trace_contraction import Contracted, contracted, contracted_absolute
-from toposcope.models.trace_head import (
+from toposcope.models.tracing.contraction import Contracted, contracted, contracted_absolute
+from toposcope.models.tracing.head import (
     design,
     gram_shares,
     in_input_only,
@@ -23,8 +22,9 @@ from toposcope.models.trace_head import (
     mean_kernel,
     toeplitz_shares,
 )
-from toposcope.models.trace_result import METRICS, Gap, HeadTrace, Spread
-from toposcope.models.trace_rows import HeadLogits, head_logits
+from toposcope.models.tracing.logits import HeadLogits, head_logits
+from toposcope.models.tracing.patterns import THRESHOLDS, Patterns, Score, names, patterns
+from toposcope.models.tracing.result import METRICS, Gap, HeadTrace, Spread
 
 Array = NDArray[np.float64]
 KEPT = 32  # offsets of the mean kernel in the result
@@ -90,7 +90,7 @@ class PositionMeans:
         return found[0], found[1]
 
 
-class Work:
+class Collected:
     """Numbers collected head by head, sequence by sequence."""
 
     def __init__(
@@ -170,7 +170,7 @@ class Work:
         split = design(content, head, self.seed)
         self._note(key, {"content": split.content, "position": split.position, "coupling": split.coupling})
         for metric in ("gram_content", "gram_mixed", "gram_position", "gram_cross"):
-            self.lacks(metric, "position acts inside the heads: see content, position, coupling", key)
+            self.lacks(metric, "position acts inside the heads: see content, position and their coupling", key)
         shape = mean_kernel(content, head)
         if shape is None:
             self.lacks("kernel_rho", "the bias depends on both positions", key)
@@ -270,9 +270,9 @@ class Work:
             peak_offset=peak,
             peak_agreement=agree,
             kernel=kept,
-            metrics={name: _spread(values.get(name, [])) for name in METRICS},
-            scores=scores,
             uniform=uniform,
+            **{name: _spread(values.get(name, [])) for name in METRICS},
+            **{f"on_{name}": spread for name, spread in scores.items()},
         )
 
     def gaps(self) -> tuple[Gap, ...]:

@@ -14,7 +14,7 @@ are then measured exactly, and so is a random sample of the others, which shows 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,10 +22,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.core.errors import BadValue
-from toposcope.models.meter import ESTIMATES, Heads, Meter
+from toposcope.models.ablation.replacement import StandIn, stand_ins
+from toposcope.models.ablation.runner import ESTIMATES, AblationRunner, Heads, name_of
 from toposcope.models.rank import rank_correlation
-from toposcope.models.replacement import StandIn, stand_ins
-from toposcope.models.score import Trial, score
+from toposcope.models.score import Trial, trial_loss
 from toposcope.models.sites import Site
 
 Array = NDArray[np.float64]
@@ -56,41 +56,41 @@ class Screen:
     `rho` is Spearman's correlation of estimates and measured damages, each head weighted by how many it stands for.
     """
 
-    estimates: tuple[tuple[Heads, float], ...]
-    chosen: tuple[Heads, ...]
-    sampled: tuple[Heads, ...]
+    estimates: Mapping[str, float]
+    chosen: tuple[str, ...]
+    sampled: tuple[str, ...]
     rho: float | None
     miss: Miss | None
 
 
-def estimates(meter: Meter, heads: Sequence[Heads], on: str = "text") -> Array:
+def estimates(runner: AblationRunner, heads: Sequence[Heads], on: str = "text") -> Array:
     """The estimated damage of each single head, in the mean over the sequences of a text."""
-    text = meter.texts[on]  # type: ignore[index]
+    text = runner.texts[on]  # type: ignore[index]
     if text.trials[0].kind == "drift":
         raise BadValue(
             "a drift has no slope at the whole model, where it is 0 and least: a backward pass tells nothing. "
             "Use --mode exact."
         )
-    meter.foresee_backward()
+    runner.foresee_backward()
     places = None
     rows = []
     for number, each in enumerate(text.trials):
-        known = meter.known(ESTIMATES, on, number)
+        known = runner.known(ESTIMATES, on, number)
         if known is None:
             if places is None:
-                places = stand_ins(meter.instrument, text.trials, meter.method, seed=meter.seed)
-            found = [slopes(meter, each, places[number], gate) for gate in GATES]
+                places = stand_ins(runner.instrument, text.trials, runner.method, seed=runner.seed)
+            found = [slopes(runner, each, places[number], gate) for gate in GATES]
             known = [(sum(layer) / len(GATES)).tolist() for layer in zip(*found, strict=True)]
-            meter.note(ESTIMATES, on, number, known)
+            runner.note(ESTIMATES, on, number, known)
         rows.append([known[layer][head] for ((layer, head),) in heads])
     return np.array(rows, dtype=np.float64).mean(axis=0)
 
 
-def slopes(meter: Meter, each: Trial, stand_in: StandIn, gate: float) -> list[Any]:
+def slopes(runner: AblationRunner, each: Trial, stand_in: StandIn, gate: float) -> list[Any]:
     """-dL/dg on one sequence, with all gates at `gate`: one tensor of H numbers per layer."""
     import torch
 
-    instrument = meter.instrument
+    instrument = runner.instrument
     gates = [torch.full((site.heads,), gate, requires_grad=True) for site in instrument.sites]
 
     def edit(site: Site, output_BNHV: Any) -> Any:
@@ -100,7 +100,7 @@ def slopes(meter: Meter, each: Trial, stand_in: StandIn, gate: float) -> list[An
     instrument.edits.append(edit)
     try:
         with torch.enable_grad():
-            loss = score(each, meter.model(**each.inputs))
+            loss = trial_loss(each, runner.model(**each.inputs))
             found = torch.autograd.grad(loss, gates)
     finally:
         instrument.edits.remove(edit)
@@ -117,22 +117,28 @@ def choose(heads: Sequence[Heads], estimate: Array, *, sample: int, seed: int) -
 
 
 def judged(
-    meter: Meter, heads: Sequence[Heads], estimate: Array, chosen: list[Heads], sampled: list[Heads]
+    runner: AblationRunner, heads: Sequence[Heads], estimate: Array, chosen: list[Heads], sampled: list[Heads]
 ) -> Screen:
     """The screen beside what was measured of it."""
     weight = (len(heads) - len(chosen)) / len(sampled) if sampled else 0.0
     guess = dict(zip(heads, estimate.tolist(), strict=True))
     copies = [(each, 1) for each in chosen] + [(each, round(weight)) for each in sampled]
-    pairs = [(guess[each], meter.damage(each)) for each, times in copies for _ in range(times)]
+    pairs = [(guess[each], runner.damage(each)) for each, times in copies for _ in range(times)]
     rho = (
         rank_correlation("estimate", "damage", [a for a, _ in pairs], [b for _, b in pairs]).rho if sampled else None
     )
     miss = missed(
-        np.array([meter.damage(each) for each in chosen]),
-        np.array([meter.damage(each) for each in sampled]),
+        np.array([runner.damage(each) for each in chosen]),
+        np.array([runner.damage(each) for each in sampled]),
         len(heads) - len(chosen),
     )
-    return Screen(tuple(guess.items()), tuple(chosen), tuple(sampled), rho, miss)
+    return Screen(
+        estimates={name_of(each): value for each, value in guess.items()},
+        chosen=tuple(map(name_of, chosen)),
+        sampled=tuple(map(name_of, sampled)),
+        rho=rho,
+        miss=miss,
+    )
 
 
 def missed(chosen_C: Array, sampled_M: Array, rest: int) -> Miss | None:

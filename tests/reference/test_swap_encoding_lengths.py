@@ -9,7 +9,7 @@ import torch
 import transformers as hf
 
 from tests.reference.tiny import SIZES, build, inputs
-from toposcope.models.what_if import encoding
+from toposcope.models.swap_encoding import swap_encoding
 
 ORIGINAL = 8
 
@@ -43,7 +43,7 @@ def test_the_length_of_the_text_decides_the_frequencies(written: str, rope: dict
     config = hf.LlamaConfig(**sizes, num_key_value_heads=2, rope_parameters={"rope_theta": 10000.0, **rope})
     twin = hf.LlamaForCausalLM(config).eval()
     twin.load_state_dict(model.state_dict())
-    with encoding(model, written):
+    with swap_encoding(model, written):
         inside = run(model, length)
     assert torch.allclose(inside, run(twin, length), rtol=0, atol=3e-6)
     if length > ORIGINAL:

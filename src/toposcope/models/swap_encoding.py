@@ -37,7 +37,7 @@ LONGEST = 1_000_000  # a model that claims no context is built for this one
 
 
 @contextmanager
-def encoding(
+def swap_encoding(
     model: Any,
     other: str | EncodingSpec | Encoding,
     *,

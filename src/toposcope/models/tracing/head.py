@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from toposcope.encodings.record import Encoding
 from toposcope.models.content import Content
-from toposcope.models.trace_rows import HeadLogits, bias_by_offset
+from toposcope.models.tracing.logits import HeadLogits, bias_by_offset
 from toposcope.spectra.anova import Shares, decompose
 from toposcope.spectra.head_kernel import HeadKernel, kernel
 from toposcope.spectra.rotary_kernel import kernel_spectrum

@@ -8,7 +8,7 @@ nothing of it is kept but numbers. Per head, over sequences, median and quartile
 * content, position, coupling (3.6): the split of their variance, by the factorial design. Where position was added to
   the input: gram_content, gram_mixed, gram_position, gram_cross, from means over sequences;
 * the mean kernel (3.7), its peak and kernel_rho, its contraction at the sequence's length;
-* scores and names of attention patterns (`models.patterns`), mean distance and entropy.
+* scores and names of attention patterns (`models.tracing.patterns`), mean distance and entropy.
 
 Of a few heads, the logits of the first sequence are kept as small pictures beside their Toeplitz part.
 """
@@ -16,38 +16,38 @@ Of a few heads, the logits of the first sequence are kept as small pictures besi
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from toposcope.checkpoints.spec import Skipped
+from toposcope.checkpoints.spec import LayerSpec
 from toposcope.core import memory
 from toposcope.core.errors import BadValue
+from toposcope.core.progress import Progress, steps
+from toposcope.core.result import Skipped
 from toposcope.encodings import Encoding, EncodingSpec
-from toposcope.models.about import about_running
 from toposcope.models.content import Content, ContentReader
 from toposcope.models.corpus import Corpus, Ids, repeated
 from toposcope.models.instrument import Call, Instrument, attached
 from toposcope.models.load import Reference
 from toposcope.models.sites import Site, checked_heads, checked_site
-from toposcope.models.trace_agreement import agreement
-from toposcope.models.trace_contraction import DENSE_LIMIT
-from toposcope.models.trace_head import in_input_only
-from toposcope.models.trace_logits import LogitPicture, picture
-from toposcope.models.trace_memory import foresee, inner_width, needed
-from toposcope.models.trace_result import HeadTrace, TraceResult
-from toposcope.models.trace_rows import head_logits
-from toposcope.models.trace_work import Work
-from toposcope.models.what_if import built, encoding
+from toposcope.models.swap_encoding import built, swap_encoding
+from toposcope.models.tracing.agreement import agreement
+from toposcope.models.tracing.collect import Collected
+from toposcope.models.tracing.contraction import DENSE_LIMIT
+from toposcope.models.tracing.head import in_input_only
+from toposcope.models.tracing.logits import LogitPicture, block_rows, head_logits, picture
+from toposcope.models.tracing.patterns import THRESHOLDS
+from toposcope.models.tracing.result import HeadTrace, TraceResult, strongest
 
-Progress = Callable[[str, int], AbstractContextManager[Callable[[], None]]]
 REPEATS, REPEATED_TOKENS = 2, 512  # sequences of repeated random tokens, and their greatest length
+GIB = 2**30
 
 
-def trace(
+def trace_corpus(
     model: Any,
     corpus: Corpus,
     *,
@@ -57,18 +57,15 @@ def trace(
     compare: bool = True,
     only_patterns: bool = False,
     seed: int = 0,
-    other: str | EncodingSpec | None = None,
+    encoding: str | EncodingSpec | None = None,
     logits: int | Sequence[tuple[int, int]] = 0,
-    progress: Progress = lambda title, steps: nullcontext(lambda: None),
+    progress: Progress | None = None,
 ) -> TraceResult:
     """Run a model (a `Reference`, or one of transformers' own) on sequences and measure its heads.
 
-    `heads` limits the heads of the layers it names. Up to `dense_limit` tokens all singular values are computed,
-    beyond it norms only. `compare`: set the kernels of the weights beside those traced. `only_patterns`: measure what
-    heads attend to and nothing else, several times faster. `other` is an encoding to put
-    into the heads that are traced, in place of their own. `logits` names heads (layer, head) whose logits are kept as
-    pictures, or is how many: then those in which position has the largest share. `progress` is given a title and a
-    number of steps and opens to a function to call after each.
+    `heads` limits the heads of the layers it names. `compare`: set the kernels of the weights beside those traced.
+    `only_patterns`: measure what heads attend to and nothing else, several times faster. `logits` names heads (layer,
+    head) whose logits are kept as pictures, or is how many: then those in which position has the largest share.
     """
     with attached(model) as instrument, ExitStack() as changed:
         reader = ContentReader.of(instrument)
@@ -76,52 +73,50 @@ def trace(
         chosen, skipped = _chosen([checked_site(instrument.sites, each) for each in asked], reader, heads or {})
         wanted = logits if isinstance(logits, int) else _traced(logits, chosen)
         used = {number: reader.encoding(instrument.sites[number]) for number in chosen}
-        if other is not None:
+        if encoding is not None:
             every = [(number, head) for number, some in chosen.items() for head in some]
-            changed.enter_context(encoding(model, other, heads=every))
-            used = {number: built(other, reader, number) for number in chosen}
+            changed.enter_context(swap_encoding(model, encoding, heads=every))
+            used = {number: built(encoding, reader, number) for number in chosen}
             compare = False
         compare = compare and not only_patterns
         absolute = {number for number in chosen if in_input_only(used[number]) and not only_patterns}
         averaged = absolute if len(corpus.sequences) > 1 else set()
         longest = max(len(ids) for ids in corpus.sequences)
         if chosen:
-            _foresee(instrument, reader, list(chosen), longest, dense_limit, bool(averaged))
+            _require_memory(instrument, reader, list(chosen), longest, dense_limit, bool(averaged))
         again, no_repeats = _repeats(corpus, _special(model), seed)
-        steps = len(chosen) * (len(corpus.sequences) + len(again)) + len(averaged) * len(corpus.sequences)
-        work = Work(instrument, chosen, dense_limit, seed, only_patterns)
+        passes = len(chosen) * (len(corpus.sequences) + len(again)) + len(averaged) * len(corpus.sequences)
+        work = Collected(instrument, chosen, dense_limit, seed, only_patterns)
         if no_repeats:
             work.lacks("induction", no_repeats)
-        with progress("layers", steps) as tick:
-            if averaged:
-                for ids in corpus.sequences:
-                    watch(
-                        instrument, reader, ids, averaged, lambda content, _, __: work.means.add(content), tick, used
-                    )
-            for ids in corpus.sequences if chosen else ():
-                watch(instrument, reader, ids, set(chosen), work.measure, tick, used)
-            for ids in again if chosen else ():
-                watch(instrument, reader, ids, set(chosen), partial(work.induction, ids), tick, used)
+        tick = steps(progress, "layers", passes)
+        if averaged:
+            for ids in corpus.sequences:
+                watch(instrument, reader, ids, averaged, lambda content, _, __: work.means.add(content), tick, used)
+        for ids in corpus.sequences if chosen else ():
+            watch(instrument, reader, ids, set(chosen), work.measure, tick, used)
+        for ids in again if chosen else ():
+            watch(instrument, reader, ids, set(chosen), partial(work.induction, ids), tick, used)
         kept = [(number, head) for number in chosen if number not in work.lost for head in chosen[number]]
         rows = tuple(work.row(number, head) for number, head in kept)
         pictured = (
             most_positional(rows, wanted) if isinstance(wanted, int) else [each for each in wanted if each in kept]
         )
         pictures = _pictures(instrument, reader, corpus.sequences[0], pictured, used) if pictured else ()
-        compared = agreement(reader.view, rows, work.kernels) if compare and rows else None
         return TraceResult(
-            about=about_running(model),
             text=corpus.cut,
             sequences=len(corpus.sequences),
             tokens=longest,
-            heads=rows,
-            agreement=compared,
-            gaps=work.gaps(),
-            other=None if other is None else str(other),
-            skipped=(*skipped, *(Skipped(f"layer {number}", why) for number, why in work.lost.items())),
+            encoding=None if encoding is None else str(encoding),
             rebuilt=work.rebuilt,
+            thresholds=dict(THRESHOLDS),
+            patterns={name: tuple(each.name for each in strongest(rows, name)) for name in THRESHOLDS},
+            agreement=agreement(reader.view, rows, work.kernels) if compare and rows else None,
             null_share=len(corpus.sequences) ** -2 if averaged else None,
+            gaps=work.gaps(),
+            heads=rows,
             logits=pictures,
+            skipped=(*skipped, *(Skipped(f"layer {number}", why) for number, why in work.lost.items())),
         )
 
 
@@ -255,18 +250,54 @@ def _special(model: Any) -> tuple[int, ...]:
     return tuple(getattr(model.tokenizer, "all_special_ids", ()))
 
 
-def _foresee(
+def _require_memory(
     instrument: Instrument, reader: ContentReader, layers: list[int], tokens: int, dense_limit: int, means: bool
 ) -> None:
+    """Refuse too long a text before the machine is out of memory."""
     specs = [reader.layers[number].spec for number in layers]
     config = getattr(instrument.model, "config", None)
     eager = str(getattr(config, "_attn_implementation", "")).endswith("eager")
-    parts = needed(
+    parts = memory_needed(
         specs,
         tokens,
-        inner=inner_width(config, specs[0].width),
+        inner=_inner_width(config, specs[0].width),
         written_out=eager or instrument.sites[layers[0]].route == "hooks",
         dense_limit=dense_limit,
         means=means,
     )
-    foresee(parts, tokens, memory.available())
+    total, free = sum(parts.values()), memory.available()
+    if free is None or total <= free:
+        return
+    most = max(parts, key=lambda name: parts[name])
+    raise BadValue(
+        f"tracing sequences of {tokens} tokens needs about {total / GIB:.1f} GiB (most of it, "
+        f"{parts[most] / GIB:.1f} GiB, for: {most}), and {free / GIB:.1f} GiB are free. "
+        "Use fewer tokens (--tokens), fewer layers (--layers), or a model loaded with attention 'sdpa'."
+    )
+
+
+def memory_needed(
+    specs: Sequence[LayerSpec], tokens: int, *, inner: int, written_out: bool, dense_limit: int, means: bool
+) -> dict[str, int]:
+    """Bytes by purpose, on the safe side: the forward pass, one layer's content, one head's matrices, means.
+
+    `inner` is the width inside the MLP, `written_out` whether the model holds its attention of all heads at once.
+    """
+    width, heads = max(spec.width for spec in specs), max(spec.heads for spec in specs)
+    channels = max(spec.heads * (2 * spec.head_dim + spec.value_width) for spec in specs)
+    square = tokens * tokens
+    attention = 12 * heads * square if written_out else 5 * square * any(spec.reach is not None for spec in specs)
+    dense = 8 * 6 * square if tokens <= dense_limit else 0
+    return {
+        "forward pass": 4 * tokens * (8 * width + 3 * inner + 2 * channels) + attention,
+        "queries and keys of a layer": 3 * 8 * tokens * channels,
+        "one head": 8 * 8 * tokens * block_rows(tokens) + dense,
+        "position means": sum(2 * 8 * tokens * spec.heads * spec.head_dim for spec in specs) if means else 0,
+    }
+
+
+def _inner_width(config: Any, width: int) -> int:
+    """The width inside the MLP, by whatever name the configuration has for it."""
+    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    said = [getattr(text, name, None) for name in ("intermediate_size", "ffn_dim", "n_inner", "d_ff")]
+    return max([value for value in said if isinstance(value, int)], default=4 * width)

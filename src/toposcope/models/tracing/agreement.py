@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from toposcope.checkpoints.fold import fold
 from toposcope.checkpoints.view import Model as View
 from toposcope.models.rank import RankCorrelation, area_under_curve, rank_correlation
-from toposcope.models.trace_head import OFFSETS, in_input_only
+from toposcope.models.tracing.head import OFFSETS, in_input_only
 from toposcope.spectra.head_kernel import HeadKernel, from_covariance
 from toposcope.spectra.of_heads import FAST_ON_SMOLLM2, HeadSpectra, head_spectra, second_moment
 
 if TYPE_CHECKING:
-    from toposcope.models.trace_result import HeadTrace
+    from toposcope.models.tracing.result import HeadTrace
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Agreement:
 
     `fast` does the same for the fast share by which `scan` ranks heads (`spectra.of_heads.fast_share`). `fast_auc` is
     the chance that a traced head has more of it than another head, `fast_listed` are the 10 heads with most of it;
-    None and () where nothing turns.
+    None and () where nothing turns. `hits` and `fast_hits` are those of each list that were traced as well.
     """
 
     heads: int
@@ -43,36 +43,12 @@ class Agreement:
     fast: RankCorrelation
     fast_auc: float | None
     fast_listed: tuple[str, ...]
-
-    @property
-    def hits(self) -> tuple[str, ...]:
-        """The heads of `listed` that were traced as well."""
-        return tuple(name for name in self.listed if name in self.traced)
-
-    @property
-    def fast_hits(self) -> tuple[str, ...]:
-        return tuple(name for name in self.fast_listed if name in self.traced)
-
-    @property
-    def precision(self) -> float | None:
-        return len(self.hits) / len(self.listed) if self.listed else None
-
-    @property
-    def recall(self) -> float | None:
-        return len(self.hits) / len(self.traced) if self.traced else None
-
-    @property
-    def fast_precision(self) -> float | None:
-        return len(self.fast_hits) / len(self.fast_listed) if self.fast_listed else None
-
-    @property
-    def fast_recall(self) -> float | None:
-        return len(self.fast_hits) / len(self.traced) if self.traced and self.fast_listed else None
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain data, the derived numbers included."""
-        derived = ("hits", "precision", "recall", "fast_hits", "fast_precision", "fast_recall")
-        return {**asdict(self), **{name: getattr(self, name) for name in derived}}
+    hits: tuple[str, ...]
+    precision: float | None
+    recall: float | None
+    fast_hits: tuple[str, ...]
+    fast_precision: float | None
+    fast_recall: float | None
 
 
 def agreement(view: View, traced: Sequence[HeadTrace], kernels: Mapping[str, Sequence[float]]) -> Agreement | None:
@@ -106,6 +82,8 @@ def agreement(view: View, traced: Sequence[HeadTrace], kernels: Mapping[str, Seq
     known_rho = [rho for rho in by_head if rho is not None]
     listed = tuple(each.name for each, found, _ in rows if found.peak_offset == 1)
     named = tuple(each.name for each, _, _ in rows if "previous" in each.names)
+    fastest = _largest(fast, FAST_ON_SMOLLM2.top)
+    hits, fast_hits = (tuple(name for name in some if name in named) for some in (listed, fastest))
     return Agreement(
         heads=len(rows),
         peak=rank_correlation(
@@ -136,8 +114,18 @@ def agreement(view: View, traced: Sequence[HeadTrace], kernels: Mapping[str, Seq
             [each.score("previous") for each, _, _ in rows],
         ),
         fast_auc=area_under_curve(list(fast.values()), [each.name in named for each, _, _ in rows]),
-        fast_listed=_largest(fast, FAST_ON_SMOLLM2.top),
+        fast_listed=fastest,
+        hits=hits,
+        precision=_share(hits, listed),
+        recall=_share(hits, named),
+        fast_hits=fast_hits,
+        fast_precision=_share(fast_hits, fastest),
+        fast_recall=_share(fast_hits, named) if fastest else None,
     )
+
+
+def _share(some: Sequence[str], whole: Sequence[str]) -> float | None:
+    return len(some) / len(whole) if whole else None
 
 
 def _largest(values: Mapping[str, float | None], count: int) -> tuple[str, ...]:

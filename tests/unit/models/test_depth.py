@@ -1,8 +1,7 @@
-"""The discrete model beside its flow, on tiny models whose numbers can be had another way."""
+"""Tokens through depth, on tiny models whose numbers can be had another way."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -10,13 +9,17 @@ import pytest
 
 import toposcope
 from tests.unit.models.making import TEXT, write_bert, write_llama
-from toposcope.cli.beside_words import print_beside
-from toposcope.cli.common import console
-from toposcope.core.results import plain
 from toposcope.dynamics.layers import layer_dynamics
-from toposcope.models.beside import beside, dispersion_rate, layer_weights, radial_rate, step
-from toposcope.models.hidden import attention_branch, hidden_states
 from toposcope.models.load import load_reference
+from toposcope.models.tracing.depth import (
+    correlations,
+    dispersion_rate,
+    layer_indices,
+    radial_rate,
+    step,
+    through_depth,
+)
+from toposcope.models.tracing.hidden import attention_branch, hidden_states
 
 pytest.importorskip("torch", reason="hidden states need torch: pip install torch")
 pytest.importorskip("transformers", reason="hidden states need transformers: pip install transformers")
@@ -38,42 +41,27 @@ def test_rates_are_derivatives() -> None:
 
 
 @pytest.mark.parametrize("family", ["llama", "bert"])
-def test_the_whole_of_it(tmp_path: Path, family: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_layers_of_a_text(tmp_path: Path, family: str) -> None:
     (write_llama if family == "llama" else write_bert)(tmp_path / "model")
-    for name, text in (("one", TEXT), ("two", TEXT[40:] + TEXT)):
-        (tmp_path / name).write_text(text)
-    ticks: list[int] = []
-    found = beside(
-        tmp_path / "model",
-        [tmp_path / "one", tmp_path / "two"],
-        tokens=12,
-        tick=lambda: ticks.append(1),
-    )
-    assert len(ticks) == 10
-    first, second = found.texts
-    assert [each.layer for each in first.layers] == list(range(5))
-    assert first.layers[-1].whole is None
-    assert first.layers[0].radial_rate != second.layers[0].radial_rate
-    assert first.layers[3].weights == second.layers[3].weights
     hidden = hidden_states(load_reference(tmp_path / "model"), TEXT, tokens=12)
+    ticks: list[tuple[str, int, int]] = []
     with toposcope.load(tmp_path / "model") as model:
-        for each, layer, x in zip(first.layers, model.layers, hidden.entering, strict=True):
+        found = through_depth(model, hidden, progress=lambda *told: ticks.append(told))
+        assert ticks == [("depth", done, 5) for done in range(6)]
+        assert [each.layer for each in found] == list(range(5))
+        assert found[-1].whole is None
+        for each, layer, x in zip(found, model.layers, hidden.entering, strict=True):
             branch = attention_branch(layer, x)
             assert each.radial_rate == pytest.approx(radial_rate(x, branch))
             assert each.attention == step(x, x + branch)
             if each.layer < 4:
                 assert each.whole == step(x, hidden.entering[each.layer + 1])
             assert each.flow is not None
-    rows = {(each.predicted, each.measured): each for each in first.correlations}
+    rows = {(each.predicted, each.measured): each for each in correlations(found)}
     assert rows["flow", "attention norm_growth"].count == 5
     assert rows["growth_index", "whole norm_growth"].count == 4
     assert rows["step", "whole norm_growth"].count == 4
     assert ("step", "attention norm_growth") not in rows
-    assert json.loads(json.dumps(plain(found.as_dict()), allow_nan=False))["texts"][1]["tokens"] == 12
-    print_beside(console(), found)
-    printed = capsys.readouterr().out.splitlines()
-    assert "rho by Spearman; * p < 0.01" in printed
-    assert max(len(line) for line in printed if "tokens of" not in line) <= 80  # headings name the text's file
 
 
 def test_the_flow_of_a_weak_layer_is_its_residual_step(tmp_path: Path) -> None:
@@ -85,8 +73,10 @@ def test_the_flow_of_a_weak_layer_is_its_residual_step(tmp_path: Path) -> None:
         for layer in model.layers:
             layer.self_attn.o_proj.weight.mul_(1e-3)
     model.save_pretrained(tmp_path)
-    (tmp_path / "text").write_text(TEXT)
-    for each in beside(tmp_path, [tmp_path / "text"], tokens=12).texts[0].layers:
+    hidden = hidden_states(load_reference(tmp_path), TEXT, tokens=12)
+    with toposcope.load(tmp_path) as opened:
+        found = through_depth(opened, hidden)
+    for each in found:
         assert each.flow is not None
         assert abs(each.attention.norm_growth) > 1e-6
         assert each.flow.norm_growth == pytest.approx(each.attention.norm_growth, rel=0.05, abs=1e-6)
@@ -98,7 +88,7 @@ def test_indices_are_those_of_scan(tmp_path: Path, family: str) -> None:
     (write_llama if family == "llama" else write_bert)(tmp_path)
     with toposcope.load(tmp_path) as model:
         for layer in model.layers:
-            ours, theirs = layer_weights(layer), layer_dynamics(layer, storage_error=0.0)
+            ours, theirs = layer_indices(layer), layer_dynamics(layer, storage_error=0.0)
             assert ours.alpha == pytest.approx(theirs.regime.alpha)
             assert ours.rho_euler == pytest.approx(theirs.rho_euler)
             assert ours.growth_index == pytest.approx(theirs.regime.growth_index)

@@ -23,7 +23,7 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.models.trace_rows import HeadLogits, Rows, probabilities, rows
+from toposcope.models.tracing.logits import HeadLogits, Rows, probabilities, rows
 
 Array = NDArray[np.float64]
 NEAR = 8

@@ -13,7 +13,7 @@ from toposcope.core.errors import BadEncoding, BadValue
 from toposcope.encodings import Sizes, make
 from toposcope.models.content import ContentReader
 from toposcope.models.instrument import attached
-from toposcope.models.what_if import encoding
+from toposcope.models.swap_encoding import swap_encoding
 
 ROTARY = ["llama", "qwen3", "gemma", "gemma2", "gpt_neox", "deepseek_v3"]
 
@@ -30,7 +30,7 @@ def test_own_encoding_put_in_again(name: str) -> None:
     with attached(model) as instrument:
         reader = ContentReader(instrument)
         own = reader.encoding(instrument.sites[0])
-        with encoding(model, own):
+        with swap_encoding(model, own):
             inside = run(model, name)
     assert torch.allclose(inside, run(model, name), rtol=0, atol=3e-6)
 
@@ -39,7 +39,7 @@ def test_own_encoding_put_in_again(name: str) -> None:
 def test_none_is_every_position_at_zero(name: str) -> None:
     model = build(name)
     zeros = torch.zeros(2, 17, dtype=torch.long)
-    with encoding(model, "none"):
+    with swap_encoding(model, "none"):
         inside = run(model, name)
     assert torch.allclose(inside, run(model, name, position_ids=zeros), rtol=0, atol=3e-6)
     assert not torch.allclose(inside, run(model, name), rtol=0, atol=1e-4)
@@ -67,7 +67,7 @@ def test_another_rope_is_the_model_configured_so(written: str, rope: dict[str, A
     config = hf.LlamaConfig(**SIZES, num_key_value_heads=2, rope_parameters=rope)
     twin = hf.LlamaForCausalLM(config).eval()
     twin.load_state_dict(model.state_dict())
-    with encoding(model, written):
+    with swap_encoding(model, written):
         inside = run(model, "llama")
     assert torch.allclose(inside, run(twin, "llama"), rtol=0, atol=3e-6)
     assert not torch.allclose(inside, run(model, "llama"), rtol=0, atol=1e-4)
@@ -77,14 +77,14 @@ def test_a_scaling_keeps_the_models_own_base() -> None:
     config = hf.LlamaConfig(
         **SIZES, num_key_value_heads=2, rope_parameters={"rope_type": "default", "rope_theta": 777.0}
     )
-    with encoding(hf.LlamaForCausalLM(config).eval(), "rope:scaling=linear,factor=2") as put_in:
+    with swap_encoding(hf.LlamaForCausalLM(config).eval(), "rope:scaling=linear,factor=2") as put_in:
         assert put_in.parameters["base"] == 777.0
 
 
 @pytest.mark.parametrize("name", ["gpt2", "bert", "albert"])
 def test_none_for_learned_positions_is_an_empty_table(name: str) -> None:
     model = build(name)
-    with encoding(model, "none"):
+    with swap_encoding(model, "none"):
         inside = run(model, name)
     with torch.no_grad():
         for key, parameter in model.named_parameters():
@@ -99,7 +99,7 @@ def test_none_for_t5_is_a_bias_of_zero() -> None:
         for key, parameter in model.named_parameters():
             if "relative_attention_bias" in key:
                 parameter.normal_()
-    with encoding(model, "none"):
+    with swap_encoding(model, "none"):
         inside = run(model, "t5")
     assert not torch.allclose(inside, run(model, "t5"), rtol=0, atol=1e-3)
     with torch.no_grad():
@@ -123,7 +123,7 @@ def test_none_for_alibi_hides_the_order_of_the_past(name: str) -> None:
     mixed = torch.cat([ids[:, :16].flip(1), ids[:, 16:]], dim=1)
     with torch.no_grad():
         assert not torch.allclose(model(ids).logits[:, -1], model(mixed).logits[:, -1], rtol=0, atol=1e-5)
-        with encoding(model, "none"):
+        with swap_encoding(model, "none"):
             assert torch.allclose(model(ids).logits[:, -1], model(mixed).logits[:, -1], rtol=0, atol=1e-6)
 
 
@@ -134,7 +134,7 @@ def test_alibi_put_into_llama_is_alibis_table() -> None:
     assert bias is not None
     table = torch.from_numpy(bias.table(range(17), range(17))).float()
     seen: list[Any] = []
-    with attached(model) as instrument, encoding(model, "alibi"):
+    with attached(model) as instrument, swap_encoding(model, "alibi"):
         reader = ContentReader(instrument)
 
         def note(call: Any, output: Any) -> None:
@@ -153,18 +153,18 @@ def test_alibi_put_into_llama_is_alibis_table() -> None:
 def test_layers_and_heads_apart() -> None:
     """All heads of all layers, one by one in the same block, is the whole; one head changes that head alone."""
     model = build("llama")
-    with encoding(model, "none"):
+    with swap_encoding(model, "none"):
         whole = run(model, "llama")
-    with encoding(model, "none", layers=[0, 1, 2]):
+    with swap_encoding(model, "none", layers=[0, 1, 2]):
         assert torch.equal(run(model, "llama"), whole)
-    with encoding(model, "none", heads=[(layer, head) for layer in range(3) for head in range(4)]):
+    with swap_encoding(model, "none", heads=[(layer, head) for layer in range(3) for head in range(4)]):
         assert torch.allclose(run(model, "llama"), whole, rtol=0, atol=1e-6)
     from toposcope.models.intervene import captured
 
     with captured(model) as plain:
         run(model, "llama")
         kept = [plain[layer].output_BNHV for layer in range(2)]
-    with encoding(model, "none", heads=[(1, 2)]), captured(model) as trace:
+    with swap_encoding(model, "none", heads=[(1, 2)]), captured(model) as trace:
         run(model, "llama")
     assert torch.equal(trace[0].output_BNHV, kept[0])
     others = [0, 1, 3]
@@ -176,21 +176,21 @@ def test_layers_and_heads_apart() -> None:
 def test_after_the_block_the_model_is_as_before(name: str) -> None:
     model = build(name)
     before = run(model, name)
-    with encoding(model, "none"):
+    with swap_encoding(model, "none"):
         run(model, name)
     assert torch.equal(run(model, name), before)
 
 
 def test_what_cannot_be_put_in_is_said() -> None:
-    with pytest.raises(BadEncoding, match="must be trained with the model"), encoding(build("llama"), "cope"):
+    with pytest.raises(BadEncoding, match="must be trained with the model"), swap_encoding(build("llama"), "cope"):
         pass
-    with pytest.raises(BadValue, match="reach every layer"), encoding(build("gpt2"), "none", layers=[0]):
+    with pytest.raises(BadValue, match="reach every layer"), swap_encoding(build("gpt2"), "none", layers=[0]):
         pass
-    with pytest.raises(BadValue, match="reach every layer"), encoding(build("llama"), "sinusoidal", layers=[0]):
+    with pytest.raises(BadValue, match="reach every layer"), swap_encoding(build("llama"), "sinusoidal", layers=[0]):
         pass
-    with pytest.raises(BadEncoding, match="only 'none', for whole layers"), encoding(build("bloom"), "rope"):
+    with pytest.raises(BadEncoding, match="only 'none', for whole layers"), swap_encoding(build("bloom"), "rope"):
         pass
-    with pytest.raises(BadValue, match=r"no head 0\.9"), encoding(build("llama"), "none", heads=[(0, 9)]):
+    with pytest.raises(BadValue, match=r"no head 0\.9"), swap_encoding(build("llama"), "none", heads=[(0, 9)]):
         pass
-    with pytest.raises(BadEncoding, match="Did you mean"), encoding(build("llama"), "rop"):
+    with pytest.raises(BadEncoding, match="Did you mean"), swap_encoding(build("llama"), "rop"):
         pass

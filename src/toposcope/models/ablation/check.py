@@ -8,19 +8,30 @@ projections of earlier layers. Afterwards the weights' hash and the model's outp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from toposcope.core.errors import BadConfig
+from toposcope.core.progress import Progress, steps
+from toposcope.core.ranges import parse_heads
+from toposcope.core.result import Provenance, Result
+from toposcope.models.ablation.replacement import Method, stand_ins
+from toposcope.models.ablation.runner import ablation_runner, texts_of
 from toposcope.models.about import weights_digest
 from toposcope.models.content import matched_view
 from toposcope.models.instrument import Instrument, attached
 from toposcope.models.intervene import ablated
-from toposcope.models.replacement import Method, stand_ins
+from toposcope.models.running import RunnableLike, on_text, running_subject
 from toposcope.models.score import Trial
 from toposcope.models.sites import checked_heads, checked_site
+
+MOST_PROVED = 64  # heads that are tried when nobody says which
 
 
 @dataclass(frozen=True)
@@ -32,29 +43,66 @@ class HeadProof:
     replaced: bool  # its slice is what it was replaced by
     others_same: bool  # all other slices of the layer are the same to the bit
     earlier_same: bool  # so is everything that enters the projections of earlier layers
-    output_changed: bool  # the model's output is another: the head had a say (information, no condition)
     undone: bool  # the next plain run gives the first output again, to the bit
+    holds: bool  # all of these
+    output_changed: bool  # the model's output is another: the head had a say (information, no condition)
 
     @property
-    def holds(self) -> bool:
-        return self.replaced and self.others_same and self.earlier_same and self.undone
+    def name(self) -> str:
+        return f"{self.layer}.{self.head}"
 
 
-@dataclass(frozen=True)
-class Proof:
+@dataclass(frozen=True, kw_only=True, eq=False)
+class AblateCheckResult(Result):
     """The proof for some heads of a model, and the hash of all its weights before and after."""
 
-    method: str
+    kind = "ablate-check"
+    table = "heads"
+
+    text: str
+    method: Method
     heads: tuple[HeadProof, ...]
     weights_before: str
     weights_after: str
+    holds: bool
 
-    @property
-    def holds(self) -> bool:
-        return self.weights_before == self.weights_after and all(each.holds for each in self.heads)
 
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self) | {"holds": self.holds}
+def ablate_check(
+    model: RunnableLike,
+    text: str | Path = "wiki",
+    *,
+    tokens: int = 16,
+    sequences: int = 4,
+    begin: int = 0,
+    lines: bool = False,
+    method: Method = "zero",
+    layers: str | None = None,
+    heads: str | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> AblateCheckResult:
+    """Prove that `ablate` removes one head and only that one.
+
+    Its slice before the output projection is replaced, and all others are the same to the bit; that needs no long
+    text. Of a large model a sample of heads is tried, unless `heads` ("3.2,5.0", "all") or `layers` say which.
+    """
+    started = time.perf_counter()
+    asked = None if heads in (None, "all") else [(each,) for each in parse_heads(heads)]
+    reference, corpus = on_text(model, text, tokens=tokens, sequences=sequences, begin=begin, lines=lines, head=True)
+    texts = texts_of(reference, corpus, ["text"], seed=seed)
+    with ablation_runner(reference.model, texts, resume=False) as runner:
+        wanted = runner.wanted(layers, asked)
+        if heads is None and layers is None and len(wanted) > MOST_PROVED:
+            drawn = np.random.default_rng(seed).choice(len(wanted), MOST_PROVED, replace=False)
+            wanted = [wanted[number] for number in sorted(drawn)]
+        singles = [head for (head,) in wanted]
+        found = prove(reference.model, singles, texts[0].trials, method=method, seed=seed, progress=progress)
+    options = {
+        "text": str(text), "tokens": tokens, "sequences": sequences, "begin": begin, "lines": lines, "method": method,
+        "layers": layers, "heads": heads, "seed": seed,
+    }  # fmt: skip
+    subject = running_subject(reference, model, sha256=found.weights_before)
+    return replace(found, text=corpus.cut, provenance=Provenance((subject,), options, time.perf_counter() - started))
 
 
 def prove(
@@ -64,11 +112,12 @@ def prove(
     *,
     method: Method = "zero",
     seed: int = 0,
-    tick: Callable[[], None] = lambda: None,
-) -> Proof:
+    progress: Progress | None = None,
+) -> AblateCheckResult:
     """Remove each head in turn, on the first trial, and look at what enters the output projections."""
     import torch
 
+    tick = steps(progress, "heads", len(heads))
     given, found = trials[0].inputs, []
     with attached(model) as instrument, torch.no_grad(), _projections(instrument) as seen:
         before = weights_digest(instrument.model)
@@ -84,20 +133,24 @@ def prove(
             here, there = (each[layer].unflatten(-1, (site.heads, -1)) for each in (inputs, plain))
             rest = [other for other in range(site.heads) if other != head]
             expected = torch.as_tensor(by, dtype=here.dtype).expand_as(here[:, :, [head]])
-            found.append(
-                HeadProof(
-                    layer=layer,
-                    head=head,
-                    replaced=torch.equal(here[:, :, [head]], expected),
-                    others_same=torch.equal(here[:, :, rest], there[:, :, rest]),
-                    earlier_same=all(torch.equal(a, b) for a, b in zip(inputs[:layer], plain[:layer], strict=True)),
-                    output_changed=not torch.equal(without, output),
-                    undone=torch.equal(again, output),
-                )
-            )
+            conditions = {
+                "replaced": torch.equal(here[:, :, [head]], expected),
+                "others_same": torch.equal(here[:, :, rest], there[:, :, rest]),
+                "earlier_same": all(torch.equal(a, b) for a, b in zip(inputs[:layer], plain[:layer], strict=True)),
+                "undone": torch.equal(again, output),
+            }
+            changed = not torch.equal(without, output)
+            found.append(HeadProof(layer, head, **conditions, holds=all(conditions.values()), output_changed=changed))
             tick()
         after = weights_digest(instrument.model)
-    return Proof(method, tuple(found), before, after)
+    return AblateCheckResult(
+        text="",
+        method=method,
+        heads=tuple(found),
+        weights_before=before,
+        weights_after=after,
+        holds=before == after and all(each.holds for each in found),
+    )
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The discrete model beside the flow: what each layer does to the real hidden states, and what was predicted.
+"""Tokens through depth: what each layer does to the real hidden states, beside the flow and the weights.
 
 For the residual stream x entering a layer and its attention branch a, over the tokens of a text:
 
@@ -18,25 +18,22 @@ flow earns credit for the whole layer only where it does better than that.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.checkpoints import load
 from toposcope.checkpoints.fold import fold
 from toposcope.checkpoints.view import Layer, Model
+from toposcope.core.progress import Progress, steps
 from toposcope.dynamics.heads import pair_index
 from toposcope.dynamics.observables import dispersion, effective_rank, mean_cosine, norms
 from toposcope.dynamics.regime import positive_share
 from toposcope.dynamics.run import run
 from toposcope.dynamics.sources import layer_problem
-from toposcope.models.hidden import HiddenStates, attention_branch, hidden_states, self_layers
-from toposcope.models.load import load_reference, read_text
 from toposcope.models.rank import RankCorrelation, rank_correlation
+from toposcope.models.tracing.hidden import HiddenStates, attention_branch, self_layers
 
 Array = NDArray[np.float64]
 
@@ -56,7 +53,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Weights:
+class LayerIndices:
     """Indices of a layer that need no text (`toposcope scan`); pair_index is the mean over its heads."""
 
     growth_index: float | None
@@ -66,7 +63,7 @@ class Weights:
 
 
 @dataclass(frozen=True)
-class LayerBeside:
+class LayerDepth:
     """One layer on one text: the tokens that enter it, what it does to them, and what was predicted."""
 
     layer: int
@@ -79,107 +76,32 @@ class LayerBeside:
     whole: Step | None
     flow: Step | None  # None where the flow did not reach the end of its unit of time
     flow_status: str
-    weights: Weights
+    weights: LayerIndices
 
 
-@dataclass(frozen=True)
-class TextBeside:
-    """All layers on one text, and the rank correlations across layers."""
-
-    text: str
-    tokens: int
-    layers: tuple[LayerBeside, ...]
-
-    @property
-    def correlations(self) -> tuple[RankCorrelation, ...]:
-        """Spearman's rho across layers: the flow against both measured steps, indices against steps and rates."""
-        found = []
-        for measured in ("attention", "whole"):
-            for name in STEP_FIELDS:
-                column = self._steps(measured, name)
-                found.append(rank_correlation("flow", f"{measured} {name}", self._steps("flow", name), column))
-                if measured == "whole":
-                    found.append(rank_correlation("step", f"whole {name}", self._steps("attention", name), column))
-                found += [self._by_weights(index, f"{measured} {name}", column) for index in WEIGHT_FIELDS]
-        for name in RATE_FIELDS:
-            column = [getattr(each, name) for each in self.layers]
-            found += [self._by_weights(index, name, column) for index in WEIGHT_FIELDS]
-        return tuple(found)
-
-    def _by_weights(self, index: str, measured: str, column: Sequence[float | None]) -> RankCorrelation:
-        return rank_correlation(index, measured, [getattr(each.weights, index) for each in self.layers], column)
-
-    def _steps(self, which: str, name: str) -> list[float | None]:
-        steps = [getattr(each, which) for each in self.layers]
-        return [None if step is None else getattr(step, name) for step in steps]
-
-
-@dataclass(frozen=True)
-class Beside:
-    """A model on one or more texts; the second text is a check on what the first one shows."""
-
-    model: str
-    texts: tuple[TextBeside, ...]
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        return {
-            "model": self.model,
-            "texts": [
-                {**asdict(each), "correlations": [asdict(found) for found in each.correlations]}
-                for each in self.texts
-            ],
-        }
-
-
-def beside(
-    target: str | Path,
-    texts: Sequence[str | Path] = ("wiki", "c4"),
-    *,
-    tokens: int = 64,
-    begin: int = 0,
-    layers: Sequence[int] | None = None,
-    tick: Callable[[], None] = lambda: None,
-) -> Beside:
-    """Run a model on texts (files, or names of installed ones) and measure its layers; `tick` is called per layer."""
-    contents = [read_text(text) for text in texts]
-    reference = load_reference(target)
-    with load(reference.path) as model:
-        found = []
-        known: dict[int, Weights] = {}
-        for text, content in zip(texts, contents, strict=True):
-            hidden = hidden_states(reference, content, tokens=tokens, name=str(text), begin=begin)
-            found.append(beside_states(model, hidden, layers, tick, known))
-        return Beside(model.path.name, tuple(found))
-
-
-def beside_states(
+def through_depth(
     model: Model,
     hidden: HiddenStates,
     layers: Sequence[int] | None = None,
-    tick: Callable[[], None] = lambda: None,
-    known: dict[int, Weights] | None = None,
-) -> TextBeside:
-    """The same for hidden states that are already there; `known` keeps the indices from one text to the next."""
-    known = {} if known is None else known
+    progress: Progress | None = None,
+) -> tuple[LayerDepth, ...]:
+    """The layers of a model on the hidden states of a text."""
     own = self_layers(model, hidden)
     found = []
-    for number in range(len(own)) if layers is None else layers:
+    chosen = range(len(own)) if layers is None else layers
+    tick = steps(progress, "depth", len(chosen))
+    for number in chosen:
         after = hidden.entering[number + 1] if number + 1 < len(own) else None
-        if number not in known:
-            known[number] = layer_weights(own[number])
-        found.append(layer_beside(model, own[number], hidden.entering[number], after, known[number]))
+        found.append(layer_depth(model, own[number], hidden.entering[number], after))
         tick()
-    return TextBeside(hidden.cut, hidden.count, tuple(found))
+    return tuple(found)
 
 
-def layer_beside(
-    model: Model, layer: Layer, x_ND: Array, after_ND: Array | None, weights: Weights | None = None
-) -> LayerBeside:
+def layer_depth(model: Model, layer: Layer, x_ND: Array, after_ND: Array | None) -> LayerDepth:
     """One layer: measure x, x + a and the next layer's input, follow the flow for a unit of time, ask the weights."""
     branch_ND = attention_branch(layer, x_ND)
     flowed, status = _flow(model, layer, x_ND)
-    return LayerBeside(
+    return LayerDepth(
         layer=layer.number,
         norm=float(norms(x_ND).mean()),
         cosine=_finite(mean_cosine(x_ND)),
@@ -190,8 +112,31 @@ def layer_beside(
         whole=None if after_ND is None else step(x_ND, after_ND),
         flow=None if flowed is None else step(x_ND, flowed),
         flow_status=status,
-        weights=layer_weights(layer) if weights is None else weights,
+        weights=layer_indices(layer),
     )
+
+
+def correlations(layers: Sequence[LayerDepth]) -> tuple[RankCorrelation, ...]:
+    """Spearman's rho across layers: the flow against both measured steps, indices against steps and rates."""
+
+    def column(which: str, name: str) -> list[float | None]:
+        parts = [getattr(each, which) for each in layers]
+        return [None if part is None else getattr(part, name) for part in parts]
+
+    def by_weights(measured: str, values: Sequence[float | None]) -> list[RankCorrelation]:
+        return [rank_correlation(index, measured, column("weights", index), values) for index in WEIGHT_FIELDS]
+
+    found = []
+    for measured in ("attention", "whole"):
+        for name in STEP_FIELDS:
+            values = column(measured, name)
+            found.append(rank_correlation("flow", f"{measured} {name}", column("flow", name), values))
+            if measured == "whole":
+                found.append(rank_correlation("step", f"whole {name}", column("attention", name), values))
+            found += by_weights(f"{measured} {name}", values)
+    for name in RATE_FIELDS:
+        found += by_weights(name, [getattr(each, name) for each in layers])
+    return tuple(found)
 
 
 def step(before_ND: Array, after_ND: Array) -> Step:
@@ -232,7 +177,7 @@ def _flow(model: Model, layer: Layer, x_ND: Array) -> tuple[Array | None, str]:
     return (result.final if result.end >= 1 - 1e-9 else None), str(result.status)
 
 
-def layer_weights(layer: Layer) -> Weights:
+def layer_indices(layer: Layer) -> LayerIndices:
     """The layer's indices from the non-zero spectrum of U = sum_h O_h V_h, without the search for a certificate."""
     folded = [fold(layer, head) for head in layer.heads]
     groups = [[head for head in folded if head.kv_group == group] for group in range(layer.spec.kv_heads)]
@@ -242,7 +187,7 @@ def layer_weights(layer: Layer) -> Weights:
     found = np.linalg.eigvals(small)
     found = found[np.abs(found) > 1e-10 * np.abs(found).max()]
     pairs = [value for head in folded if (value := pair_index(head)) is not None]
-    return Weights(
+    return LayerIndices(
         growth_index=positive_share(found.real),
         alpha=float(found.real.max()) if len(found) else None,
         rho_euler=float(np.abs(1 + found).max()) if len(found) else None,

@@ -18,12 +18,11 @@ and stops early at growth 1e4 or after 6000 calls of the field. What theory allo
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import scipy.linalg
@@ -32,14 +31,15 @@ from numpy.typing import NDArray
 from toposcope.checkpoints import load
 from toposcope.checkpoints.fold import fold
 from toposcope.checkpoints.view import Head, Model
+from toposcope.core.progress import Progress, steps
 from toposcope.dynamics import agreement
 from toposcope.dynamics.heads import HeadDynamics, describe_head
 from toposcope.dynamics.regime import Regime, Verdict
 from toposcope.dynamics.run import GROWTH_CAP, Problem, run
 from toposcope.dynamics.sources import SINGULAR, head_problem, own_rank
 from toposcope.dynamics.trajectory import Status, Trajectory
-from toposcope.models.hidden import HiddenStates, self_layers
 from toposcope.models.rank import RankCorrelation, rank_correlation
+from toposcope.models.tracing.hidden import HiddenStates, self_layers
 
 Array = NDArray[np.float64]
 
@@ -50,6 +50,7 @@ MAX_EVALUATIONS = 6000
 SECOND_CAP = 1e8
 PATH_TOLERANCE = 1e-3  # how far, relative to its size, the integrator may have taken a token from e^{Vt} x(0)
 OBSERVED = ("converged", "shrank", "at_rest", "grows", "grew", "stiff")
+WORDS = ("agrees", "not_yet", "contradicts")
 INDICES = ("growth_index", "alpha", "omega", "spread_index", "pair_index")
 
 
@@ -99,7 +100,7 @@ class HeadRun:
     spread_index: float | None
     pair_index: float | None
     observed: str
-    word: str  # agrees | not_yet | contradicts
+    word: str  # one of WORDS
     sentence: str
     horizon: float
     end: float
@@ -115,75 +116,47 @@ class HeadRun:
 
 
 @dataclass(frozen=True)
-class Verification:
-    """All certified heads of a model on one text."""
+class VerdictSummary:
+    """All certified heads that were run: how many, by verdict and by what was observed, and what stands out.
 
-    model: str
-    text: str
+    `table` counts by verdict and observation, `words` by verdict and agreement. `undecided` heads have no certified
+    verdict and were not run. `worst_path` is the largest relative distance of a followed token from e^{Vt} x(0), and
+    `alone` are the heads whose token had to be followed again, alone and with a tight tolerance. `correlations` set
+    each index beside each simulated rate, over the heads.
+    """
+
     tokens: int
-    runs: tuple[HeadRun, ...]
-    undecided: int  # heads without a certified verdict, which were not run
+    undecided: int
+    table: Mapping[str, Mapping[str, int]]
+    words: Mapping[str, Mapping[str, int]]
+    contradictions: tuple[str, ...]
+    stiff: tuple[str, ...]
+    alone: tuple[str, ...]
+    worst_path: float | None
+    correlations: tuple[RankCorrelation, ...]
 
-    @property
-    def table(self) -> dict[str, dict[str, int]]:
-        """How many runs, by verdict and by what was observed."""
-        counts = Counter((each.verdict, each.observed) for each in self.runs)
-        verdicts = [word.value for word in Verdict if any(each.verdict == word.value for each in self.runs)]
-        return {verdict: {seen: counts[verdict, seen] for seen in OBSERVED} for verdict in verdicts}
 
-    @property
-    def words(self) -> dict[str, dict[str, int]]:
-        """How many runs agree, show nothing yet, or contradict, by verdict."""
-        counts = Counter((each.verdict, each.word) for each in self.runs)
-        return {
-            verdict: {word: counts[verdict, word] for word in ("agrees", "not_yet", "contradicts")}
-            for verdict in self.table
-        }
-
-    @property
-    def contradictions(self) -> tuple[HeadRun, ...]:
-        return tuple(each for each in self.runs if each.word == "contradicts")
-
-    @property
-    def stiff(self) -> tuple[HeadRun, ...]:
-        return tuple(each for each in self.runs if each.observed == "stiff")
-
-    @property
-    def worst_path(self) -> float | None:
-        """The largest relative distance of a followed token from e^{Vt} x(0), over all runs."""
-        return max((each.followed.error for each in self.runs if each.followed is not None), default=None)
-
-    @property
-    def alone(self) -> tuple[HeadRun, ...]:
-        """Heads whose followed token had to be run again, alone and with a tight tolerance."""
-        return tuple(each for each in self.runs if each.followed is not None and each.followed.alone)
-
-    @property
-    def correlations(self) -> tuple[RankCorrelation, ...]:
-        """Spearman's rank correlation of each index with each simulated rate, over the heads."""
-        return tuple(
-            rank_correlation(
-                index, rate, [getattr(r, index) for r in self.runs], [getattr(r, rate) for r in self.runs]
-            )
+def summarised(runs: Sequence[HeadRun], *, tokens: int, undecided: int) -> VerdictSummary:
+    """The runs of a model's certified heads, counted."""
+    seen = Counter((each.verdict, each.observed) for each in runs)
+    said = Counter((each.verdict, each.word) for each in runs)
+    verdicts = [word.value for word in Verdict if any(each.verdict == word.value for each in runs)]
+    followed = [each for each in runs if each.followed is not None]
+    return VerdictSummary(
+        tokens=tokens,
+        undecided=undecided,
+        table={verdict: {each: seen[verdict, each] for each in OBSERVED} for verdict in verdicts},
+        words={verdict: {each: said[verdict, each] for each in WORDS} for verdict in verdicts},
+        contradictions=tuple(each.name for each in runs if each.word == "contradicts"),
+        stiff=tuple(each.name for each in runs if each.observed == "stiff"),
+        alone=tuple(each.name for each in followed if each.followed is not None and each.followed.alone),
+        worst_path=max((each.followed.error for each in followed if each.followed is not None), default=None),
+        correlations=tuple(
+            rank_correlation(index, rate, [getattr(r, index) for r in runs], [getattr(r, rate) for r in runs])
             for rate in ("rate", "mean_rate")
             for index in INDICES
-        )
-
-    def as_dict(self) -> dict[str, Any]:
-        return {
-            "model": self.model,
-            "text": self.text,
-            "tokens": self.tokens,
-            "table": self.table,
-            "words": self.words,
-            "contradictions": [each.name for each in self.contradictions],
-            "stiff": [each.name for each in self.stiff],
-            "undecided": self.undecided,
-            "worst_path": self.worst_path,
-            "alone": [each.name for each in self.alone],
-            "correlations": [asdict(each) for each in self.correlations],
-            "runs": [asdict(each) for each in self.runs],
-        }
+        ),
+    )
 
 
 def verify(
@@ -192,19 +165,20 @@ def verify(
     *,
     layers: Sequence[int] | None = None,
     heads: Sequence[int] | None = None,
-    workers: int = 1,
-    tick: Callable[[], None] = lambda: None,
-) -> Verification:
-    """Run every certified head of a model from the hidden states that enter its layer; `tick` is called per layer.
+    jobs: int = 1,
+    progress: Progress | None = None,
+) -> tuple[tuple[HeadRun, ...], VerdictSummary]:
+    """Run every certified head of a model from the hidden states that enter its layer.
 
-    With more than one worker, layers are spread over processes, each of which opens the checkpoint itself.
+    With more than one job, layers are spread over processes, each of which opens the checkpoint itself.
     """
     own = self_layers(model, hidden)
     chosen = range(len(own)) if layers is None else layers
+    tick = steps(progress, "verdicts", len(chosen))
     runs: list[HeadRun] = []
     undecided = 0
     tasks = [(str(model.path), number, hidden.entering[number], heads) for number in chosen]
-    if workers == 1:
+    if jobs == 1:
         for _, number, x_ND, some in tasks:
             found, left = verify_layer(model, number, x_ND, some)
             runs += found
@@ -212,13 +186,13 @@ def verify(
             tick()
     else:
         # `spawn`: torch has started threads by now, and a fork of them may hang.
-        with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
             for found, left, read in pool.map(_verify_stored, tasks):
                 model.source.ledger.learn(read)
                 runs += found
                 undecided += left
                 tick()
-    return Verification(model.path.name, hidden.cut, hidden.count, tuple(runs), undecided)
+    return tuple(runs), summarised(runs, tokens=hidden.count, undecided=undecided)
 
 
 def _verify_stored(

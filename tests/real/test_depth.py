@@ -10,10 +10,10 @@ import pytest
 
 import toposcope
 from toposcope.core.errors import NotFound
-from toposcope.models.beside import beside_states
-from toposcope.models.hidden import HiddenStates, attention_branch, hidden_states
 from toposcope.models.load import Reference, load_reference, locate, read_text
-from toposcope.models.verify import verify
+from toposcope.models.tracing.depth import correlations, through_depth
+from toposcope.models.tracing.hidden import HiddenStates, attention_branch, hidden_states
+from toposcope.models.tracing.verify import verify
 
 pytestmark = pytest.mark.slow
 
@@ -66,13 +66,13 @@ def test_the_branch_is_what_the_model_adds(smollm2: Reference, hidden: HiddenSta
 
 
 def test_verdicts_predict_the_simulation(model: toposcope.Model, hidden: HiddenStates) -> None:
-    found = verify(model, hidden, layers=[13, 22, 29], heads=[0, 1, 2, 3])
-    assert len(found.runs) == 12
-    assert {each.verdict for each in found.runs} >= {"converges", "not_convergent"}
+    runs, found = verify(model, hidden, layers=[13, 22, 29], heads=[0, 1, 2, 3])
+    assert len(runs) == 12
+    assert {each.verdict for each in runs} >= {"converges", "not_convergent"}
     assert not found.contradictions
     assert found.worst_path is not None
     assert found.worst_path <= 1e-3
-    for each in found.runs:
+    for each in runs:
         assert each.followed is not None
         if each.verdict == "converges":
             assert each.followed.log_growth < 0
@@ -82,9 +82,9 @@ def test_verdicts_predict_the_simulation(model: toposcope.Model, hidden: HiddenS
 
 
 def test_layers_beside_their_flow(model: toposcope.Model, hidden: HiddenStates) -> None:
-    found = beside_states(model, hidden, layers=[2, 8, 14, 20, 26])
-    assert all(each.flow is not None for each in found.layers)
-    rows = {(each.predicted, each.measured): each for each in found.correlations}
+    found = through_depth(model, hidden, layers=[2, 8, 14, 20, 26])
+    assert all(each.flow is not None for each in found)
+    rows = {(each.predicted, each.measured): each for each in correlations(found)}
     rho = rows["flow", "attention norm_growth"].rho
     assert rho is not None
     assert rho >= 0.7
@@ -95,6 +95,6 @@ def test_a_consensus_of_an_encoder_follows_its_values() -> None:
     states = hidden_states(reference, read_text("wiki"), tokens=24, name="wiki", begin=1000)
     assert states.tokens[0] == "[CLS]"
     with toposcope.load(reference.path) as model:
-        found = verify(model, states, layers=[0, 5], heads=[1, 2])
-    assert [each.scope for each in found.runs] == ["consensus"] * 4
+        runs, found = verify(model, states, layers=[0, 5], heads=[1, 2])
+    assert [each.scope for each in runs] == ["consensus"] * 4
     assert not found.contradictions

@@ -18,15 +18,16 @@ from numpy.typing import NDArray
 from toposcope.core.errors import BadConfig, BadEncoding, BadValue
 from toposcope.core.journal import Journal
 from toposcope.core.memory import available, foresee
+from toposcope.core.ranges import parse_range
+from toposcope.models.ablation.replacement import Method, StandIn, stand_ins
+from toposcope.models.ablation.resume import Resumable
 from toposcope.models.corpus import Corpus, repeated, shuffled
 from toposcope.models.instrument import Instrument, attached, dummy_inputs
 from toposcope.models.intervene import ablated
 from toposcope.models.load import Reference
-from toposcope.models.replacement import Method, StandIn, stand_ins
-from toposcope.models.resume import Resumable
-from toposcope.models.score import Trial, as_number, pool, score, trial
+from toposcope.models.score import Trial, as_number, pool, trial, trial_loss
 from toposcope.models.sites import checked_heads, checked_site
-from toposcope.models.what_if import encoding
+from toposcope.models.swap_encoding import swap_encoding
 
 Array = NDArray[np.float64]
 Heads = tuple[tuple[int, int], ...]  # (layer, head), in order; () is the whole model
@@ -34,7 +35,7 @@ TextName = Literal["text", "shuffled", "repeated"]
 TEXTS: tuple[TextName, ...] = ("text", "shuffled", "repeated")
 WHOLE, FLOOR, ESTIMATES = "whole", "positions off", "estimates"
 _HEAD_SHARE = 0.25  # of a forward pass that no resumed run saves: embeddings, final norm, the head
-_NOTHING = 1e-5  # relative: what rounding does to a score
+_NOTHING = 1e-5  # relative: what rounding does to a loss
 _ACTIVATIONS = 40  # numbers per layer, token and channel that a backward pass keeps, about
 _MEMORY_SHARE = 0.5  # of what is free that a recorded run may take
 
@@ -45,7 +46,7 @@ def name_of(heads: Heads) -> str:
 
 
 @dataclass(frozen=True, eq=False)
-class Text:
+class TextTrials:
     """Sequences to measure on, as the model is given them."""
 
     name: TextName
@@ -55,7 +56,7 @@ class Text:
 
 def texts_of(
     reference: Reference, corpus: Corpus, names: Sequence[str] = TEXTS, *, seed: int = 0
-) -> tuple[Text, ...]:
+) -> tuple[TextTrials, ...]:
     """The text itself, its tokens in random order, and random tokens repeated, of which the second half counts."""
     special = tuple(reference.tokenizer.all_special_ids)
     made: dict[str, Callable[[], Corpus]] = {
@@ -71,12 +72,12 @@ def texts_of(
                 trial(reference, ids, number=number, seed=seed, second_half=half)
                 for number, ids in enumerate(chosen.sequences)
             )
-            found.append(Text(name, chosen.cut, tuple(trials)))
+            found.append(TextTrials(name, chosen.cut, tuple(trials)))
     return tuple(found)
 
 
 @dataclass(frozen=True)
-class Plan:
+class AblationPlan:
     """What is still to be measured, and about how long it will take."""
 
     measurements: int
@@ -84,13 +85,13 @@ class Plan:
     seconds: float
 
 
-class Meter:
-    """Scores of a model with heads removed. Made by `metering`."""
+class AblationRunner:
+    """The losses of a model with heads removed (or drifts, where it predicts nothing). Made by `ablation_runner`."""
 
     def __init__(
         self,
         instrument: Instrument,
-        texts: Sequence[Text],
+        texts: Sequence[TextTrials],
         *,
         method: Method = "zero",
         seed: int = 0,
@@ -134,6 +135,13 @@ class Meter:
             checked_heads(checked_site(self.instrument.sites, layer), (head,))
         return tuple(sorted(set(heads)))
 
+    def wanted(self, layers: str | None, heads: Sequence[Heads] | None) -> list[Heads]:
+        """The single heads that options ask for: those of `heads`, or all, in the layers "0-3,7"."""
+        chosen = parse_range(layers, len(self.sizes))
+        if heads is None:
+            return self.all_heads(chosen)
+        return [each for each in map(self.checked, heads) if each[0][0] in chosen]
+
     # ----------------------------------------------------------- measuring
     def measure(
         self, removals: Sequence[Heads], on: Sequence[str] | None = None, tick: Callable[[], None] = lambda: None
@@ -164,15 +172,15 @@ class Meter:
                 each = text.trials[number]
                 whole[number] = pool(each, self.model(**each.inputs)) if each.kind == "drift" else None
             try:
-                with encoding(self.model, "none"):
+                with swap_encoding(self.model, "none"):
                     for number in left:
                         each = text.trials[number]
-                        value = score(each, self.model(**each.inputs), whole[number])
+                        value = trial_loss(each, self.model(**each.inputs), whole[number])
                         self.note(FLOOR, text.name, number, as_number(value))
             except (BadConfig, BadEncoding, BadValue) as error:
                 self.floor_reason = f"positions cannot be switched off: {error}"
 
-    def plan(self, removals: Sequence[Heads], on: Sequence[str] | None = None) -> Plan:
+    def plan(self, removals: Sequence[Heads], on: Sequence[str] | None = None) -> AblationPlan:
         """How much is left to do. Times a run of the whole model, which is then known."""
         wanted = [self.checked(heads) for heads in removals]
         seconds, count, already = 0.0, 0, 0
@@ -190,11 +198,11 @@ class Meter:
                 for heads in left:
                     part = self.resumable.share(heads[0][0]) if heads else 1.0
                     seconds += one * each.tokens * (_HEAD_SHARE + (1 - _HEAD_SHARE) * part)
-        return Plan(count, already, seconds)
+        return AblationPlan(count, already, seconds)
 
     # ------------------------------------------------------------- results
-    def scores(self, heads: Heads, on: str = "text") -> Array:
-        """The score of each sequence with these heads removed; () for the whole model."""
+    def losses(self, heads: Heads, on: str = "text") -> Array:
+        """The loss of each sequence with these heads removed; () for the whole model."""
         text, what = self.texts[_known_text(on, self.texts)], name_of(heads)
         return np.array([self._known[what, text.name, number] for number in range(len(text.trials))])
 
@@ -206,39 +214,39 @@ class Meter:
         )
 
     def damage(self, heads: Heads, on: str = "text") -> float:
-        """How much worse the removal makes the score, in the mean over the sequences."""
-        return float(self.scores(heads, on).mean() - self.scores((), on).mean())
+        """How much the removal raises the loss, in the mean over the sequences."""
+        return float(self.losses(heads, on).mean() - self.losses((), on).mean())
 
     def floor(self, on: str = "text") -> Array | None:
-        """The score of each sequence with positions switched off; None where that is unknown, or changes nothing."""
+        """The loss of each sequence with positions switched off; None where that is unknown, or changes nothing."""
         text = self.texts[_known_text(on, self.texts)]
         found = [self.known(FLOOR, text.name, number) for number in range(len(text.trials))]
         if None in found:
             return None
         floor_S = np.array(found, dtype=np.float64)
-        return None if np.allclose(floor_S, self.scores((), on), rtol=_NOTHING, atol=0) else floor_S
+        return None if np.allclose(floor_S, self.losses((), on), rtol=_NOTHING, atol=0) else floor_S
 
     # -------------------------------------------------------------- inside
-    def _chosen(self, on: Sequence[str] | None) -> list[Text]:
+    def _chosen(self, on: Sequence[str] | None) -> list[TextTrials]:
         return [self.texts[_known_text(name, self.texts)] for name in (self.texts if on is None else on)]
 
-    def _missing(self, wanted: Sequence[Heads], text: Text, number: int) -> list[Heads]:
+    def _missing(self, wanted: Sequence[Heads], text: TextTrials, number: int) -> list[Heads]:
         return [heads for heads in wanted if (name_of(heads), text.name, number) not in self._known]
 
     def _measure_sequence(
-        self, text: Text, number: int, left: Sequence[Heads], stand_in: StandIn, tick: Callable[[], None]
+        self, text: TextTrials, number: int, left: Sequence[Heads], stand_in: StandIn, tick: Callable[[], None]
     ) -> None:
         each = text.trials[number]
         output = self._run(each, self.resumable.record)
         whole = pool(each, output) if each.kind == "drift" else None
         if self._missing([()], text, number):
-            self.note(WHOLE, text.name, number, as_number(score(each, output, whole)))
+            self.note(WHOLE, text.name, number, as_number(trial_loss(each, output, whole)))
         del output
         for heads in left:
             if heads:
                 with self._without(heads, stand_in):
                     output = self._run(each, self.resumable.run, heads[0][0])
-                self.note(name_of(heads), text.name, number, as_number(score(each, output, whole)))
+                self.note(name_of(heads), text.name, number, as_number(trial_loss(each, output, whole)))
             tick()
 
     @contextmanager
@@ -300,17 +308,17 @@ class Meter:
 
 
 @contextmanager
-def metering(model: Any, texts: Sequence[Text], **options: Any) -> Iterator[Meter]:
-    """A meter of a loaded model, for as long as the block lasts; options as for `Meter`."""
+def ablation_runner(model: Any, texts: Sequence[TextTrials], **options: Any) -> Iterator[AblationRunner]:
+    """A runner for a loaded model, for as long as the block lasts; options as for `AblationRunner`."""
     with attached(model) as instrument:
-        yield Meter(instrument, texts, **options)
+        yield AblationRunner(instrument, texts, **options)
 
 
 def _nothing(layer: int, heads: Sequence[int]) -> Any:
     raise AssertionError("no stand-in was prepared")
 
 
-def _known_text(name: str, texts: Mapping[TextName, Text]) -> TextName:
+def _known_text(name: str, texts: Mapping[TextName, TextTrials]) -> TextName:
     for known in texts:
         if known == name:
             return known
