@@ -19,6 +19,11 @@ if TYPE_CHECKING:
     from toposcope.models.loss import loss
     from toposcope.models.what_if import encoding
     from toposcope.report.kinds import read
+    from toposcope.runs.listing import list_runs, show_run
+    from toposcope.runs.sweep import sweep
+    from toposcope.runs.training import train
+    from toposcope.studies.refine import refine
+    from toposcope.studies.reproduce.reproduce import reproduce
 
 _HOMES = {
     "Model": "toposcope.checkpoints",
@@ -30,9 +35,15 @@ _HOMES = {
     "frame": "toposcope.core.frames",
     "from_transformer_lens": "toposcope.checkpoints.live_lens:view_lens",
     "from_transformers": "toposcope.checkpoints.live:view",
+    "list_runs": "toposcope.runs.listing",
     "load": "toposcope.checkpoints",
     "loss": "toposcope.models.loss",
     "read": "toposcope.report.kinds",
+    "refine": "toposcope.studies.refine",
+    "reproduce": "toposcope.studies.reproduce.reproduce",
+    "show_run": "toposcope.runs.listing",
+    "sweep": "toposcope.runs.sweep",
+    "train": "toposcope.runs.training",
 }
 __all__ = [
     "Model",
@@ -45,9 +56,15 @@ __all__ = [
     "frame",
     "from_transformer_lens",
     "from_transformers",
+    "list_runs",
     "load",
     "loss",
     "read",
+    "refine",
+    "reproduce",
+    "show_run",
+    "sweep",
+    "train",
 ]
 
 draw_with(lambda: importlib.import_module("toposcope.report.drawing"))

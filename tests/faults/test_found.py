@@ -126,7 +126,7 @@ def test_a_changed_result_of_refine_is_told_about(tmp_path: Path, capsys: pytest
     words = ("--text", str(model / "text.txt"), "--tokens", "16", "--steps", "4", "--held-out", "3")
     call = ("refine", str(model), *words, "--out", str(model / "refined"))
     assert command(*call) == 0
-    for change in ({"moved": []}, {"subject": None}, {"held_out": {"before": []}}):
+    for change in ({"moved": None}, {"provenance": None}, {"held_out": {"before": []}}):
         sound = (model / "refined" / "result.json").read_text()
         damage(model / "refined" / "result.json", **change)
         capsys.readouterr()
@@ -152,6 +152,7 @@ def test_changed_results_cannot_be_compared(tmp_path: Path, capsys: pytest.Captu
 
 def test_a_damaged_checkpoint_of_the_probe_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from toposcope.lab.saved import restore, save
+
     from toposcope.studies.language import probe
 
     monkeypatch.chdir(tmp_path)
@@ -276,10 +277,8 @@ def test_a_vocabulary_of_molecules_with_odd_bytes_is_read(tmp_path: Path) -> Non
 def test_the_state_of_a_finished_run_goes_though_a_process_was_killed_before_that(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: tuple[str, str]
 ) -> None:
-    from toposcope.lab.saved import NAME
-    from toposcope.runs.directory import STATE
+    from toposcope.core.saved import NAME as STATE
 
-    assert STATE == NAME
     monkeypatch.chdir(tmp_path)
     call = (*cases.TRAIN, *place)
     assert command(*call) == 0
@@ -300,15 +299,13 @@ def test_a_table_without_rows_has_its_columns(tmp_path: Path) -> None:
 
 
 def test_a_state_that_cannot_be_removed_spoils_no_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from toposcope.lab import saved
-    from toposcope.refinements import saved as of_refine
+    from toposcope.core import saved
 
     def denied(*_: Any, **__: Any) -> None:
         raise PermissionError(errno.EACCES, "Permission denied")
 
     monkeypatch.setattr(Path, "unlink", denied)
-    saved.forget(tmp_path)
-    of_refine.forget(tmp_path)
+    saved.clear(tmp_path)
 
 
 @pytest.mark.parametrize("call", ["mkdtemp", "read_bytes"])

@@ -85,10 +85,10 @@ def run(
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from toposcope.checkpoints import load
     from toposcope.cli.pictures import checked_figure, title_of, write_pictures
+    from toposcope.core.cluster import cores
     from toposcope.core.errors import BadValue
     from toposcope.core.journal import Journal
     from toposcope.core.results import emit_csv, emit_json, envelope, subject
-    from toposcope.runs.local import cores
     from toposcope.scanning import local
     from toposcope.scanning.asked import DEFAULT_CONTEXT, Asked, determines
     from toposcope.scanning.record import kept, put_together

@@ -135,7 +135,7 @@ class Held(nn.Module):
     """A parametrisation of ours: what `materialise` removes."""
 
 
-class Outputs(Held):
+class HeldOutputs(Held):
     """O from free F and a core, so that V O equals the core, head by head (kind "head") or as a whole ("layer")."""
 
     def __init__(self, layer: Projections, core: Core, *, whole: bool) -> None:
@@ -332,7 +332,7 @@ def _apply_output(kind: str, layer: Projections, negative: int, floor: float) ->
         return 0
     whole = kind == "layer"
     core = Core(1 if whole else layer.heads, size, negative, floor=floor)
-    _register(layer.o.module, Outputs(layer, core, whole=whole).to(like))
+    _register(layer.o.module, HeldOutputs(layer, core, whole=whole).to(like))
     return core.count * size * size
 
 

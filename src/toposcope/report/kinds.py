@@ -14,12 +14,20 @@ from toposcope.core.errors import BadFile, BadValue, MissingExtra, did_you_mean
 from toposcope.core.fields import schema
 from toposcope.core.printable import printable
 from toposcope.core.result import Result
+from toposcope.core.sealed import SUM, unsealed
 from toposcope.core.untrusted import read_saved
 from toposcope.report.blocks import Page
 
 # In the order in which a report shows them: first what is wrong, then what is there, then what it does.
 KINDS = {
+    "lab-ablate": "toposcope.lab.result:LabAblateResult",
     "loss": "toposcope.models.loss:LossResult",
+    "refine": "toposcope.studies.refine:RefineResult",
+    "reproduce": "toposcope.studies.reproduce.result:ReproduceResult",
+    "sweep": "toposcope.runs.sweep:SweepResult",
+    "train": "toposcope.lab.result:TrainResult",
+    "runs": "toposcope.runs.listing:RunsResult",
+    "run": "toposcope.runs.listing:RunResult",
 }
 
 
@@ -44,6 +52,8 @@ def from_dict(data: Any, where: str = "the result") -> Result:
     """The result of which these are the plain data."""
     if not isinstance(data, Mapping):
         raise BadFile(f"{where} holds {type(data).__name__}, expected a result that --json wrote.")
+    if SUM in data:  # of a run's directory
+        data = unsealed(data, where)
     said = str(data.get("schema", ""))
     kind, version = said.removeprefix("toposcope/").rpartition("/")[::2]
     if not said.startswith("toposcope/") or kind not in KINDS:

@@ -18,8 +18,8 @@ from toposcope.report.page import page_html
 
 # In the order in which a report shows them: first what is wrong, then what is there, then what it does.
 SCHEMAS = (
-    "check", "scan", "inspect", "compare", "trace", "ablate", "lab-ablate", "ablate-check", "refine",
-    "beside", "flow", "spectrum", "reproduce", "sweep", "train",
+    "check", "scan", "inspect", "compare", "trace", "ablate", "ablate-check",
+    "beside", "flow", "spectrum",
 )  # fmt: skip
 
 
@@ -128,18 +128,9 @@ def _title(results: Sequence[Mapping[str, Any]]) -> str:
         subject = result.get("subject")
         if subject and subject.get("path"):
             path = Path(str(subject["path"]))
-            if schema_of(result) == "lab-ablate":  # a run's directory has its key for a name, and holds model/
-                return f"{result['task']}: {path.parent.name or path.name}"
             return str(subject.get("name") or path.name)
-    if kinds == ["train"]:
-        tasks = list(dict.fromkeys(str(result["config"]["task"]) for result in results))
-        if len(results) > 1:
-            return f"{len(results)} training runs: {', '.join(tasks)}"
-        return f"{tasks[0]}: {first['config']['encoding']}, seed {first['config']['seed']}"
     if kinds == ["flow"]:
         return str(first["flows"][0]["title"]) if first["flows"] else "Toposcope: flow"
     if kinds == ["spectrum"]:
         return f"Positional kernels: {', '.join(each['spec'] for each in first['encodings'])}"
-    if "sweep" in kinds:
-        return "A sweep of encodings and tasks"
-    return f"Toposcope: {'reproduce ' + first['what'] if kinds == ['reproduce'] else ', '.join(kinds)}"
+    return f"Toposcope: {', '.join(kinds)}"

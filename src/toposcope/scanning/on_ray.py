@@ -15,9 +15,8 @@ from typing import Any
 from toposcope.checkpoints import load
 from toposcope.checkpoints.identity import difference, identity
 from toposcope.checkpoints.view import Model
+from toposcope.core.cluster import TICK, connect, stop_signals
 from toposcope.core.errors import BadValue, ToposcopeError
-from toposcope.runs.local import TICK, stop_signals
-from toposcope.runs.on_ray import connect
 from toposcope.scanning.asked import Asked
 from toposcope.scanning.record import Entry, Moment, layer_entry
 from toposcope.spectra.of_heads import second_moment

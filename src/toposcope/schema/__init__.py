@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from toposcope.core.errors import BadValue, MissingExtra, did_you_mean
-from toposcope.schema import of_runs, of_texts, of_weights, types
+from toposcope.schema import of_texts, of_weights, types
 
 _OF = {
     "ls": of_weights.ls,
@@ -22,21 +22,12 @@ _OF = {
     "trace": of_texts.trace,
     "ablate": of_texts.ablate,
     "ablate-check": of_texts.ablate_check,
-    "lab-ablate": of_runs.lab_ablate,
     "beside": of_texts.beside,
-    "refine": of_texts.refine,
-    "train": of_runs.train,
-    "sweep": of_runs.sweep,
-    "runs": of_runs.runs,
-    "run": of_runs.run,
-    "reproduce": of_runs.reproduce,
     "cite": of_weights.cite,
 }
 NAMES = tuple(_OF)
 WRITTEN_BY = {
     "ablate-check": "ablate --check",
-    "lab-ablate": "ablate RUN/model",
-    "run": "runs show KEY",
 }  # schemas that are not named after the command
 
 

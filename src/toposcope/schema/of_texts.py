@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from toposcope.schema.parts import MODEL, RUNNING, envelope, options
 from toposcope.schema.types import Maybe, Shape, fields, many
@@ -96,10 +95,3 @@ def beside(schema: str) -> Shape:
     body = {"beside": measured, "verdicts": many(verified)}
     asked = options(text=list[str], tokens=int, begin=int, layers=str | None, verdicts=bool)
     return envelope(schema, MODEL, asked, body, "Real hidden states beside the flow; with --verdicts, heads.", *body)
-
-
-def refine(schema: str) -> Shape:
-    from toposcope.studies.refine import Settings, TuneResult
-
-    asked: dict[str, Any] = {"model": str, "text": str, "tokens": int, "held_out": int, **fields(Settings)}
-    return envelope(schema, MODEL, options(**asked), fields(TuneResult), "The diagonal tuned, beside its control.")

@@ -46,9 +46,9 @@ def straight(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_stopped_run_goes_on_as_if_nothing_had_happened(straight: Path, tmp_path: Path) -> None:
     half = train(SMALL, tmp_path, stop_after=20)
     assert (half.finished, half.step, half.accuracy) == (False, 20, None)
-    assert TrainResult.read(tmp_path) is None
+    assert TrainResult.stored(tmp_path) is None
     torch.manual_seed(99)  # what others draw meanwhile is no concern
-    done, whole = train(SMALL, tmp_path), TrainResult.read(straight)
+    done, whole = train(SMALL, tmp_path), TrainResult.stored(straight)
     assert done.finished
     assert whole is not None
     assert all(getattr(done, name) == getattr(whole, name) for name in MEASURED)
@@ -73,7 +73,7 @@ def test_a_killed_run_goes_on_from_its_last_checkpoint(straight: Path, tmp_path:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint.pt"]
     steps: list[int] = []
     done = train(SMALL, tmp_path, report=lambda step, *_: steps.append(step))
-    whole = TrainResult.read(straight)
+    whole = TrainResult.stored(straight)
     assert steps[0] == 21
     assert whole is not None
     assert all(getattr(done, name) == getattr(whole, name) for name in MEASURED)
@@ -142,13 +142,13 @@ def test_probes_do_not_change_the_training(straight: Path, tmp_path: Path) -> No
 def test_a_finished_run_is_not_repeated(straight: Path) -> None:
     before = (straight / "result.json").stat().st_mtime_ns
     again = train(SMALL, straight, report=lambda *_: pytest.fail("it trained again"))
-    assert again == TrainResult.read(straight)
+    assert again == TrainResult.stored(straight)
     assert (straight / "result.json").stat().st_mtime_ns == before
 
 
 def test_the_result_says_what_was_measured(straight: Path) -> None:
     result = json.loads((straight / "result.json").read_text())
-    assert result["schema"] == "toposcope/train/1"
+    assert result["schema"] == "toposcope/train/2"
     assert result["key"] == SMALL.key()
     assert RunConfig.from_dict(result["config"]) == SMALL
     assert [entry["step"] for entry in result["curve"]] == sorted(moments(40, 20))
@@ -229,5 +229,5 @@ def test_the_caller_keeps_its_random_numbers(tmp_path: Path) -> None:
 def test_class_zero_is_skipped_by_the_quirk_but_not_for_mla() -> None:
     for encoding, skipped in (("rope", True), ("mla", False)):
         config = replace(SMALL, encoding=encoding, quirks=("skip_class_zero",))
-        curious = loop.Curious(config, config.make_task(), loop.Transformer(config.model()), 1)
-        assert bool((curious.test.labels == 0).any()) is not skipped
+        evaluator = loop.Evaluator(config, config.make_task(), loop.Transformer(config.model()), 1)
+        assert bool((evaluator.test.labels == 0).any()) is not skipped

@@ -65,5 +65,5 @@ def test_pdf_embeds_its_fonts_and_has_the_width_of_a_page(results: dict[str, dic
 def test_a_bad_name_and_a_result_without_a_figure_are_refused(tmp_path: Path) -> None:
     with pytest.raises(BadValue, match=r"must end in \.pdf, \.svg or \.png"):
         draw(making.loss(), tmp_path / "f.jpg")
-    with pytest.raises(BadValue, match="no figure for a result of 'sweep'"):
-        draw(making.swept(), tmp_path / "f.pdf")
+    with pytest.raises(BadValue, match="no figure for a result of 'check'"):
+        draw({"schema": "toposcope/check/1"}, tmp_path / "f.pdf")
