@@ -88,16 +88,16 @@ def test_every_fiftieth_step_is_saved_and_the_last_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop_after: int | None, expected: list[int]
 ) -> None:
     """What a kill can cost is fifty steps; a run of any length leaves its last step behind."""
-    saved: list[int] = []
-    keep = loop.save
+    kept: list[int] = []
+    save = saved.save
 
     def noting(place: Path, state: dict[str, Any]) -> None:
-        saved.append(state["step"])
-        keep(place, state)
+        kept.append(state["step"])
+        save(place, state)
 
-    monkeypatch.setattr(loop, "save", noting)
+    monkeypatch.setattr(saved, "save", noting)
     train(replace(SMALL, steps=120, batch=2, probes=False), tmp_path, stop_after=stop_after)
-    assert saved == expected
+    assert kept == expected
 
 
 def test_each_step_takes_the_rate_of_the_schedule_and_clipped_gradients(
@@ -138,7 +138,7 @@ def test_the_time_of_all_sessions_counts(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_probes_do_not_change_the_training(straight: Path, tmp_path: Path) -> None:
     unwatched = train(replace(SMALL, probes=False), tmp_path)
-    assert unwatched.gradients == unwatched.spectra == unwatched.hessian == []
+    assert unwatched.gradients == unwatched.spectra == unwatched.hessian == ()
     assert same(straight, tmp_path)
 
 

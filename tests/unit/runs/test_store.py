@@ -16,6 +16,7 @@ import pytest
 
 from toposcope._version import __version__
 from toposcope.core.errors import BadFile, BadValue, NotFound
+from toposcope.core.saved import NAME as STATE
 from toposcope.runs import lock
 from toposcope.runs.directory import pack, read_job, unpack, write_result
 from toposcope.runs.jobs import Job
