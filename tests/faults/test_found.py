@@ -151,8 +151,7 @@ def test_changed_results_cannot_be_compared(tmp_path: Path, capsys: pytest.Captu
 
 
 def test_a_damaged_checkpoint_of_the_probe_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from toposcope.lab.saved import restore, save
-
+    from toposcope.core.saved import restore, save
     from toposcope.studies.language import probe
 
     monkeypatch.chdir(tmp_path)
@@ -160,7 +159,7 @@ def test_a_damaged_checkpoint_of_the_probe_is_refused(tmp_path: Path, monkeypatc
     (tmp_path / "lm" / "text.txt").write_text("the house of the people " * 40)
     config = cases.make_probe("free", length=8, batch=2, steps=4)
     probe.run(config, tmp_path / "run", stop_after=2)
-    state = restore(tmp_path / "run")
+    state = restore(tmp_path / "run", ())
     assert state is not None
     for change in ({"model": {}}, {"generator": None}, {"step": -1}, {"step": 2.5}, {"history": {}}):
         save(tmp_path / "run", {**state, **change})

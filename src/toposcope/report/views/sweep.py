@@ -31,7 +31,7 @@ def view(result: SweepResult, page: Page) -> None:
     page.add("Failed runs", Paragraphs(tuple(_failed(failed))) if failed else None)
     for task in tasks:
         page.add(f"Accuracy: {task}", _chart(page, task, [cell for cell in cells if cell.task == task]))
-    learning(page, [(run.config, run.curve) for run in runs if run.curve])
+    learning(page, [(run.config, run.curve) for run in runs if run.curve], in_figure=False)
     if cells:
         page.add("All accuracies", _every_cell(page, result), detail=True)
 
@@ -47,7 +47,8 @@ def _summary(result: SweepResult, tasks: Sequence[str], left: int) -> list[str]:
     if left:
         said.append(f"{count(left, 'run')} not done; the same command tries again.")
     store = result.provenance.options.get("store", "runs")
-    said.append(f"{duration(result.provenance.seconds)}; {count(len(result.runs), 'run')} in {store}.")
+    took = duration(result.provenance.seconds)
+    said.append(f"{count(len(result.runs), 'run')} in the store {store}, see 'toposcope runs'; it took {took}.")
     return said
 
 

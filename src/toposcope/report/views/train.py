@@ -16,6 +16,7 @@ from toposcope.report.views import lab_ablate
 from toposcope.runs.words import duration
 
 FLOOR = "floor: best score without solving the task"
+KEYS = ("accuracy", "loss")  # of a curve
 SHARED = ("task", "encoding", "seed")  # runs of one task and curve differ in their seed only
 Learned = tuple[Mapping[str, Any], Sequence[CurvePoint]]  # a run's configuration, and its curve
 
@@ -95,16 +96,16 @@ def _said(config: Mapping[str, Any], name: str) -> str:
     return str(config.get(name, "?"))
 
 
-def learning(page: Page, runs: Sequence[Learned]) -> None:
+def learning(page: Page, runs: Sequence[Learned], *, in_figure: bool = True) -> None:
     """Accuracy and loss by step, task by task: the mean over seeds, between the least and the largest."""
     names = labels([config for config, _ in runs])
     for task in dict.fromkeys(_said(config, "task") for config, _ in runs):
         mine = [(name, run) for name, run in zip(names, runs, strict=True) if _said(run[0], "task") == task]
-        curves = [curve for curve in (_curves(page, task, mine, key) for key in ("accuracy", "loss")) if curve]
+        curves = [curve for curve in (_curves(page, task, mine, key, in_figure) for key in KEYS) if curve]
         page.add(f"Learning {task}", Row(tuple(curves)) if curves else None)
 
 
-def _curves(page: Page, task: str, runs: Sequence[tuple[str, Learned]], key: str) -> Chart | None:
+def _curves(page: Page, task: str, runs: Sequence[tuple[str, Learned]], key: str, in_figure: bool) -> Chart | None:
     at: dict[tuple[str, int], list[float]] = {}
     for name, (_, curve) in runs:
         for point in curve:
@@ -122,7 +123,7 @@ def _curves(page: Page, task: str, runs: Sequence[tuple[str, Learned]], key: str
     spec = charts.band("step", key, "least", "most", colour="encoding", y_title=key, faint=len(names) > charts.MANY)
     spec = charts.in_colours_of_encodings(spec, "encoding", names)
     title = "Accuracy by step" if key == "accuracy" else "Training loss by step"
-    return Chart(title, words, page.rows(f"{task} {key}", rows), spec, in_figure=True)
+    return Chart(title, words, page.rows(f"{task} {key}", rows), spec, in_figure=in_figure)
 
 
 def _every(page: Page, results: Sequence[TrainResult], names: Sequence[str]) -> None:

@@ -228,7 +228,7 @@ FACTS = (
         "definite means decided",
         "With W positive definite, the sign of A decides where tokens go.",
         "Both may keep an antisymmetric part.",
-        "Counterexample C1, without a mask: the verdict of the theorems, and a simulation. T3 and T4 need W or A "
+        "Counterexample C1, without a mask: the verdict of the theorems, and a simulation. Thm 3 and 4 need W or A "
         "symmetric.",
         _counterexample,
     ),
