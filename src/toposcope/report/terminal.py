@@ -39,9 +39,10 @@ def text(page: Page, *, width: int = WIDTH) -> str:
 
 def show(page: Page, out: IndentedConsole) -> None:
     """Print the page: its title, its numbers, its sections."""
-    beside = page.line and len(page.title) + 2 + len(page.line) <= out.width
-    out.print(f"[bold]{_safe(page.title)}[/bold]" + (f"  {_safe(page.line)}" if beside else ""), soft_wrap=True)
-    if page.line and not beside:
+    below = len(page.title) + 2 + len(page.line) > out.width
+    beside = f"  {_safe(page.line)}" if page.line and not below else ""
+    out.print(f"[bold]{_safe(page.title)}[/bold]{beside}", soft_wrap=True)
+    if below and page.line:
         out.print(f"  {_safe(page.line)}")
     if page.facts:
         out.print("  " + "; ".join(f"{_safe(value)} {_safe(label)}" for value, label in page.facts))
