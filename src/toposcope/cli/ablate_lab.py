@@ -10,10 +10,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+SENTENCES = 2048
+
+
 def run_lab(
     directory: Path, *, seed: int, json: str | None, csv: str | None, html: str | None, figure: str | None
 ) -> None:
     """Measure, print and write the map of a trained small model."""
     from toposcope.lab.ablation import ablate_lab
 
-    deliver(ablate_lab(directory, seed=seed), json=json, csv=csv, html=html, figure=figure)
+    deliver(ablate_lab(directory, sentences=SENTENCES, seed=seed), json=json, csv=csv, html=html, figure=figure)
