@@ -185,7 +185,7 @@ def test_results_of_the_laboratory() -> None:
     pytest.importorskip("torch", reason="training needs torch")
     trained = told("train", "--task", "distance", "--encoding", "rope", *TINY)
     assert trained["ablation"]["zero"]
-    sweep = told("sweep", "--tasks", "distance", "--encodings", "rope", "--seeds", "1", "--workers", "1", *TINY)
+    sweep = told("sweep", "--tasks", "distance", "--encodings", "rope", "--seeds", "1", "--jobs", "1", *TINY)
     assert len(sweep["runs"]) == len(told("runs")["runs"]) == 1
     assert told("runs", "show", trained["key"])["result"]["accuracy"] == trained["accuracy"]
     assert told("ablate", str(Path(trained["directory"]) / "model"))["task"] == "distance"
@@ -202,7 +202,7 @@ def test_results_of_the_papers_claims(monkeypatch: pytest.MonkeyPatch) -> None:
         sizes = [f"{name}={getattr(config, name)}" for name in ("steps", "batch", "width", "heads", "ff")]
         told("train", *words, "--store", "store", *(word for size in sizes for word in ("--set", size)))
     monkeypatch.setattr(coupling, "grid", tiny)
-    assert told("reproduce", "coupling", "--store", "store", "--seeds", "1", "--workers", "1")["table"]
+    assert told("reproduce", "coupling", "--store", "store", "--seeds", "1", "--jobs", "1")["cells"]
 
 
 def test_results_of_the_byte_models(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -214,11 +214,11 @@ def test_results_of_the_byte_models(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     text.write_text("the house of the people and the people of the house " * 40)
     sizes: dict[str, Any] = {"width": 8, "ff": 8, "length": 12, "batch": 2, "windows": 4, "steps": 2}
 
-    def grid(size: groups.Size, seeds: Sequence[int]) -> dict[str, list[ProbeConfig]]:
+    def grid(size: groups.ProbeSize, seeds: Sequence[int]) -> dict[str, list[ProbeConfig]]:
         cells = ("full-pd", "full-nd")
         made = [ProbeConfig(c, seed=s, text=str(text), other=str(text), **sizes) for s in seeds for c in cells]
         return {"causal": made}
 
     monkeypatch.setattr(groups, "grid", grid)
-    found = told("reproduce", "dynamics", "--size", "demo", "--store", "store", "--seeds", "1", "--workers", "1")
+    found = told("reproduce", "dynamics", "--size", "demo", "--store", "store", "--seeds", "1", "--jobs", "1")
     assert found["probe"]["rows"]

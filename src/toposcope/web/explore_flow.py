@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.core.errors import BadValue
-from toposcope.core.results import plain
+from toposcope.core.fields import plain
 from toposcope.dynamics.agreement import compare
 from toposcope.dynamics.dormand_prince import Step
 from toposcope.dynamics.integrate import Ended, Event, integrate

@@ -187,7 +187,7 @@ BROKEN: Mapping[str, tuple[str, str, str]] = {  # a point of a group, its module
         "the class lacks answers",
     ),
     "tasks/count": (
-        "from toposcope.lab.tasks.count import Count as X",
+        "from toposcope.lab.tasks.count import CountTask as X",
         "broken_count:X",
         "a task of Toposcope already",
     ),

@@ -1,14 +1,12 @@
-"""The state of an unfinished run on disk: written whole or not at all, read without running any code."""
+"""The state of unfinished work on disk: written whole or not at all, read without running any code (needs torch)."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from toposcope._version import __version__
 from toposcope.core.errors import BadFile, NotFound
@@ -17,25 +15,31 @@ from toposcope.core.printable import printable
 from toposcope.core.untrusted import SAVED, read_bytes
 
 NAME = "checkpoint.pt"
-WRITTEN = (NAME, "run.json", "result.json", "model")  # into the directory of a run
 
 
-def save(directory: Path, state: dict[str, Any]) -> None:
+def save(directory: Path, state: Mapping[str, Any]) -> None:
     """Write the state to a temporary name, then rename it."""
+    import torch
+
     buffer = io.BytesIO()
     torch.save({**state, "toposcope": __version__}, buffer)
     write_bytes(directory / NAME, buffer.getvalue())
 
 
-def restore(directory: Path) -> dict[str, Any] | None:
-    """The state of an earlier session, or None. Only tensors and plain data are accepted."""
+def restore(directory: Path, parts: Iterable[str]) -> dict[str, Any] | None:
+    """The state of an earlier session, which must have these parts; None where there is none.
+
+    Only tensors and plain data are accepted.
+    """
+    import torch
+
     try:
         content = read_bytes(directory / NAME, most=SAVED, inside=directory, links=False)
     except NotFound:
         return None
-    with sound(directory):
+    with guard(directory):
         state = torch.load(io.BytesIO(content), weights_only=True)
-        if not isinstance(state, dict) or {"key", "step", "model", "optimizer", "history"} - state.keys():
+        if not isinstance(state, dict) or set(parts) - state.keys():
             raise ValueError("parts are missing")
     if state.get("toposcope") != __version__:
         raise BadFile(
@@ -46,7 +50,7 @@ def restore(directory: Path) -> dict[str, Any] | None:
 
 
 @contextmanager
-def sound(directory: Path) -> Iterator[None]:
+def guard(directory: Path) -> Iterator[None]:
     """Whatever a state can be damaged by, say so in a sentence."""
     try:
         yield
@@ -55,7 +59,7 @@ def sound(directory: Path) -> Iterator[None]:
         raise BadFile(f"{directory / NAME} is damaged ({words}). Delete it to start this run anew.") from error
 
 
-def forget(directory: Path) -> None:
+def clear(directory: Path) -> None:
     """Remove the state of a run that is finished; where that cannot be done, the result stands all the same."""
     with suppress(OSError):
         (directory / NAME).unlink(missing_ok=True)
