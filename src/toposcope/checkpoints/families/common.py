@@ -1,17 +1,23 @@
-"""What adapters share: a checked configuration, sizes, names, and the tables of learned positions."""
+"""What adapters share: a checked configuration, sizes, names, and tables of learned positions."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from toposcope.checkpoints.source import TensorSource
+from toposcope.checkpoints.spec import LayerSpec
 from toposcope.core.errors import BadConfig, MissingTensor, UnknownFamily
 from toposcope.core.printable import printable
 from toposcope.encodings import Encoding, learned
 from toposcope.encodings.kinds import LARGEST as MOST
 
+GPT2_SIZES = {  # what GPT-2 calls its sizes, for `LayerSizes.of`
+    "layers": ("num_hidden_layers", "n_layer"),
+    "width": ("hidden_size", "n_embd"),
+    "heads": ("num_attention_heads", "n_head"),
+}
 LARGEST = 2**24  # no width, head count or context of a real model is larger; a damaged configuration's may be
 
 
@@ -96,7 +102,7 @@ class Config(Mapping[str, Any]):
 
 
 @dataclass(frozen=True)
-class Sizes:
+class LayerSizes:
     """How many layers and heads of what width, checked to fit together."""
 
     layers: int
@@ -115,7 +121,7 @@ class Sizes:
         heads: tuple[str, ...] = ("num_attention_heads",),
         kv_heads: tuple[str, ...] = ("num_key_value_heads",),
         head_dim: tuple[str, ...] = ("head_dim",),
-    ) -> Sizes:
+    ) -> LayerSizes:
         """Read the sizes under their usual names, or under those given."""
         count, wide = config.integer(*layers), config.integer(*width)
         n_heads = config.integer(*heads, most=MOST["heads"])
@@ -135,6 +141,12 @@ class Sizes:
             n_kv,
             config.integer(*head_dim, default=max(wide // n_heads, 1), most=MOST["head_dim"]),
         )
+
+    def layer(self, **described: Any) -> LayerSpec:
+        """A layer of these sizes, its logits divided by the root of the head's width unless `described` differs."""
+        usual = {"width": self.width, "heads": self.heads, "kv_heads": self.kv_heads, "head_dim": self.head_dim}
+        scale = described.get("head_dim", self.head_dim) ** -0.5
+        return LayerSpec(**{**usual, "scale": scale, **described})
 
 
 def find_root(source: TensorSource, *endings: str) -> str:
@@ -167,3 +179,8 @@ def learned_table(source: TensorSource, name: str, *, offset: int = 0) -> Encodi
             f"the position table '{name}' in {source.path} has shape {table.shape}; expected (n, width)."
         )
     return learned(table, offset=offset)
+
+
+def with_note(encoding: Encoding, note: str) -> Encoding:
+    """The encoding with one more remark."""
+    return replace(encoding, notes=(*encoding.notes, note))

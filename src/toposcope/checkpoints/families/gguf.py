@@ -14,7 +14,7 @@ from functools import partial
 from typing import Literal
 
 from toposcope.checkpoints.families import Family
-from toposcope.checkpoints.families.common import Config, Sizes, learned_table
+from toposcope.checkpoints.families.common import Config, LayerSizes, learned_table
 from toposcope.checkpoints.families.gguf_facts import Facts, rotation
 from toposcope.checkpoints.source import TensorSource
 from toposcope.checkpoints.spec import LayerSpec, Linear, ModelSpec, NormSpec
@@ -32,7 +32,7 @@ class Architecture:
     """What tells one architecture's files from another's."""
 
     about: str
-    positions: Callable[[Facts, Sizes], Encoding]
+    positions: Callable[[Facts, LayerSizes], Encoding]
     norm: Literal["rms", "layer"] = "rms"
     encoder: bool = False  # sees both sides, and its norms stand after the addition
     permuted: bool = False
@@ -61,13 +61,9 @@ def describe(name: str, config: Config, source: TensorSource) -> ModelSpec:
 def _layer(row: Architecture, facts: Facts, index: int, encoding: Encoding) -> LayerSpec:
     at, sizes, eps = f"blk.{index}.", facts.sizes(index), facts.eps(row.norm)
     fused = facts.has(f"{at}attn_qkv.weight")
-    layer = LayerSpec(
+    layer = sizes.layer(
         stack="encoder" if row.encoder else "decoder",
         index=index,
-        width=sizes.width,
-        heads=sizes.heads,
-        kv_heads=sizes.kv_heads,
-        head_dim=sizes.head_dim,
         value_dim=facts.value_dim(sizes),
         scale=_stated_scale(facts) or sizes.head_dim**-0.5,
         causal=facts.flag("attention.causal", default=not row.encoder),
@@ -104,21 +100,21 @@ def _warnings(facts: Facts) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _rotary(facts: Facts, sizes: Sizes) -> Encoding:
+def _rotary(facts: Facts, sizes: LayerSizes) -> Encoding:
     """Halves of the head turn together, once Llama's re-ordering is undone."""
     turning = facts.integer("rope.dimension_count", default=sizes.head_dim)
     return rope(sizes.head_dim, rotary_dim=turning, pairing="half", **rotation(facts))
 
 
-def _learned(facts: Facts, sizes: Sizes) -> Encoding:
+def _learned(facts: Facts, sizes: LayerSizes) -> Encoding:
     return learned_table(facts.source, POSITIONS)
 
 
-def _bloom_bias(facts: Facts, sizes: Sizes) -> Encoding:
+def _bloom_bias(facts: Facts, sizes: LayerSizes) -> Encoding:
     return alibi(sizes.heads, max_bias=BLOOM_BIAS)
 
 
-def _mpt_positions(facts: Facts, sizes: Sizes) -> Encoding:
+def _mpt_positions(facts: Facts, sizes: LayerSizes) -> Encoding:
     """ALiBi, or a learned table in its place."""
     most = facts.number("attention.max_alibi_bias", default=0.0)
     if most > 0:

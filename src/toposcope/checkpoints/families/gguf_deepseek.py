@@ -31,11 +31,9 @@ def describe(config: Config, source: TensorSource) -> ModelSpec:
         at, sizes, eps = f"blk.{i}.", facts.sizes(i), facts.eps("rms")
         direct = facts.has(f"{at}attn_q.weight")
         apart = facts.has(f"{at}attn_k_b.weight")  # since 2025 keys and values have tensors of their own
-        return LayerSpec(
+        return sizes.layer(
             stack="decoder",
             index=i,
-            width=sizes.width,
-            heads=sizes.heads,
             kv_heads=sizes.heads,  # the file says 1: llama.cpp lets all heads share the latent
             head_dim=widths.key,
             value_dim=widths.value,

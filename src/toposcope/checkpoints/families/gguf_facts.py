@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from toposcope.checkpoints.families.common import Config, Sizes
+from toposcope.checkpoints.families.common import Config, LayerSizes
 from toposcope.checkpoints.source import TensorSource
 from toposcope.core.errors import BadConfig, BadEncoding, MissingTensor
 
@@ -61,13 +61,13 @@ class Facts:
     def context(self) -> int | None:
         return None if self.get("context_length") is None else self.integer("context_length")
 
-    def sizes(self, layer: int) -> Sizes:
+    def sizes(self, layer: int) -> LayerSizes:
         """The sizes of one layer, checked to fit together."""
         count, heads, groups = (
             self.key(name) for name in ("block_count", "attention.head_count", "attention.head_count_kv")
         )
         own = {name: self._in_layer(name, layer) for name in (heads, groups) if name in self.config}
-        return Sizes.of(
+        return LayerSizes.of(
             Config({**self.config, **own}, self.config.where),
             layers=(count,),
             width=(self.key("embedding_length"),),
@@ -76,7 +76,7 @@ class Facts:
             head_dim=(self.key("attention.key_length"),),
         )
 
-    def value_dim(self, sizes: Sizes) -> int:
+    def value_dim(self, sizes: LayerSizes) -> int:
         """The width of a head's value: stated, or the model's width shared out among the heads."""
         return self.integer("attention.value_length", default=max(sizes.width // sizes.heads, 1))
 

@@ -15,13 +15,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.checkpoints.families import Family
-from toposcope.checkpoints.families.common import Config, Sizes
+from toposcope.checkpoints.families.common import Config, LayerSizes
 from toposcope.checkpoints.source import TensorSource
 from toposcope.checkpoints.spec import LatentSpec, LayerSpec, Linear, ModelSpec, NormSpec
 from toposcope.core.errors import BadConfig, BadEncoding, BadFile, MissingTensor, NotFound
 from toposcope.core.untrusted import SETTINGS, read_json, require_inside
-from toposcope.encodings import NONE, Encoding, EncodingSpec, LogitBias, combine, fire, kerple, learned, parse, t5
-from toposcope.encodings import Sizes as EncodingSizes
+from toposcope.encodings import (
+    NONE,
+    Encoding,
+    EncodingSpec,
+    LogitBias,
+    Sizes,
+    combine,
+    fire,
+    kerple,
+    learned,
+    parse,
+    t5,
+)
 
 Array = NDArray[np.floating[Any]]
 MODEL_TYPE = "toposcope-lab"
@@ -58,7 +69,7 @@ class Acting:
     heads: tuple[int, ...] | None = None
 
 
-def trained_encoding(spec: EncodingSpec, sizes: EncodingSizes, tensors: Mapping[str, Array]) -> Encoding:
+def trained_encoding(spec: EncodingSpec, sizes: Sizes, tensors: Mapping[str, Array]) -> Encoding:
     """The encoding with what was trained of it in place of its initial values."""
     made = spec.build(sizes)
     said = made.parameters
@@ -86,7 +97,7 @@ def trained_encoding(spec: EncodingSpec, sizes: EncodingSizes, tensors: Mapping[
 
 
 def layer_encoding(
-    acting: Sequence[Acting], sizes: EncodingSizes, tensors_of: Callable[[int], Mapping[str, Array]]
+    acting: Sequence[Acting], sizes: Sizes, tensors_of: Callable[[int], Mapping[str, Array]]
 ) -> Encoding:
     """The record of one layer: each part limited to its heads, all parts together."""
     made = NONE
@@ -113,14 +124,14 @@ def limited(encoding: Encoding, heads: Sequence[int], of: int) -> Encoding:
 
 def describe(config: Config, source: TensorSource) -> ModelSpec:
     """A model that `toposcope train` wrote."""
-    sizes = Sizes.of(config)
+    sizes = LayerSizes.of(config)
     context, causal = config.integer("max_position_embeddings"), config.flag("causal", default=False)
     latent = config.part("latent")
     quirks = config.part("quirks")
     head_dim, value_dim = sizes.head_dim, sizes.head_dim
     if latent:
         head_dim, value_dim = latent.integer("head_dim"), latent.integer("value_dim")
-    measured = EncodingSizes(sizes.width, sizes.heads, head_dim, context, causal)
+    measured = Sizes(sizes.width, sizes.heads, head_dim, context, causal)
     tables: list[str] = []
 
     def tensors(prefix: str, spec: EncodingSpec) -> Mapping[str, Array]:
@@ -152,15 +163,11 @@ def describe(config: Config, source: TensorSource) -> ModelSpec:
         if misread:
             note = "sines and cosines are read from the wrong columns: it is no rotation."
             inside = replace(inside, rotary=None, exact_tables=False, notes=(note,))
-        plain = LayerSpec(
+        plain = sizes.layer(
             stack="decoder" if causal else "encoder",
             index=i,
-            width=sizes.width,
-            heads=sizes.heads,
-            kv_heads=sizes.kv_heads,
             head_dim=head_dim,
             value_dim=value_dim,
-            scale=head_dim**-0.5,
             causal=causal,
             kind="cross" if raw else "self",
             encoding=combine(added, inside),
