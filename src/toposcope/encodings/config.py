@@ -23,10 +23,9 @@ from typing import Any
 from toposcope.core.errors import BadConfig, BadEncoding
 from toposcope.encodings.config_place import Place, find_place, kind_of
 from toposcope.encodings.reading import flag, number, numbers, whole
-from toposcope.encodings.record import NONE, Encoding, Pairing
+from toposcope.encodings.record import NONE, Encoding, Pairing, plain
 from toposcope.encodings.rotary import rope
 from toposcope.encodings.scalings import READS, STRETCHED_FROM_ORIGINAL
-from toposcope.encodings.words import plain
 
 _LOCAL_BASES = ("rope_local_base_freq", "local_rope_theta")
 _BASES = ("rope_theta", "rotary_emb_base")

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from toposcope.core.errors import BadEncoding, did_you_mean
-from toposcope.encodings.kinds import BUILT_IN, Kind, Sizes, kinds
+from toposcope.encodings.kinds import Kind, Sizes, built_in, kinds
 from toposcope.encodings.parameter import Value
 from toposcope.encodings.record import Encoding
 
@@ -23,7 +23,7 @@ class EncodingSpec:
     @property
     def kind(self) -> Kind:
         """The entry of the table this spec belongs to."""
-        return BUILT_IN[self.name] if self.name in BUILT_IN else kinds()[self.name]
+        return built_in()[self.name] if self.name in built_in() else kinds()[self.name]
 
     @property
     def parameters(self) -> Mapping[str, Value]:
@@ -92,14 +92,14 @@ def _named(name: str, text: str) -> tuple[Kind, Mapping[str, Value]]:
     wanted = name.strip().lower()
     if not wanted:
         raise BadEncoding(f"'{text}' names no encoding. Known: {', '.join(kinds())}.")
-    found = _among(BUILT_IN, wanted) or _among(kinds(), wanted)  # other packages only where the name is not ours
+    found = _among(built_in(), wanted) or _among(kinds(), wanted)  # other packages only where the name is not ours
     if found is not None:
         return found
     known = [*kinds(), *(alias for kind in kinds().values() for alias in kind.aliases)]
     hint = did_you_mean(wanted, known)
     if hint.startswith("Known"):
         hint = f"Known: {', '.join(kinds())}."  # without the aliases the list stays short
-    raise BadEncoding(f"'{name.strip()}' is no encoding. {hint}")
+    raise BadEncoding(f"unknown encoding '{name.strip()}'. {hint}")
 
 
 def _among(table: Mapping[str, Kind], wanted: str) -> tuple[Kind, Mapping[str, Value]] | None:

@@ -13,8 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from toposcope.cli.common import safe
-from toposcope.report.console import IndentedConsole
 from toposcope.core.printable import Mouth, printable, sentences, visible
+from toposcope.report.console import IndentedConsole
 
 TAGS = ("[bold]", "[/bold]", "[red]", "[/red]", "[dim]", "[link=x]", "[/]", "[@click=x]", "\\[bold]", "\\")
 PIECES = st.lists(

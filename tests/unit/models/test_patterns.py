@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import toposcope.models.trace_rows
-from toposcope.encodings.bias import alibi
+from toposcope.encodings import alibi
 from toposcope.models.patterns import THRESHOLDS, Score, names, patterns, together
 from toposcope.models.trace_rows import HeadLogits, rows
 

@@ -27,25 +27,11 @@ from toposcope.encodings import (
     LogitBias,
     Sizes,
     combine,
-    fire,
-    kerple,
-    learned,
     parse,
-    t5,
 )
 
 Array = NDArray[np.floating[Any]]
 MODEL_TYPE = "toposcope-lab"
-
-# what each encoding learns, by the names of its tensors
-TRAINED: Mapping[str, tuple[str, ...]] = {
-    "learned": ("table",),
-    "t5": ("table",),
-    "kerple": ("raw_r1", "raw_r2"),
-    "fire": ("hidden_weight", "hidden_bias", "output_weight", "output_bias", "log_c", "log_threshold"),
-    "cope": ("table",),
-    "pope": ("phase",),
-}
 
 
 def model_directory(target: str | Path) -> Path | None:
@@ -72,28 +58,8 @@ class Acting:
 def trained_encoding(spec: EncodingSpec, sizes: Sizes, tensors: Mapping[str, Array]) -> Encoding:
     """The encoding with what was trained of it in place of its initial values."""
     made = spec.build(sizes)
-    said = made.parameters
-    if spec.name == "learned":
-        return learned(tensors["table"])
-    if spec.name == "t5":
-        return t5(tensors["table"], bidirectional=said["bidirectional"], max_distance=said["max_distance"])
-    if spec.name == "kerple":
-        raw_r2 = tensors["raw_r2"].astype(np.float64)
-        r2 = np.exp(raw_r2) if said["kernel"] == "log" else 2 / (1 + np.exp(-raw_r2))
-        r1 = np.exp(tensors["raw_r1"].astype(np.float64))
-        return kerple(sizes.heads, kernel=said["kernel"], r1=r1, r2=r2)
-    if spec.name == "fire":
-        exact = {name: tensor.astype(np.float64) for name, tensor in tensors.items()}
-        return fire(
-            exact["hidden_weight"],
-            exact["hidden_bias"],
-            exact["output_weight"],
-            exact["output_bias"],
-            c=float(np.exp(exact["log_c"])),
-            threshold=float(np.exp(exact["log_threshold"])),
-            causal=said["causal"],
-        )
-    return made
+    trained = spec.kind.trained
+    return made if trained is None else trained(sizes, made.parameters, tensors)
 
 
 def layer_encoding(
@@ -136,7 +102,7 @@ def describe(config: Config, source: TensorSource) -> ModelSpec:
 
     def tensors(prefix: str, spec: EncodingSpec) -> Mapping[str, Array]:
         found = {}
-        for name in TRAINED.get(spec.name, ()):
+        for name in spec.kind.learns:
             full = f"{prefix}{name}"
             if full not in source.names():
                 raise MissingTensor(f"{source.path} holds no tensor '{full}', a part of the encoding '{spec}'.")
