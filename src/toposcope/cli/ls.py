@@ -12,7 +12,7 @@ from toposcope.cli.common import JsonOption, console
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from toposcope.checkpoints.installed import Item
+    from toposcope.checkpoints.installed import InstalledItem
 
 
 class What(StrEnum):
@@ -72,7 +72,7 @@ def _texts() -> tuple[list[dict[str, Any]], list[str], str]:
     return _items(TEXTS), ["name", "about", "ready"], "Use a name wherever a text is asked for: --text wiki"
 
 
-def _items(items: Sequence[Item]) -> list[dict[str, Any]]:
+def _items(items: Sequence[InstalledItem]) -> list[dict[str, Any]]:
     return [
         {
             "name": item.name,

@@ -7,7 +7,7 @@ from toposcope.encodings.bias_alibi import alibi, alibi_slopes
 from toposcope.encodings.bias_fire import fire, fire_init, fire_network
 from toposcope.encodings.bias_kerple import kerple
 from toposcope.encodings.bias_t5 import t5, t5_bucket, t5_init
-from toposcope.encodings.config import RopeSettings, Setting, rope_from_config, rope_settings
+from toposcope.encodings.config import ConfigValue, RopeSettings, rope_from_config, rope_settings
 from toposcope.encodings.content import cope, pope, pope_frequencies
 from toposcope.encodings.kinds import Kind, Paper, Sizes, kinds, papers
 from toposcope.encodings.parameter import Parameter
@@ -22,6 +22,7 @@ PAPERS = papers()
 __all__ = [
     "NONE",
     "PAPERS",
+    "ConfigValue",
     "Encoding",
     "EncodingSpec",
     "InputTable",
@@ -32,7 +33,6 @@ __all__ = [
     "Parameter",
     "RopeSettings",
     "Rotary",
-    "Setting",
     "Sizes",
     "alibi",
     "alibi_slopes",

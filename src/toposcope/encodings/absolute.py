@@ -41,7 +41,7 @@ def sinusoidal(
     if width < 1:
         raise BadEncoding(f"the width must be positive, got {width}.")
     if layout not in ("interleaved", "half"):
-        raise BadEncoding(f"'{layout}' is no layout of a sinusoid; give 'interleaved' or 'half'.")
+        raise BadEncoding(f"unknown layout '{layout}' of a sinusoid; give 'interleaved' or 'half'.")
     if layout == "half" and width % 2:
         raise BadEncoding(f"a half-split sinusoid needs an even width, got {width}. Use layout=interleaved.")
     if not (math.isfinite(base) and base > 1):

@@ -92,7 +92,7 @@ def _rounded(values: Array, precision: Precision) -> Array:
         import ml_dtypes
 
         return single.astype(ml_dtypes.bfloat16).astype(np.float64)
-    raise BadEncoding(f"'{precision}' is no precision known here; give float64, float32 or bfloat16.")
+    raise BadEncoding(f"unknown precision '{precision}'; give float64, float32 or bfloat16.")
 
 
 PAPERS = {

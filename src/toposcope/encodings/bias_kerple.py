@@ -27,7 +27,7 @@ def kerple(
     the default of 1 everywhere is ours.
     """
     if kernel not in ("log", "power"):
-        raise BadEncoding(f"'{kernel}' is no Kerple kernel; give 'log' or 'power'.")
+        raise BadEncoding(f"unknown Kerple kernel '{kernel}'; give 'log' or 'power'.")
     r1_H, r2_H = _per_head(r1, heads, "r1"), _per_head(r2, heads, "r2")
     if kernel == "power" and (r2_H > 2).any():
         raise BadEncoding(f"the power kernel needs r2 of at most 2, got {r2_H.max()}.")

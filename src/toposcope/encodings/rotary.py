@@ -27,7 +27,7 @@ from toposcope.encodings.scalings import READS, SCALING_PAPERS, STRETCHED_FROM_O
 def channel_pairs(rotary_dim: int, pairing: Pairing, channel_offset: int = 0) -> NDArray[np.intp]:
     """The channels (first, second) of each pair, shape (rotary_dim / 2, 2)."""
     if pairing not in get_args(Pairing):
-        raise BadEncoding(f"'{pairing}' is no pairing. {did_you_mean(str(pairing), get_args(Pairing))}")
+        raise BadEncoding(f"unknown pairing '{pairing}'. {did_you_mean(str(pairing), get_args(Pairing))}")
     number_F = np.arange(rotary_dim // 2, dtype=np.intp)
     if pairing == "half":
         pairs_F2 = np.stack([number_F, number_F + rotary_dim // 2], axis=1)

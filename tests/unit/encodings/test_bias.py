@@ -154,7 +154,7 @@ def test_fire_without_a_mask_is_the_causal_one_for_the_past() -> None:
         (lambda: t5(np.full((32, 2), 1e300)), "cannot be computed"),
         (lambda: t5_bucket(0, buckets=3), "too few"),
         (lambda: t5_bucket(0, max_distance=8), "exceed"),
-        (lambda: kerple(2, kernel="exp"), "no Kerple kernel"),  # type: ignore[arg-type]
+        (lambda: kerple(2, kernel="exp"), "unknown Kerple kernel"),  # type: ignore[arg-type]
         (lambda: kerple(2, r1=-1.0), "positive"),
         (lambda: kerple(2, r1=[1.0, 2.0, 3.0]), "3 values of r1 given for 2 heads"),
         (lambda: kerple(2, kernel="power", r2=3.0), "at most 2"),

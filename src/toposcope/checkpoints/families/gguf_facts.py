@@ -21,7 +21,7 @@ LONG, SHORT, DIVISORS = "rope_factors_long.weight", "rope_factors_short.weight",
 NORM_EPS = {"rms": "attention.layer_norm_rms_epsilon", "layer": "attention.layer_norm_epsilon"}
 
 
-class Facts:
+class GgufFacts:
     """The settings of one file, asked for by the part of their key after the architecture's name."""
 
     def __init__(self, source: TensorSource) -> None:
@@ -117,7 +117,7 @@ class Facts:
         return value[layer]
 
 
-def rotation(facts: Facts, *, base: float | None = None, stretched: bool = True) -> dict[str, Any]:
+def rotation(facts: GgufFacts, *, base: float | None = None, stretched: bool = True) -> dict[str, Any]:
     """The parameters of `rope` that the file states, beside the head's width and the pairing.
 
     `base` replaces the stated one and `stretched=False` leaves out all scaling: layers with a sliding window.
@@ -139,7 +139,7 @@ def rotation(facts: Facts, *, base: float | None = None, stretched: bool = True)
     return settings | _scaling(facts)
 
 
-def _scaling(facts: Facts) -> dict[str, Any]:
+def _scaling(facts: GgufFacts) -> dict[str, Any]:
     kind = facts.text("rope.scaling.type", default="linear")
     factor = facts.number("rope.scaling.factor", "rope.scale_linear", default=0.0)
     if kind not in ("none", "linear", "yarn", "longrope"):
@@ -172,12 +172,12 @@ def yarn_size(factor: float, weight: float) -> float:
     return 1.0 if factor <= 1 else 1.0 + 0.1 * weight * math.log(factor)
 
 
-def _yarn_attention(facts: Facts, factor: float) -> float:
+def _yarn_attention(facts: GgufFacts, factor: float) -> float:
     """What rotated queries and keys are multiplied by; the logarithm's weight is taken back where one is stated."""
     weight = facts.number("rope.scaling.yarn_log_multiplier", default=0.0)
     taken_back = yarn_size(factor, weight) if weight else 1.0
     return yarn_size(factor, 1.0) / taken_back * facts.number("rope.scaling.attn_factor", default=1.0)
 
 
-def _list(facts: Facts, tensor: str) -> list[float]:
+def _list(facts: GgufFacts, tensor: str) -> list[float]:
     return [float(value) for value in np.ravel(facts.source.read(tensor))]
