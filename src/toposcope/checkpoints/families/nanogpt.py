@@ -32,7 +32,7 @@ def describe(config: Config, source: TensorSource) -> ModelSpec:
     if not any(values.get(key) for key in ("num_attention_heads", "n_head")):
         raise BadConfig(
             f"{source.path} does not say how many heads a layer has, and a plain state dict cannot show it. "
-            f"Give their number with --heads (a divisor of the width, {width})."
+            f"Give their number with --num-heads (a divisor of the width, {width})."
         )
     if "block_size" in values:
         values.setdefault("n_positions", values["block_size"])
