@@ -139,11 +139,12 @@ def decode(
 
 def parts_of(raw: NDArray[Any]) -> Iterator[NDArray[Any]]:
     """An array in memory, some whole rows at a time."""
-    step = max(1, BLOCK * len(raw) // max(raw.size, 1)) if raw.ndim else 1
-    for start in range(0, len(raw), step) if raw.ndim else ():
-        yield raw[start : start + step]
     if not raw.ndim:
         yield raw
+        return
+    step = max(1, BLOCK * len(raw) // max(raw.size, 1))
+    for start in range(0, len(raw), step):
+        yield raw[start : start + step]
 
 
 def allocate(shape: tuple[int, ...], dtype: Any, info: TensorInfo, path: Path) -> Stored:

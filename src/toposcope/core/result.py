@@ -248,8 +248,11 @@ def _columns(row: type, prefix: str = "") -> Iterator[str]:
 def _flat(row: Any) -> dict[str, Any]:
     """A row without its tables, flattened."""
     kind: Any = type(row)
+    columns = dict.fromkeys(_columns(kind))
     inner = {name for name, _ in _sequences(kind)}
-    return _dotted({name: plain(getattr(row, name)) for name in fields_of(kind) if name not in inner})
+    found = _dotted({name: plain(getattr(row, name)) for name in fields_of(kind) if name not in inner})
+    missing = {name for name in found if name not in columns and found[name] is None}  # an object that is not there
+    return columns | {name: value for name, value in found.items() if name not in missing}
 
 
 def _dotted(row: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -196,7 +196,7 @@ def integrate(
             if not error <= 1.0:  # also where it is not a number
                 rejected += 1
                 shrink = max(_SHRINK, _SAFETY * error**-0.2) if math.isfinite(error) else _SHRINK
-                step = width * min(shrink, 0.9)
+                step = width * shrink
                 continue
             accepted += 1
             moved, turned = _norm(np.subtract(after, sixth, out=sixth)), 0.0
@@ -256,7 +256,7 @@ def _sizes(state: Array) -> Array:
     if state.ndim < 2:
         return np.abs(state)
     squares = np.einsum("...d,...d->...", state, state) / max(state.shape[-1], 1)
-    if not squares.size or 1e-200 < squares.max() < 1e200:
+    if not state.size or 1e-200 < squares.max() < 1e200:
         return np.sqrt(squares)
     top = np.abs(state).max()  # squares would leave the range of float64
     if top == 0:

@@ -175,7 +175,8 @@ def growth_of(factors: Sequence[Factored]) -> float | None:
     """
     if not factors:
         return None
-    steps = [(part.left @ _phi(part.core()), part.right) for part in factors]
+    with np.errstate(over="ignore", invalid="ignore"):
+        steps = [(part.left @ _phi(part.core()), part.right) for part in factors]
     if not all(np.isfinite(left).all() for left, _ in steps):  # e^U is beyond any number
         return None
     d = len(steps[0][0])

@@ -88,8 +88,9 @@ def t5_init(
         raise BadEncoding(f"a bias needs at least one head, got {heads}.")
     if not (math.isfinite(std) and std >= 0):
         raise BadEncoding(f"std must not be negative, got {std}.")
-    foresee(16 * max(buckets, 0) * heads, f"a table of {buckets:,} buckets", "Use fewer of them.")
-    drawn_BH = std * np.random.default_rng(seed).standard_normal((max(buckets, 0), heads))
+    t5_bucket(0, bidirectional=bidirectional, buckets=buckets, max_distance=max_distance)  # too few are refused
+    foresee(24 * buckets * heads, f"a table of {buckets:,} buckets", "Use fewer of them.")
+    drawn_BH = std * np.random.default_rng(seed).standard_normal((buckets, heads))
     made = t5(drawn_BH, bidirectional=bidirectional, max_distance=max_distance)
     return Encoding(
         name=made.name,

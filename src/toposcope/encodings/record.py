@@ -92,7 +92,7 @@ class Rotary:
         if vectors_NR.shape[-1] != self.head_dim:
             raise BadValue(f"vectors of width {vectors_NR.shape[-1]} given to a rotation of width {self.head_dim}.")
         at_N = np.atleast_1d(np.asarray(positions, dtype=np.float64))
-        taken = 24 * max(vectors_NR.size, at_N.size * self.head_dim)
+        taken = 24 * vectors_NR.size + 16 * at_N.size * self.head_dim  # turned, and the cosines and sines
         foresee(taken, f"rotating {at_N.size:,} vectors of width {self.head_dim:,}", "Use fewer positions.")
         angle_NF = at_N[:, None] * self.frequencies(context)
         size_NF = np.full_like(angle_NF, self.attention_factor)
@@ -126,7 +126,7 @@ class LogitBias:
         """b_HNM for the given positions."""
         query_N = np.atleast_1d(np.asarray(query_positions, dtype=np.float64))
         key_M = np.atleast_1d(np.asarray(key_positions, dtype=np.float64))
-        taken = 32 * self.heads * query_N.size * key_M.size
+        taken = 32 * max(self.heads, 2) * query_N.size * key_M.size  # of one head the offsets weigh as much
         foresee(taken, f"a bias of {query_N.size:,} x {key_M.size:,} positions", "Use fewer positions.")
         return _shaped(self.bias_at(query_N, key_M), (self.heads, query_N.size, key_M.size), "a bias")
 

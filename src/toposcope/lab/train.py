@@ -249,7 +249,8 @@ class Curious:
         began = time.perf_counter()
         right, loss, removed = None, None, None
         if finished:
-            right, loss = accuracy(self.model, self.test, cuts=self.cuts * 2)
+            cuts = 1 if self.model.sees_padding else 2 * self.cuts  # a part is trimmed: there would be less to see
+            right, loss = accuracy(self.model, self.test, cuts=cuts)
             removed = ablation_map(self.model, self.test, self.task.floor, seed=self.config.seed).as_dict()
         return TrainResult(
             key=self.config.key(),

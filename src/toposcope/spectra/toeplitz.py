@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+import scipy.fft
 from numpy.typing import ArrayLike, NDArray
 
 from toposcope.core.errors import BadValue
@@ -370,16 +371,7 @@ def symbol_range(lags: ArrayLike, *, oversampling: int = 8) -> SymbolRange:
 # ------------------------------------------------------------------ helpers
 def fast_length(n: int) -> int:
     """The smallest 2^a 3^b 5^c that is at least n: lengths an FFT likes."""
-    best = 1 << max(n - 1, 0).bit_length()
-    five = 1
-    while five < best:
-        three = five
-        while three < best:
-            whole = three << max(-(-n // three) - 1, 0).bit_length()
-            best = min(best, whole) if whole >= n else best
-            three *= 3
-        five *= 5
-    return best
+    return int(scipy.fft.next_fast_len(n, real=True))
 
 
 def _embedded(lags_T: Array, size: int) -> Array:

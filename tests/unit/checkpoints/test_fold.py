@@ -86,3 +86,47 @@ def test_a_scalar_gain_is_a_residual_multiplier() -> None:
 def test_a_head_that_does_not_exist(index: int) -> None:
     with pytest.raises(IndexError, match="1 heads"):
         layer_with(random_weights(np.random.default_rng(4), "rms", biases=False)).heads[index]
+
+
+@pytest.mark.parametrize("kind", ["rms", "layer"])
+@pytest.mark.parametrize("gain", [True, False])
+def test_a_norm_on_the_output_is_folded_into_o(kind: str, gain: bool) -> None:
+    random = np.random.default_rng(5)
+    norm = Norm(kind, 1e-6, random.standard_normal(6) if gain else None)
+    plain = replace(random_weights(random, "rms", biases=False), input_norm=None, output_norm=norm, output_gain=None)
+    layer = layer_with(plain)
+    folded = fold(layer, layer.heads[0])
+    value = random.standard_normal(4)
+    out = layer.heads[0].o @ value
+    centred = out - out.mean() if kind == "layer" else out
+    size = np.sqrt((centred**2).mean() + norm.eps)
+    np.testing.assert_allclose(folded.o @ value / size, norm(out), rtol=1e-9)
+    for name in ("q", "k", "v"):
+        np.testing.assert_array_equal(getattr(folded, name), getattr(layer.heads[0], name))
+
+
+def test_cross_attention_leaves_keys_values_and_their_biases_alone() -> None:
+    weights = random_weights(np.random.default_rng(6), "layer", biases=True)
+    layer = layer_with(weights, kind="cross")
+    plain, folded = layer.heads[0], fold(layer, layer.heads[0])
+    own = fold(layer_with(weights), plain)
+    for name in ("k", "v", "k_bias", "v_bias"):
+        np.testing.assert_array_equal(getattr(folded, name), getattr(plain, name))
+        assert not np.allclose(getattr(own, name), getattr(plain, name))
+    np.testing.assert_array_equal(folded.q, own.q)
+    np.testing.assert_array_equal(folded.q_bias, own.q_bias)
+
+
+def test_a_norm_without_gain_only_centres() -> None:
+    random = np.random.default_rng(7)
+    weights = replace(random_weights(random, "rms", biases=True), input_norm=Norm("layer", 1e-6), output_norm=None)
+    layer = layer_with(weights)
+    plain, folded = layer.heads[0], fold(layer, layer.heads[0])
+    centring = np.eye(6) - 1 / 6
+    for name in ("q", "k", "v"):
+        np.testing.assert_allclose(getattr(folded, name), getattr(plain, name) @ centring, atol=1e-12)
+        np.testing.assert_array_equal(getattr(folded, f"{name}_bias"), getattr(plain, f"{name}_bias"))
+    rms = replace(weights, input_norm=Norm("rms", 1e-6), output_gain=None)
+    layer = layer_with(rms)
+    for name in ("q", "k", "v", "o"):
+        np.testing.assert_array_equal(getattr(fold(layer, layer.heads[0]), name), getattr(layer.heads[0], name))

@@ -8,7 +8,7 @@ import scipy.linalg
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toposcope.dynamics.factored import Factored, sym_eigs
+from toposcope.dynamics.factored import Factored, _gram_route, sym_eigs
 
 seeds = st.integers(0, 2**32 - 1)
 
@@ -78,3 +78,35 @@ def test_norms_and_core(seed: int, d: int, r: int, stretch: float) -> None:
     np.testing.assert_array_equal(ours.sym_eigenvalues(), sym_eigs(ours.left, ours.right))
     assert np.trace(ours.core()) == pytest.approx(np.trace(full), abs=1e-11 * np.linalg.norm(full))
     assert ours.core().shape == (r, r)
+
+
+@pytest.mark.parametrize(("d", "r"), [(5, 1), (9, 3), (20, 4)])
+def test_the_gram_route_is_taken_where_it_can_be(d: int, r: int) -> None:
+    left, right = factors(1, d, r)
+    found = _gram_route(left, right)
+    assert found is not None
+    assert found.shape == (2 * r,)
+    padded = np.sort(np.concatenate([found, np.zeros(d - 2 * r)]))
+    np.testing.assert_allclose(padded, dense_eigenvalues(left, right), atol=1e-8 * np.abs(padded).max())
+    np.testing.assert_array_equal(sym_eigs(left, right, "gram"), found)
+    assert _gram_route(left, np.zeros((r, d))) is None
+
+
+def test_a_matrix_that_is_zero() -> None:
+    """Sums of squares that rounding may leave below zero are none."""
+    nothing = Factored(np.zeros((5, 2)), np.ones((2, 5)))
+    assert (nothing.norm(), nothing.frobenius()) == (0.0, 0.0)
+    np.testing.assert_array_equal(nothing.sym_eigenvalues(), np.zeros(4))
+    left = np.array([[1.0, 1.0], [0.0, 0.0], [0.0, 0.0]])
+    right = np.array([[1.0, 0.3, 0.1], [-1.0, -0.3, -0.1]])
+    assert Factored(left, right).frobenius() == pytest.approx(0.0, abs=1e-8)
+
+
+@pytest.mark.parametrize("stretch", [4.0, 6.0])
+def test_columns_of_very_different_sizes_keep_their_digits(stretch: float) -> None:
+    """Eigenvalues far below the largest, relative to themselves: what the QR route is for."""
+    q = np.linalg.qr(np.random.default_rng(2).standard_normal((12, 6)))[0]
+    sizes = np.array([1.0, 10.0**-stretch, 10.0 ** (-2 * stretch)])
+    found = sym_eigs(q[:, :3] * sizes, q[:, 3:].T)  # sym(x y^T) of orthonormal x, y: plus and minus a half
+    np.testing.assert_allclose(np.sort(np.abs(found))[::-1], np.repeat(sizes / 2, 2), rtol=1e-3)
+    np.testing.assert_allclose(found, -found[::-1], rtol=1e-3)

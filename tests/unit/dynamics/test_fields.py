@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from toposcope.checkpoints.view import Norm
 from toposcope.core.errors import BadValue
+from toposcope.dynamics import fields
 from toposcope.dynamics.fields import AttentionField, System, TokenFactor
 from toposcope.encodings import alibi, rope
 
@@ -113,6 +115,17 @@ SYSTEMS: dict[str, Any] = {
         "qk_norm_over": "layer",
         "rotary": rope(HEAD, base=20.0, pairing="interleaved").rotary,
     },
+    "norm of heads, with gain and bias": lambda random: {
+        "q_norm": Norm("layer", 0.1, random.uniform(0.5, 2, HEAD), random.standard_normal(HEAD)),
+        "k_norm": Norm("layer", 0.2, random.uniform(0.5, 2, HEAD), random.standard_normal(HEAD)),
+        "rotary": rope(HEAD, base=20.0, pairing="interleaved").rotary,
+    },
+    "some heads turn, some channels": lambda random: {
+        "rotary": rope(HEAD, rotary_dim=2, base=20.0).rotary,
+        "turning": 2,
+        "causal": False,
+    },
+    "bias, causal": lambda random: {"bias": alibi(4).bias, "reach": 3},
     "output": lambda random: {"output": np.tanh},
 }
 
@@ -170,3 +183,137 @@ def test_without_a_norm_enormous_tokens_see_the_largest_logit_alone() -> None:
 def test_too_many_tokens_are_refused_before_anything_is_made() -> None:
     with pytest.raises(BadValue, match="1,000,000 tokens"):
         AttentionField(layer(np.random.default_rng(5)), 10**6)
+
+
+def enlarged(system: System, by: float) -> System:
+    """The system that does with tokens `by` times as large what this one does: each weight in its own unit."""
+    normal = system.factor is not None  # the size is taken away before anything is read
+    read = 1.0 if normal or system.q_norm is not None else 1 / by
+    out = by if not normal else 1.0
+    small = 1.0 if system.q_norm is None else by  # biases are added to what a norm of heads is taken of
+    factor = None if system.factor is None else replace(system.factor, eps=system.factor.eps * by**2)
+    return replace(
+        system,
+        q_HRD=None if system.q_HRD is None else system.q_HRD * read,
+        k_GRD=system.k_GRD * read,
+        q_bias_HR=None if system.q_bias_HR is None else system.q_bias_HR * small,
+        k_bias_GR=None if system.k_bias_GR is None else system.k_bias_GR * small,
+        v_bias_GS=None if system.v_bias_GS is None else system.v_bias_GS * out,
+        o_bias_D=None if system.o_bias_D is None else system.o_bias_D * out,
+        diagonal=system.diagonal * (1.0 if normal else by**-2),
+        factor=factor,
+        q_norm=None if system.q_norm is None else replace(system.q_norm, eps=system.q_norm.eps * by**2),
+        k_norm=None if system.k_norm is None else replace(system.k_norm, eps=system.k_norm.eps * by**2),
+    )
+
+
+@pytest.mark.parametrize("place", ["origin", "base", "base and position", "reinjected"])
+@pytest.mark.parametrize("case", [name for name in SYSTEMS if name != "output"])
+def test_the_unit_of_length_changes_nothing(case: str, place: str) -> None:
+    """Tokens, weights and biases in a unit of 1e-120: the same attention and energy, and rates in that unit."""
+    by = 1e120
+    random = np.random.default_rng(6)
+    system = layer(random, **SYSTEMS[case](random))
+    x, base, position = random.standard_normal((3, COUNT, WIDTH))
+    given: dict[str, Any] = {} if place == "origin" else {"base": base}
+    if place in ("base and position", "reinjected"):
+        given |= {"position": position, "reinject": place == "reinjected"}
+    plain = AttentionField(system, COUNT, **given)
+    large = {name: by * value if isinstance(value, np.ndarray) else value for name, value in given.items()}
+    far = AttentionField(enlarged(system, by), COUNT, **large)
+    np.testing.assert_allclose(far.attention(by * x), plain.attention(x), atol=1e-9)
+    assert far.log_energy(by * x) == pytest.approx(plain.log_energy(x), rel=1e-9)
+    out = 1.0 if system.factor is not None else by
+    np.testing.assert_allclose(far(by * x) / out, plain(x), rtol=1e-7, atol=1e-8)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("small", [False, True])
+def test_queries_and_outputs_that_are_left_out_are_identities(turned: bool, small: bool) -> None:
+    random = np.random.default_rng(7)
+    w, v = random.standard_normal((2, 1, HEAD, HEAD))
+    rotary = rope(HEAD, base=20.0, pairing="interleaved").rotary if turned else None
+    lift, x = random.standard_normal((HEAD, 3)), random.standard_normal((COUNT, 3 if small else HEAD))
+    base = random.standard_normal((COUNT, HEAD))
+    output = np.linalg.pinv(lift)[None] if small else None  # from values to the state
+    given = {"lift": lift if small else None, "base": base}
+    bare = AttentionField(System(w, v, None, output, scale=0.3, rotary=rotary, diagonal=0.1), COUNT, **given)
+    eye = np.eye(HEAD)[None]
+    spelt = System(w, v, eye, eye if output is None else output, scale=0.3, rotary=rotary, diagonal=0.1)
+    whole = AttentionField(spelt, COUNT, **given)
+    np.testing.assert_allclose(bare(x), whole(x), atol=1e-12)
+    np.testing.assert_allclose(bare.attention(x), whole.attention(x), atol=1e-12)
+
+
+@pytest.mark.parametrize("case", ["plain", "norm", "layer norm", "some heads turn", "diagonal"])
+def test_a_smaller_state_moves_as_its_tokens_do(case: str) -> None:
+    """x = B s + base: the field of s is that of the tokens, written to the state by the outputs given."""
+    random = np.random.default_rng(8)
+    system = layer(random, **SYSTEMS[case](random))
+    lift, outputs = random.standard_normal((WIDTH, 3)), random.standard_normal((HEADS, 3, VALUE))
+    system = replace(system, o_HDS=outputs, o_bias_D=random.standard_normal(3))
+    s, (base, position) = random.standard_normal((COUNT, 3)), random.standard_normal((2, COUNT, WIDTH))
+    field = AttentionField(system, COUNT, lift=lift, base=base, position=position)
+    tokens = s @ lift.T + base
+    speed, weights, energy = written_out(system, tokens + position, tokens)
+    np.testing.assert_allclose(field(s), speed, atol=1e-10)
+    np.testing.assert_allclose(field.attention(s), weights, atol=1e-11)
+    assert field.log_energy(s) == pytest.approx(energy, rel=1e-11)
+    np.testing.assert_allclose(field.tokens(s), tokens, atol=1e-12)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_an_energy_beyond_all_numbers_is_the_largest_one(sign: int) -> None:
+    field = AttentionField(System(sign * 1e20 * np.ones((1, 1, 1)), np.ones((1, 1, 1))), 1)
+    assert field.log_energy(np.full((1, 1), 1e160)) == sign * np.finfo(np.float64).max
+    assert field.log_energy(np.full((1, 1), 3.0)) == pytest.approx(sign * 9e20)
+
+
+def test_beta_is_the_largest_share_of_the_others() -> None:
+    """max_i log sum_j e^(b_ij - b_ii) over what a token sees, over all heads."""
+    random = np.random.default_rng(9)
+    assert AttentionField(layer(random, causal=False), COUNT).beta() == pytest.approx(np.log(COUNT))
+    assert AttentionField(layer(random), COUNT).beta() == pytest.approx(np.log(COUNT))
+    assert AttentionField(layer(random, reach=1), COUNT).beta() == pytest.approx(np.log(2))
+    system = layer(random, bias=alibi(6).bias, bias_heads=(5, 0, 3, 1), reach=3, causal=False)
+    table = alibi(6).bias.table(np.arange(COUNT), np.arange(COUNT))[[5, 0, 3, 1]]
+    sums = [
+        sum(np.exp(table[h, i, j] - table[h, i, i]) for j in range(COUNT) if abs(i - j) <= 3)
+        for h in range(HEADS)
+        for i in range(COUNT)
+    ]
+    assert AttentionField(system, COUNT).beta() == pytest.approx(np.log(max(sums)))
+
+
+def test_the_work_of_one_evaluation_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two products of n^2 entries for each head, one of the heads' width and one of the values'."""
+    system = layer(np.random.default_rng(10))
+    work = 2 * HEADS * COUNT**2 * (HEAD + VALUE)
+    monkeypatch.setattr(fields, "MOST_WORK", work)
+    AttentionField(system, COUNT)
+    monkeypatch.setattr(fields, "MOST_WORK", work - 1)
+    with pytest.raises(BadValue, match="operations"):
+        AttentionField(system, COUNT)
+
+
+def test_the_memory_foreseen_is_about_what_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[float] = []
+    monkeypatch.setattr(fields, "foresee", lambda needed, *_: asked.append(needed))
+    system, count = layer(np.random.default_rng(11), bias=alibi(HEADS).bias, softcap=5.0), 300
+    x = np.random.default_rng(12).standard_normal((count, WIDTH))
+    tracemalloc.start()
+    AttentionField(system, count)(x)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(asked) == 1
+    assert 0.7 * peak < asked[0] < 1.4 * peak
+
+
+def test_a_single_token_sees_itself() -> None:
+    random = np.random.default_rng(13)
+    for more in ({}, {"causal": False}, {"reach": 0}):
+        system = layer(random, **more)
+        x = random.standard_normal((1, WIDTH))
+        values = [x[0] @ system.v_GSD[g].T + system.v_bias_GS[g] for g in (0, 0, 1, 1)]
+        expected = system.o_bias_D + sum(system.o_HDS[h] @ values[h] for h in range(HEADS))
+        np.testing.assert_allclose(AttentionField(system, 1)(x)[0], expected, atol=1e-12)

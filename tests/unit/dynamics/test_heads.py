@@ -17,11 +17,21 @@ from safetensors.numpy import save_file
 import toposcope
 from tests.unit import tiny
 from toposcope.checkpoints.fold import fold
+from toposcope.checkpoints.spec import NormSpec
 from toposcope.checkpoints.view import Head, Norm
 from toposcope.dynamics.factored import Factored
-from toposcope.dynamics.heads import describe_head, head_dynamics, head_setting, pair_index, spectrum
+from toposcope.dynamics.heads import (
+    describe_head,
+    head_dynamics,
+    head_setting,
+    outside_theorems,
+    pair_index,
+    rotary_of,
+    spectrum,
+    upper_half,
+)
 from toposcope.dynamics.layers import layer_dynamics
-from toposcope.dynamics.regime import Verdict
+from toposcope.dynamics.regime import Setting, Verdict
 from toposcope.encodings import Encoding, Rotary, rope
 
 from .systems import distance_bias, logit_matrix, make_head, make_layer, planted, random_head, sym, turning
@@ -393,3 +403,128 @@ def test_folding_an_output_gain_scales_the_spectrum(llama: toposcope.Model) -> N
     scaled = make_layer([replace(head, layer=0)], output_gain=0.25)
     row = head_dynamics(scaled, 0, storage_error=0.0)
     assert row.regime.alpha == pytest.approx(0.25 * np.linalg.eigvals(head.v @ head.o).real.max())
+
+
+# --- what a unit, an encoding or a bias changes ---------------------------------------------------------------------
+
+INDICES = ("growth_index", "ov_positivity", "spread_index", "asym_A", "asym_W", "pair_index", "cond_VO", "metastable")
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1e-2, 1e4])
+def test_indices_have_no_unit(scale: float) -> None:
+    """Weights in another unit: the same indices and signs, and sizes in that unit."""
+    head = random_head(np.random.default_rng(5), 7, 3)
+    other = replace(head, q=scale * head.q, k=scale * head.k, v=scale * head.v, o=scale * head.o)
+    one, two = (describe_head(make_layer([each]), each, storage_error=0.0).as_dict() for each in (head, other))
+    for name in INDICES:
+        assert two[name] == pytest.approx(one[name], rel=1e-7), name
+    assert one["ov_positivity"] is not None
+    for name in ("symU", "symW"):
+        assert two[name]["inertia"] == one[name]["inertia"]
+        assert two[name]["pos_mass"] == pytest.approx(one[name]["pos_mass"], rel=1e-9)
+        for end in ("min", "max"):
+            assert two[name][end] == pytest.approx(scale**2 * one[name][end], rel=1e-9)
+    assert [two[name] for name in ("verdict", "rule", "scope", "n_pos", "n_neg", "n_zero")] == [
+        one[name] for name in ("verdict", "rule", "scope", "n_pos", "n_neg", "n_zero")
+    ]
+    for name, power in (("alpha", 2), ("omega", 2), ("w_min", 4), ("w_max", 4), ("a_min", 6), ("a_max", 6)):
+        assert two[name] == pytest.approx(scale**power * one[name], rel=1e-6), name
+
+
+def test_the_spectrum_is_printed_to_five_digits_and_conjugates_once() -> None:
+    values = np.array([1.2345678 + 2.0000049j, 1.2345678 - 2.0000049j, -0.0012345678, 123456.7, 1e-9j, -1e-9j])
+    assert upper_half(values.astype(np.complex128)) == [
+        [1.2346, 2.0],
+        [-0.0012346, 0.0],
+        [123460.0, 0.0],
+        [0.0, 1e-9],
+    ]
+
+
+def test_a_narrow_matrix_has_zero_among_its_values_and_a_full_one_need_not() -> None:
+    """sym(x x^T) is never negative, and zero in most directions; that of a full matrix may be positive everywhere."""
+    x = np.arange(1.0, 6.0)[:, None]
+    thin = spectrum(Factored(x, x.T))
+    nothing = pytest.approx(0.0, abs=1e-12)
+    assert (thin["min"], thin["max"], thin["inertia"]) == (nothing, pytest.approx(55.0), [1, 0, 4])
+    below = spectrum(Factored(-x, x.T))
+    assert (below["min"], below["max"], below["inertia"]) == (pytest.approx(-55.0), nothing, [0, 1, 4])
+    full = spectrum(Factored(np.eye(3), np.diag([1.0, 2.0, 5.0])))
+    assert (full["min"], full["max"], full["inertia"]) == (1.0, 5.0, [3, 0, 0])
+    turned = spectrum(Factored(np.eye(3), -np.diag([1.0, 2.0, 5.0])))
+    assert (turned["min"], turned["max"], turned["pos_mass"]) == (-5.0, -1.0, 0.0)
+
+
+def test_offsets_are_sampled_below_the_context() -> None:
+    """0 and powers of four, up to 4096 tokens where no context is known, ahead too where nothing masks."""
+    head = random_head(np.random.default_rng(6), 6, 4)
+    steps = [-1, -4, -16, -64, -256, -1024]
+    for causal, ahead in ((True, []), (False, [1, 4, 16, 64, 256, 1024])):
+        layer = make_layer([head], encoding=rope(4), causal=causal)
+        found = describe_head(layer, head, storage_error=0.0).rope
+        assert found is not None
+        assert list(found["lmin_by_offset"]) == [0, *steps, *ahead]
+    layer = make_layer([head], encoding=rope(4))
+    short = describe_head(layer, head, storage_error=0.0, context=17).rope
+    assert short is not None
+    assert list(short["lmin_by_offset"]) == [0, -1, -4, -16]
+    assert describe_head(layer, head, storage_error=0.0, rotary=False).rope is None
+    assert describe_head(make_layer([head]), head, storage_error=0.0).rope is None
+
+
+def test_settings_say_what_surrounds_a_head() -> None:
+    head = random_head(np.random.default_rng(7), 6, 4)
+    plain = Setting(causal=True)
+    assert head_setting(make_layer([head]), head) == plain
+
+    def settings_of(**options: Any) -> Setting:
+        return head_setting(make_layer([head], **options), head)
+
+    assert settings_of(causal=False) == replace(plain, causal=False)
+    assert settings_of(reach=3) == replace(plain, relative_bias=True)
+    assert settings_of(softcap=20.0) == replace(plain, bilinear=False)
+    assert settings_of(input_norm=Norm("rms", 1e-6)) == replace(plain, norm=True)
+    assert settings_of(encoding=Encoding("alibi", "", bias=distance_bias(1))) == replace(plain, relative_bias=True)
+    assert settings_of(encoding=Encoding("cope", "", exact_tables=False)) == replace(plain, bilinear=False)
+    assert settings_of(encoding=rope(4)) == replace(plain, rotary_excess=np.inf)
+    assert settings_of(warnings=("clipped",)) == replace(plain, outside=("left_out",))
+    for name in ("q_norm", "k_norm"):
+        assert settings_of(**{name: NormSpec("rms", 1e-6)}) == replace(plain, bilinear=False)
+    for name, field in (("q_bias", "query_bias"), ("v_bias", "value_bias")):
+        biased = replace(head, **{name: np.array([0.0, 0.0, -1e-9, 0.0])})
+        assert head_setting(make_layer([head]), biased) == replace(plain, **{field: True})
+        assert head_setting(make_layer([head]), replace(head, **{name: np.zeros(4)})) == plain
+    keyed = replace(head, k_bias=np.ones(4))
+    assert head_setting(make_layer([head]), keyed) == plain
+    turned = head_setting(make_layer([head], encoding=rope(4)), keyed)
+    assert turned == replace(plain, rotary_excess=np.inf, linear_terms=True)
+
+
+def test_rotations_that_are_not_exact_or_not_this_heads_do_not_turn_it() -> None:
+    heads = [random_head(np.random.default_rng(h), 6, 4, index=h) for h in range(3)]
+    some = make_layer(heads, encoding=rope(4, turning_heads=2))
+    assert [rotary_of(some, head) is not None for head in heads] == [True, True, False]
+    loose = make_layer(heads, encoding=replace(rope(4), exact_tables=False))
+    assert rotary_of(loose, heads[0]) is None
+
+
+def test_reasons_outside_the_theorems_come_in_order() -> None:
+    head, norm = random_head(np.random.default_rng(8), 6, 2), Norm("rms", 1e-6)
+    assert outside_theorems(make_layer([head])) == ()
+    everything = make_layer([head], residual_norm=norm, output_norm=norm, warnings=("assumed",))
+    assert outside_theorems(everything) == ("post_norm", "output_norm", "left_out")
+
+
+def test_rows_carry_the_certificate_of_a_ball() -> None:
+    random = np.random.default_rng(9)
+    w, v = np.eye(2) + 0.1 * random.standard_normal((2, 2)), -np.eye(2) + 0.1 * random.standard_normal((2, 2))
+    head = make_head(w.T, np.eye(2), v, np.eye(2), scale=1.0)
+    row = describe_head(make_layer([head], causal=False), head, storage_error=0.0)
+    assert row.regime.rule == "T8"
+    assert row.robust is False  # whatever its margin: T5 and T6 alone are about the weights
+    made = row.as_dict()["certificate"]
+    found = row.regime.certificate
+    assert found is not None
+    assert made == {"S": found.S.tolist(), "N": found.N.tolist(), "w_prime": found.w_prime, "bound": found.bound}
+    causal = describe_head(make_layer([head]), head, storage_error=0.0).as_dict()
+    assert causal["certificate"] is None

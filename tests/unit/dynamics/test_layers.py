@@ -14,8 +14,18 @@ from hypothesis import strategies as st
 
 from toposcope.checkpoints.fold import fold
 from toposcope.checkpoints.view import Head, Norm
+from toposcope.dynamics import layers as layers_module
+from toposcope.dynamics.factored import Factored
 from toposcope.dynamics.heads import head_dynamics
-from toposcope.dynamics.layers import _summed, layer_dynamics, stack_growth
+from toposcope.dynamics.layers import (
+    _phi,
+    _summed,
+    growth_of,
+    layer_dynamics,
+    layer_factors,
+    product_fits,
+    stack_growth,
+)
 from toposcope.dynamics.regime import Verdict
 
 from .systems import make_head, make_layer, random_head, simulate, sym, with_spectrum
@@ -261,3 +271,132 @@ def test_outputs_are_measured_side_by_side(per_group: int) -> None:
     sizes = [np.sqrt(per_group) * size for size in (np.linalg.norm(beside, 2), np.linalg.norm(beside))]
     np.testing.assert_allclose(found.output_size, sizes)
     np.testing.assert_allclose(found.output_constant, gain * (bias - bias.mean()) + shift)
+
+
+def test_a_row_holds_what_was_found() -> None:
+    random = np.random.default_rng(3)
+    heads = [random_head(random, 7, 2, index=h) for h in range(2)]
+    layer = make_layer(heads, residual_norm=Norm("rms", 1e-6), causal=False)
+    found = layer_dynamics(layer, storage_error=0.0)
+    row = found.as_dict()
+    assert (row["layer"], row["stack"], row["causal"], row["pe"]) == (0, "decoder", False, layer.encoding.name)
+    assert (row["rank_U"], row["rho_euler"], row["symU"]) == (4, found.rho_euler, found.symU)
+    assert (row["radial_rate"], row["dispersion_rate"], row["warnings"]) == (None, None, ["post_norm"])
+    assert {name: row[name] for name in found.regime.record(found.robust)} == found.regime.record(found.robust)
+    assert row["robust"] is found.robust
+    u = sum(head.o @ head.v for head in heads)
+    values = np.linalg.eigvalsh(sym(u))
+    assert found.symU["inertia"] == [int((values > 0).sum()), int((values < 0).sum()), 0]
+    assert found.symU["pos_mass"] == pytest.approx(values[values > 0].sum() / np.abs(values).sum())
+    np.testing.assert_allclose(layer_factors(layer).left @ layer_factors(layer).right, u)
+
+
+def test_a_layer_that_writes_nothing_has_a_row() -> None:
+    head = random_head(np.random.default_rng(4), 6, 2)
+    row = layer_dynamics(make_layer([replace(head, o=0 * head.o)]), storage_error=0.0).as_dict()
+    assert (row["verdict"], row["rank_U"], row["rho_euler"], row["robust"]) == ("inactive", 0, None, False)
+
+
+def test_rank_that_is_missing_is_counted() -> None:
+    """Two heads with the same values: V' has four rows and rank two, and so has U."""
+    random = np.random.default_rng(5)
+    one, two = (random_head(random, 7, 2, index=h) for h in range(2))
+    found = layer_dynamics(make_layer([one, replace(two, v=one.v)]), storage_error=0.0)
+    assert "rank_deficient" in found.regime.warnings
+    assert found.rank_U == 2
+
+
+def test_a_verdict_needs_a_rule_to_be_robust() -> None:
+    """Singular and without growth: no rule, no margin, and nothing robust, however good the storage."""
+    e1 = np.eye(3)[0]
+    layer = make_layer(heads_for(np.stack([-e1, -2 * e1]), np.stack([e1, e1], axis=1), 1))
+    found = layer_dynamics(layer, storage_error=-1.0)
+    assert (found.regime.rule, found.robust) == (None, False)
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+def test_a_constant_leaves_the_range_by_more_than_a_hundred_millionth(scale: float) -> None:
+    """U = -e_1 e_1^T and b_o = e_1 + c e_2."""
+    e1, e2, _ = np.eye(3)
+    for c, drifts in ((0.9e-8, False), (1.1e-8, True)):
+        layer = make_layer(heads_for(-e1[None], e1[:, None], 1), o_bias=scale * (e1 + c * e2))
+        assert drift_of(layer)[0] is drifts
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_the_range_of_u_counts_what_is_above_1e_10_of_its_norm(wide: bool) -> None:
+    """U = -diag(1, c, 0) and b_o = e_2: a direction that U hardly reaches is not in its range."""
+    outputs = np.eye(3) if wide else np.eye(3)[:, :2]
+    for c, drifts in ((0.9e-10, True), (1.1e-10, False)):
+        values = -np.diag([1.0, c, 0.0])[: outputs.shape[1]]
+        assert drift_of(make_layer(heads_for(values, outputs, 1), o_bias=np.eye(3)[1]))[0] is drifts
+
+
+def test_no_drift_without_a_constant_or_through_the_outputs_alone() -> None:
+    random = np.random.default_rng(6)
+    plain = [random_head(random, 6, 2, index=h) for h in range(2)]
+    summed = _summed(make_layer([replace(head, v_bias=np.ones(2)) for head in plain]))
+    assert (summed.drift(4), summed.drift(6)) == (None, None)
+    assert summed.drift(3) == "bias_in_range_up_to_rounding"  # a row was left out: looked at, and found inside
+    assert _summed(make_layer(plain)).drift(3) is None
+    outside = _summed(make_layer(plain, o_bias=np.ones(6)))
+    assert (outside.drift(4), outside.drift(6)) == ("bias_drift", None)
+    np.testing.assert_array_equal(outside.constant, np.ones(6))
+
+
+def test_constants_come_from_values_and_outputs() -> None:
+    """O b_v summed over groups of heads that share it, and b_o through the output's norm and gain."""
+    random = np.random.default_rng(7)
+    heads = [random_head(random, 5, 2, index=h, v_bias=random.standard_normal(2)) for h in range(3)]
+    bias, gain = random.standard_normal((2, 5))
+    found = _summed(make_layer(heads, o_bias=bias, output_gain=gain))
+    np.testing.assert_allclose(found.value_constant, gain * sum(h.o @ h.v_bias for h in heads))
+    np.testing.assert_allclose(found.output_constant, gain * bias)
+    np.testing.assert_allclose(found.constant, gain * (bias + sum(h.o @ h.v_bias for h in heads)))
+    assert not _summed(make_layer([random_head(random, 5, 2)])).constant.any()
+    rms = _summed(make_layer([random_head(random, 5, 2)], o_bias=bias, output_norm=Norm("rms", 1e-6)))
+    np.testing.assert_allclose(rms.output_constant, bias)
+
+
+@pytest.mark.parametrize("d", [6, 30])
+def test_growth_beyond_all_numbers_is_not_known(d: int) -> None:
+    random = np.random.default_rng(8)
+    left = random.standard_normal((d, 2))
+    huge = Factored(left, 1e5 * np.linalg.pinv(left))
+    assert growth_of([huge]) is None
+    assert growth_of([Factored(left, np.linalg.pinv(left)), huge]) is None
+    assert growth_of([Factored(left, np.linalg.pinv(left))]) == pytest.approx(np.e, rel=1e-6)
+
+
+def test_growth_needs_the_factors_of_every_layer() -> None:
+    random = np.random.default_rng(9)
+    found = [layer_dynamics(make_layer([random_head(random, 5, 2)]), storage_error=0.0) for _ in range(2)]
+    assert stack_growth(found) is not None
+    assert stack_growth([found[0], replace(found[1], factors=None)]) is None
+
+
+def test_an_empty_search_for_the_growth_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    left = np.random.default_rng(10).standard_normal((20, 2))
+    monkeypatch.setattr(scipy.sparse.linalg, "eigs", lambda *_, **__: np.zeros(0))
+    assert growth_of([Factored(left, left.T / 100)]) is None
+
+
+def test_the_product_is_formed_while_its_factors_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two factors of width times key-value heads times their width, eight bytes each, for every layer."""
+    random = np.random.default_rng(11)
+    heads = [replace(random_head(random, 7, 2, index=h), kv_group=h // 2) for h in range(4)]
+    layers = [make_layer(heads), make_layer(heads[:2])]
+    bytes_taken = sum(part.nbytes for each in layers for part in vars(layer_factors(each)).values())
+    monkeypatch.setattr(layers_module, "MOST_PRODUCT_BYTES", bytes_taken)
+    assert product_fits(layers)
+    monkeypatch.setattr(layers_module, "MOST_PRODUCT_BYTES", bytes_taken - 1)
+    assert not product_fits(layers)
+
+
+def test_phi_is_its_series() -> None:
+    g = np.random.default_rng(12).standard_normal((4, 4))
+    term, series = np.eye(4), np.eye(4)
+    for n in range(2, 40):
+        term = term @ g / n
+        series = series + term
+    np.testing.assert_allclose(_phi(g), series, atol=1e-12)

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
+import scipy.linalg
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toposcope.dynamics.reduction import (
+    _off_mean,
+    _surely_full,
+    factor_size,
     numerical_rank,
+    one_eigenvalue,
     reduce_head,
     reduce_system,
     reduce_values,
@@ -151,3 +158,124 @@ def test_spectral_norm_of_matrices_near_the_identity() -> None:
         random = np.random.default_rng(seed)
         tall = random.standard_normal((2 * (3 + seed % 6), 3 + seed % 6))
         assert spectral_norm(np.linalg.pinv(tall) @ tall) == pytest.approx(1.0)
+
+
+EPS = float(np.finfo(np.float64).eps)
+
+
+@pytest.mark.parametrize(("d", "r", "rank"), [(6, 3, 2), (6, 4, 1), (3, 5, 2), (4, 4, 3), (3, 5, 3), (5, 3, 0)])
+def test_thin_factors_have_the_same_product(d: int, r: int, rank: int) -> None:
+    random = np.random.default_rng(d * r)
+    v = random.standard_normal((r, rank)) @ random.standard_normal((rank, d))
+    o = 3.0 * random.standard_normal((d, r))
+    thin_v, thin_o = thin_factors(v, o)
+    assert (thin_v.shape, thin_o.shape) == ((rank, d), (d, rank))
+    np.testing.assert_allclose(thin_o @ thin_v, o @ v, atol=1e-12 * np.linalg.norm(o) * np.linalg.norm(v))
+    full = random.standard_normal((min(r, d), d))
+    kept = thin_factors(full, o[:, : len(full)])
+    np.testing.assert_array_equal(kept[0], full)
+    np.testing.assert_array_equal(kept[1], o[:, : len(full)])
+
+
+@pytest.mark.parametrize("scale", [1e-9, 1.0, 1e9])
+@pytest.mark.parametrize("d", [2, 7])
+def test_rank_ends_where_rounding_begins(d: int, scale: float) -> None:
+    """diag(1, c) scale^2 from factors of norms scale and sqrt(2) scale: known to 8 d eps of their product."""
+    allowance = 8 * d * EPS * np.sqrt(2)
+    for share, rank in ((0.9, 1), (1.1, 2)):
+        v = scale * np.diag([1.0, share * allowance]) @ np.eye(2, d)
+        assert numerical_rank(v, scale * np.eye(d, 2)) == rank
+
+
+def test_sizes_and_rounding_are_those_of_the_factors() -> None:
+    random = np.random.default_rng(0)
+    for d, r in ((7, 3), (3, 7), (4, 4)):
+        head = random_head(random, d, r)
+        norms = np.linalg.norm(head.v), np.linalg.norm(head.o)
+        expected = 8 * max(d, r) * EPS * norms[0] * norms[1]
+        for found in (reduce_head(head), reduce_values(head.v, head.o)):
+            assert found.rounding == pytest.approx(expected, rel=1e-12)
+            assert found.v_norm == pytest.approx(np.linalg.norm(head.v, 2))
+            assert found.o_norm == pytest.approx(np.linalg.norm(head.o, 2))
+        given_size = reduce_values(head.v, head.o, o_size=(2.0, 5.0))
+        assert given_size.o_norm == 2.0
+        assert given_size.rounding == pytest.approx(8 * max(d, r) * EPS * norms[0] * 5.0, rel=1e-12)
+        assert factor_size(head.o) == pytest.approx((np.linalg.norm(head.o, 2), norms[1]))
+    w, v = random.standard_normal((2, 4, 4))
+    whole = reduce_system(w, v)
+    assert whole.rounding == pytest.approx(8 * 4 * EPS * np.linalg.norm(v), rel=1e-12)
+    assert (whole.v_norm, whole.o_norm) == (pytest.approx(np.linalg.norm(v, 2)), 1.0)
+
+
+def test_a_zero_row_of_a_full_system_leaves_the_rest_of_both_matrices() -> None:
+    w, v = np.random.default_rng(1).standard_normal((2, 4, 4))
+    v[2] = 0.0
+    found = reduce_system(w, v)
+    kept = [0, 1, 3]
+    assert (found.rank, found.frozen, found.compressed) == (3, True, True)
+    np.testing.assert_allclose(found.v, v[np.ix_(kept, kept)])
+    np.testing.assert_allclose(found.w, w[np.ix_(kept, kept)])
+    np.testing.assert_array_equal(found.o, np.eye(4)[:, kept])
+
+
+@pytest.mark.parametrize(("d", "r"), [(5, 3), (5, 5), (3, 5)])
+def test_the_smaller_product_is_formed(d: int, r: int) -> None:
+    """V O where the head is narrower than the model, O V itself where it is wider; a layer's also at equal width."""
+    head = random_head(np.random.default_rng(r), d, r)
+    found, values = reduce_head(head), reduce_values(head.v, head.o)
+    if r > d:
+        np.testing.assert_allclose(found.v, head.o @ head.v)
+        np.testing.assert_array_equal(found.o, np.eye(d))
+        np.testing.assert_allclose(found.w, head.scale * head.q.T @ head.k)
+    else:
+        np.testing.assert_allclose(found.v, head.v @ head.o)
+        np.testing.assert_array_equal(found.o, head.o)
+    np.testing.assert_allclose(values.v, head.o @ head.v if r >= d else head.v @ head.o)
+    np.testing.assert_array_equal(values.w, np.zeros((min(d, r), min(d, r))))
+    assert (found.frozen, values.frozen) == (r < d, r < d)
+
+
+@pytest.mark.parametrize("r", [2, 5, 6])
+def test_a_centred_layer_loses_the_mean_where_it_is_wide(r: int) -> None:
+    random = np.random.default_rng(r)
+    d = 5
+    off = np.eye(d) - np.ones((d, d)) / d
+    v, o = random.standard_normal((r, d)) @ off, random.standard_normal((d, r))
+    found = reduce_values(v, o, centred=True)
+    assert found.rank == min(r, d - 1)
+    whole = np.linalg.eigvals(o @ v)
+    assert as_one_set(np.linalg.eigvals(found.v), largest(whole, found.rank)) <= 1e-8 * np.abs(whole).max()
+    assert reduce_values(v, o).rank == min(r, d)
+    assert reduce_head(make_head(v, v, v, o), centred=True).rank == min(r, d - 1)
+
+
+@pytest.mark.parametrize("d", [1, 2, 7])
+def test_the_directions_that_a_mean_does_not_see(d: int) -> None:
+    basis = _off_mean(np.eye(d))
+    assert basis.shape == (d, d - 1)
+    np.testing.assert_allclose(basis.T @ basis, np.eye(d - 1), atol=1e-14)
+    np.testing.assert_allclose(np.ones(d) @ basis, 0.0, atol=1e-14)
+
+
+@pytest.mark.parametrize("scale", [1e-12, 1.0, 1e12])
+def test_full_rank_is_sure_up_to_a_condition_of_a_hundred_thousand(scale: float) -> None:
+    assert _surely_full(scale * np.diag([1.0, 0.3, 1.1e-10]))
+    assert not _surely_full(scale * np.diag([1.0, 0.3, 0.9e-10]))
+    assert not _surely_full(np.zeros((2, 2)))
+
+
+def test_one_eigenvalue_of_several(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where LAPACK's search for a single one fails."""
+    drawn = np.random.default_rng(2).standard_normal((5, 5))
+    symmetric = drawn + drawn.T
+    values = np.linalg.eigvalsh(symmetric)
+    assert [one_eigenvalue(symmetric, i) for i in range(5)] == pytest.approx(values)
+    search = scipy.linalg.eigvalsh
+
+    def failing(matrix: np.ndarray, **options: Any) -> Any:
+        if options:
+            raise scipy.linalg.LinAlgError("no convergence")
+        return search(matrix)
+
+    monkeypatch.setattr(scipy.linalg, "eigvalsh", failing)
+    assert [one_eigenvalue(symmetric, i) for i in range(5)] == pytest.approx(values)

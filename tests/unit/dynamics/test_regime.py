@@ -13,8 +13,19 @@ from hypothesis import strategies as st
 
 from toposcope.checkpoints.view import Head
 from toposcope.core.errors import BadValue
+from toposcope.core.ranges import LARGEST
 from toposcope.dynamics.reduction import reduce_head, reduce_system, reduce_values
-from toposcope.dynamics.regime import Regime, Setting, Verdict, decide, regime
+from toposcope.dynamics.regime import (
+    Regime,
+    Setting,
+    Verdict,
+    _asymmetry,
+    _Facts,
+    _nearest_multiple,
+    decide,
+    positive_share,
+    regime,
+)
 from toposcope.dynamics.stability import TIGHTNESS
 
 from .systems import (
@@ -689,3 +700,155 @@ def test_several_heads_together_can_do_what_none_does() -> None:
     assert rate(0.0, 0.4) < 0
     found = decide(reduce_system(np.zeros((1, 1)), np.array([[-0.3]])), Setting(), several_heads=True)
     assert (found.verdict, found.scope) == (Verdict.CONVERGES, "first_token")
+
+
+# --- the numbers behind a verdict -----------------------------------------------------------------------------------
+
+
+def test_signs_are_counted_beyond_rounding() -> None:
+    """Known to 8 d eps of the Frobenius norm: what is smaller counts as zero, whatever its sign."""
+    size = np.sqrt(3.0)
+    least = 8 * 6 * np.finfo(float).eps * size
+    found = regime(np.eye(6), np.diag([1.0, 1.0, -1.0, 1.1 * least, -1.1 * least, 0.9 * least]))
+    assert (found.n_pos, found.n_neg, found.n_zero) == (3, 2, 1)
+    assert (found.alpha, found.omega) == (1.0, -1.0)
+    assert "rank_deficient" in found.warnings
+    assert found.growth_index == pytest.approx(2 / 3)
+
+
+def test_a_regime_records_what_it_found() -> None:
+    found = regime(np.eye(2), -np.eye(2))
+    assert found.record(robust=True) == {
+        "verdict": "converges",
+        "rule": "T6",
+        "scope": "all_tokens",
+        "exact": True,
+        "margin": found.margin,
+        "robust": True,
+        "alpha": -1.0,
+        "omega": -1.0,
+        "n_pos": 0,
+        "n_neg": 2,
+        "n_zero": 0,
+        "growth_index": 0.0,
+    }
+    assert (found.w_min, found.w_max, found.a_min, found.a_max) == (1.0, 1.0, -1.0, -1.0)
+    assert (found.spread_index, found.asym_A, found.asym_W) == (0.0, 0.0, 0.0)
+
+
+def test_what_writes_nothing_has_no_numbers() -> None:
+    found = regime(np.eye(2), np.zeros((2, 2)))
+    assert (found.rule, found.scope, found.exact, found.distance, found.certificate) == (None, None, True, None, None)
+    assert (found.n_pos, found.n_neg, found.n_zero, len(found.eigenvalues)) == (0, 0, 0, 0)
+    assert found.warnings == ()
+
+
+@pytest.mark.parametrize("scale", [1e-12, 1.0, 1e12])
+def test_shares_and_asymmetries_have_no_unit(scale: float) -> None:
+    assert positive_share(scale * np.array([3.0, -1.0, 0.0])) == pytest.approx(0.75)
+    assert positive_share(scale * np.array([-3.0, -1.0])) == 0.0
+    assert positive_share(np.zeros(3)) is None
+    even, odd = np.array([[2.0, 1.0], [1.0, -1.0]]), np.array([[0.0, 1.0], [-1.0, 0.0]])
+    assert _asymmetry(scale * even) == 0.0
+    assert _asymmetry(scale * odd) == pytest.approx(1.0)
+    share = np.linalg.norm(odd) / np.hypot(np.linalg.norm(odd), np.linalg.norm(even))
+    assert _asymmetry(scale * (even + odd)) == pytest.approx(share)
+    assert _asymmetry(np.zeros((2, 2))) == 0.0
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_the_nearest_multiple_is_the_nearest(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    direction = positive(random, 3)
+    target = random.uniform(0.2, 5) * direction + 0.3 * random.standard_normal((3, 3))
+    size = 10.0 ** random.uniform(-3, 3)
+    c, gap = _nearest_multiple(target, size * direction)
+    assert gap == pytest.approx(np.linalg.norm(target - c * size * direction, 2), rel=1e-9)
+    grid = np.linspace(0, 3 * np.linalg.norm(target, 2) / np.linalg.norm(direction, 2), 3000)
+    least = min(np.linalg.norm(target - each * direction, 2) for each in grid)
+    assert gap <= least * (1 + 1e-3)
+    away = _nearest_multiple(target, -direction)  # no positive multiple helps
+    assert away[0] == pytest.approx(0.0, abs=1e-3)
+    assert away[1] == pytest.approx(np.linalg.norm(target, 2), rel=1e-3)
+
+
+def test_no_distance_is_measured_where_no_theorem_looks() -> None:
+    """V stable and nothing else known: unmasked, no line is looked at; a causal verdict carries its distance."""
+    for v in (-0.5 * np.eye(2), np.diag([-0.5, -0.9])):
+        unmasked = regime(-np.eye(2), v, causal=False)
+        assert (unmasked.verdict, unmasked.distance, unmasked.margin) == (Verdict.INDETERMINATE, None, None)
+        causal = regime(-np.eye(2), v)
+        assert causal.distance is not None
+        assert causal.distance.s == 0.0
+        assert TIGHTNESS * 0.5 * 0.999 <= causal.distance.lower <= 0.5
+
+
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_a_spectrum_within_rounding_of_the_axis_decides_nothing(sign: int) -> None:
+    """A rotation, damped by less than rounding: the distance is told, and no margin."""
+    least = 8 * 2 * np.finfo(float).eps * np.sqrt(2)
+    found = regime(np.eye(2), J + sign * 0.9 * least * np.eye(2))
+    assert (found.verdict, found.rule, found.margin) == (Verdict.INDETERMINATE, None, None)
+    assert found.distance is not None
+    beyond = regime(np.eye(2), J + sign * 30 * least * np.eye(2))
+    assert beyond.verdict is (Verdict.CONVERGES if sign < 0 else Verdict.DIVERGES)
+    assert beyond.margin is not None
+    assert beyond.margin > 0
+
+
+def test_entries_up_to_the_largest_number_are_taken() -> None:
+    assert regime(LARGEST * np.eye(2), np.eye(2)).verdict is Verdict.DIVERGES
+    assert regime(np.eye(2), -LARGEST * np.eye(2)).verdict is Verdict.CONVERGES
+    for w, v in ((1.01 * LARGEST * np.eye(2), np.eye(2)), (np.eye(2), -1.01 * LARGEST * np.eye(2))):
+        with pytest.raises(BadValue, match="overflow"):
+            regime(w, v)
+
+
+def test_scalings_are_the_identity_and_the_form_where_it_is_positive() -> None:
+    random = np.random.default_rng(7)
+    form, w = positive(random, 3), positive(random, 3) + 0.3 * antisymmetric(random, 3)
+    facts = _Facts(reduce_system(w, np.linalg.solve(form, w)))  # W V^-1 = form
+    upper, lower = facts.scalings(1), facts.scalings(-1)
+    assert (len(upper), len(lower)) == (2, 1)
+    np.testing.assert_array_equal(upper[0], np.eye(3))
+    np.testing.assert_allclose(upper[1], form, rtol=1e-9)
+    mirrored = _Facts(reduce_system(w, -np.linalg.solve(form, w))).scalings(-1)
+    np.testing.assert_allclose(mirrored[1], form, rtol=1e-9)
+    for c, count in ((2e-8, 2), (0.5e-8, 1)):  # hardly positive, and V hardly invertible
+        assert len(_Facts(reduce_system(np.diag([1.0, c]), np.eye(2))).scalings(1)) == count
+        assert len(_Facts(reduce_system(np.diag([1.0, c]), np.diag([1.0, c]))).scalings(1)) == count
+
+
+def test_margins_of_factors_follow_their_norms() -> None:
+    """(1 + e)^2 - 1 of |V||O| is the least that moves V O by beta: e = sqrt(1 + beta/(|V||O|)) - 1."""
+    facts = _Facts(reduce_values(2.0 * np.eye(2, 4), -3.0 * np.eye(4, 2)))
+    assert facts.weight_margin(18.0) == pytest.approx(1.0, rel=1e-9)
+    assert facts.weight_margin(facts.rounding) == 0.0
+    assert facts.weight_margin(1.0) == pytest.approx(np.sqrt(7 / 6) - 1, rel=1e-9)
+
+
+def test_a_margin_of_definiteness_must_be_above_rounding() -> None:
+    """W = diag(1, c), V = -W: c in units of a thousand roundings decides whether T3 speaks."""
+    eps = np.finfo(float).eps
+    for share, speaks in ((0.9, False), (1.2, True)):
+        w = np.diag([1.0, np.sqrt(share * 2 * 1e3 * 2 * eps)])  # V^T W has c^2, halved in the margin
+        found = regime(w, -w, causal=False)
+        assert (found.rule == "T3a") is speaks
+
+
+@pytest.mark.parametrize("kind", ["a", "b"])
+def test_symmetry_is_asked_for_within_rounding(kind: str) -> None:
+    """An asymmetry of a thousand roundings is refused, one of a few is taken and named."""
+    random = np.random.default_rng(8)
+    eps = np.finfo(float).eps
+    for size, rule in ((0.2e3, f"T3{kind}"), (20e3, None)):
+        odd = np.array([[0.0, 1.0], [-1.0, 0.0]]) * size * eps
+        if kind == "b":
+            w = np.diag([1.0, 2.0]) + odd
+            v = np.linalg.inv(-(np.eye(2) + 0.5 * antisymmetric(random, 2))) @ w
+        else:
+            w = np.array([[1.0, 0.4], [-0.4, 2.0]])
+            v = -np.linalg.solve(np.eye(2) + odd, w)
+        found = regime(w, v, causal=False)
+        assert (found.rule if found.rule in RULES else None) == rule
+        assert ("symmetric_up_to_rounding" in found.warnings) == (rule is not None)

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import scipy.linalg
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from toposcope.dynamics import stability
 from toposcope.dynamics.regime import Verdict, regime
 from toposcope.dynamics.stability import (
     MOST_SAMPLES,
     TIGHTNESS,
     LineDistance,
+    _by_factors,
+    _by_samples,
     _Sampler,
+    _split,
     best_line,
     distance_to_line,
 )
@@ -111,8 +117,8 @@ def test_a_jordan_block_is_stable_and_not_robust() -> None:
 
 
 def test_the_zero_matrix_and_the_empty_one() -> None:
-    assert distance_to_line(np.zeros((3, 3))).lower == 0.0
-    assert distance_to_line(np.zeros((0, 0))).lower == 0.0
+    assert distance_to_line(np.zeros((3, 3))) == LineDistance(0.0, 0.0, 0.0, 0)
+    assert distance_to_line(np.zeros((0, 0)), 0.5) == LineDistance(0.5, 0.0, 0.0, 0)
     assert distance_to_line(np.zeros((3, 3)), 2.0).lower == pytest.approx(2.0, rel=1 - TIGHTNESS)
 
 
@@ -232,3 +238,176 @@ def test_the_line_is_sought_between_neighbours() -> None:
     found = best_line(np.diag([1.0, 2.0, 10.0]), 0.0, 10.0)
     assert found.s == pytest.approx(6.0)
     assert found.lower <= 4.0 <= found.upper * (1 + 1e-12)
+
+
+def dipping(at: float, depth: float = 1e-2) -> tuple[np.ndarray, _Sampler]:
+    """A normal matrix of norm 4 whose least singular value on the axis dips to `depth` at w = `at` alone."""
+    matrix, _ = normal(np.random.default_rng(0), [complex(-depth, at), complex(-1.5, 0.4)], 4.0)
+    return matrix, _Sampler(matrix, 4.0)
+
+
+@pytest.mark.parametrize("at", np.linspace(0.05, 3.95, 14))
+def test_a_dip_anywhere_on_the_line_is_found_from_a_bad_start(at: float) -> None:
+    """Both searches begin with a value a hundred times too large, and prove the bound of the dip all the same."""
+    _, sampler = dipping(at)
+    for found in (
+        _by_factors(sampler, 0.0, 8.0, 0.8, 1.5, 0),
+        _by_samples(sampler, 0.0, 0.8, np.array([0.0, 8.0]), least=1e-12),
+    ):
+        assert found.s == 0.0
+        assert 0.0079 <= found.lower <= 0.01 * (1 + 1e-9)
+        assert 0.01 * (1 - 1e-9) <= found.upper <= 0.0125
+        assert 6 < found.samples < 200
+
+
+def test_a_proof_by_factors_is_a_share_of_the_best_value() -> None:
+    _, sampler = dipping(1.0)
+    for tightness in (0.5, 0.8, 0.95):
+        found = _by_factors(sampler, 0.0, 8.0, tightness, 0.01, 3)
+        assert (found.lower, found.upper) == (tightness * 0.01, 0.01)
+        assert found.samples > 3
+    worse = _by_factors(sampler, 0.0, 8.0, 0.95, 0.01, 0).samples
+    assert worse > _by_factors(sampler, 0.0, 8.0, 0.5, 0.01, 0).samples
+
+
+def test_a_search_that_ends_too_soon_proves_nothing_or_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stability, "MOST_SAMPLES", 12)
+    matrix, sampler = dipping(1.234567)
+    by_factors = _by_factors(sampler, 0.0, 8.0, 0.8, 1.5, 4)
+    assert (by_factors.lower, by_factors.samples) == (0.0, 12)
+    assert by_factors.upper <= 1.5
+    by_samples = _by_samples(sampler, 0.0, 0.8, np.linspace(0.0, 8.0, 12), least=0.0)
+    assert by_samples.samples == 12
+    assert 0.0 <= by_samples.lower < 0.002
+    assert by_samples.upper == pytest.approx(smallest(matrix, 0.0, np.linspace(0.0, 8.0, 12)).min())
+
+
+def test_samples_are_counted() -> None:
+    matrix, sampler = dipping(0.7)
+    asked: list[int] = []
+
+    class Counting(_Sampler):
+        def __call__(self, s: float, frequencies: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            asked.append(len(frequencies))
+            return super().__call__(s, frequencies)
+
+    found = _by_samples(Counting(matrix, 4.0), 0.0, 0.8, np.linspace(0.0, 8.0, 5), least=1e-12)
+    assert found.samples == sum(asked)
+    assert max(asked) <= 8  # intervals are split a few at a time
+    stopped = _by_samples(sampler, 0.0, 0.8, np.linspace(0.0, 8.0, 5), least=10.0)  # already below what is asked
+    assert stopped.samples == 5
+
+
+def test_an_interval_is_split_where_its_bound_is_attained() -> None:
+    """f falls at slope 1 from both ends to the same value; near an end the point is moved inside by a fifth."""
+    assert _split(1.0, 3.0, 0.5, 0.5) == 2.0
+    assert _split(1.0, 3.0, 0.9, 0.5) == pytest.approx(2.2)
+    assert _split(1.0, 3.0, 0.5, 0.9) == pytest.approx(1.8)
+    assert _split(1.0, 3.0, 0.0, 5.0) == pytest.approx(1.4)
+    assert _split(1.0, 3.0, 5.0, 0.0) == pytest.approx(2.6)
+    a, b, fa, fb = 0.3, 1.9, 0.7, 0.4
+    middle = _split(a, b, fa, fb)
+    assert fa - (middle - a) == pytest.approx(fb - (b - middle)) == pytest.approx((fa + fb - (b - a)) / 2)
+
+
+@pytest.mark.parametrize("scale", [1e-8, 1.0, 1e8])
+@pytest.mark.parametrize(("s", "w"), [(0.0, 0.0), (0.5, 0.0), (0.0, 2.0), (-3.0, 1.0)])
+def test_the_room_for_rounding_is_that_of_the_trace(s: float, w: float, scale: float) -> None:
+    """M = -I, where nothing is rounded: what is proven ends 4 (n + 4) eps (|M|_F + sqrt(n) |z|)^2 below the truth."""
+    size = 8
+    sampler = _Sampler(-scale * np.eye(size), scale)
+    truth = (1 + s) ** 2 + w * w
+    room = 4 * (size + 4) * np.finfo(float).eps * (np.sqrt(size) * (1 + np.hypot(s, w))) ** 2
+    assert sampler.surely_above(scale * s, scale * w, scale * np.sqrt(truth - 1.1 * room))
+    assert not sampler.surely_above(scale * s, scale * w, scale * np.sqrt(truth - 0.9 * room))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_best_line_of_normal_matrices_is_the_middle_of_the_widest_gap(seed: int) -> None:
+    """There beta_s is the distance to the nearest real part, so the best of the candidates is known."""
+    random = np.random.default_rng(seed)
+    pairs = [complex(*random.uniform(-1, 3, 2)) for _ in range(1 + seed % 5)]
+    matrix, _ = normal(random, pairs, 0.7)
+    parts = np.unique(np.linalg.eigvals(matrix).real)
+    least, most = float(random.uniform(-0.5, 0.5)), float(parts.max())
+    if most <= least:
+        least = most - 1.0
+    edges = [least, *parts[(parts > least) & (parts <= most)]]
+    candidates = [least, *((a + b) / 2 for a, b in pairwise(edges))]
+    gaps = [np.abs(parts - s).min() for s in candidates]
+    found = best_line(matrix, least, most)
+    assert found.s == pytest.approx(candidates[int(np.argmax(gaps))], abs=1e-9)
+    assert TIGHTNESS * max(gaps) * 0.999 <= found.lower <= max(gaps) * 1.001
+    below = best_line(matrix, least, (least + most) / 2)  # a line left of `most` alone
+    assert least <= below.s < (least + most) / 2
+
+
+def test_of_promising_lines_the_one_with_the_larger_distance_is_taken() -> None:
+    """Real parts 1, 4 and 6.8, the first two coupled so strongly that their wider gap is the worse line."""
+    matrix = np.array([[1.0, 30.0, 0.0], [0.0, 4.0, 0.0], [0.0, 0.0, 6.8]])
+    found = best_line(matrix, 0.5, 6.8)
+    assert found.s == pytest.approx(5.4)
+    near = smallest(matrix, 2.5, np.linspace(0, 8, 400)).min()
+    assert found.lower > 2 * near
+
+
+def test_the_search_does_not_cost_much() -> None:
+    """A handful of proofs for well separated spectra, on both sides of the border between the two searches."""
+    random = np.random.default_rng(4)
+    for share, most in ((0.3, 25), (1e-3, 60), (1e-9, 120)):
+        for _ in range(5):
+            matrix, _ = normal(random, [complex(-share, 0.6), complex(-0.7, 0.3)], 1.0)
+            assert distance_to_line(matrix).samples <= most
+
+
+@pytest.mark.parametrize("power", [-30, -7, 7, 30])
+@pytest.mark.parametrize("share", [0.3, 1e-3, 1e-9, 1e-13])
+def test_a_unit_that_is_a_power_of_two_changes_nothing_but_itself(share: float, power: int) -> None:
+    """Scaling by it is exact, so bounds scale and the search takes the same way, far from rounding and near it."""
+    random = np.random.default_rng(5)
+    unit = 2.0**power
+    for skew in (0.0, 0.5):
+        matrix, _ = normal(random, [complex(-share, 0.6), complex(-0.7, 0.3), complex(0.4, 0.1)], 1.0)
+        matrix = matrix + skew * np.triu(random.standard_normal(matrix.shape), 1)
+        for s in (0.0, 0.25):
+            plain, scaled = distance_to_line(matrix, s), distance_to_line(unit * matrix, unit * s)
+            assert (scaled.lower, scaled.upper) == pytest.approx((unit * plain.lower, unit * plain.upper), rel=1e-9)
+            assert scaled.samples == plain.samples
+        plain, scaled = best_line(matrix, 0.0, 0.4), best_line(unit * matrix, 0.0, unit * 0.4)
+        assert (scaled.s, scaled.lower) == pytest.approx((unit * plain.s, unit * plain.lower), rel=1e-9)
+        sampler, other = _Sampler(matrix, 1.0), _Sampler(unit * matrix, unit)
+        at = np.array([0.0, 0.3, 0.6])
+        for one, two in zip(sampler(0.1, at), other(0.1 * unit, unit * at), strict=True):
+            np.testing.assert_allclose(two, unit * one, rtol=1e-12)
+
+
+@pytest.mark.parametrize("norm", [1e-6, 1.0, 1e6])
+def test_the_search_ends_a_hundred_roundings_above_zero(norm: float) -> None:
+    """Below 100 n eps |M| a distance is as good as none; above it a bound is still proven."""
+    random = np.random.default_rng(6)
+    for share, proven in ((130, True), (70, False)):
+        truth = share * 5 * np.finfo(float).eps * norm
+        for _ in range(5):
+            matrix, _ = normal(random, [complex(-truth, 0.61 * norm), complex(-0.5 * norm, 0.3 * norm)], norm)
+            found = distance_to_line(matrix)
+            assert bool(found.lower > 0.5 * truth) is proven
+
+
+@pytest.mark.parametrize("s", [0.0, -0.3])
+def test_factors_are_trusted_where_squares_keep_half_of_their_digits(
+    s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A distance whose square is a million roundings of what is squared, and no less, is proven by factorisations."""
+    taken: list[str] = []
+
+    def noting(name: str) -> None:
+        whole = getattr(stability, name)
+        monkeypatch.setattr(stability, name, lambda *each, **more: (taken.append(name), whole(*each, **more))[1])
+
+    noting("_by_factors")
+    noting("_by_samples")
+    border = np.sqrt(1e6 * 5 * np.finfo(float).eps) * (3 + 2 * abs(s)) / TIGHTNESS
+    for share in (1.1, 0.9):
+        matrix, _ = normal(np.random.default_rng(7), [complex(s - share * border, 0.6), complex(-0.8, 0.3)], 1.0)
+        distance_to_line(matrix, s)
+    assert taken == ["_by_factors", "_by_samples"]

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.unit.foreseeing import foreseen
 from toposcope.core.errors import BadEncoding, BadValue
 from toposcope.encodings import Encoding, learned, learned_init, random, sinusoidal
 from toposcope.encodings.record import InputTable
@@ -118,3 +119,84 @@ def test_one_position_of_one_channel_is_enough_and_none_is_not(build: Callable[[
     for width, length in ((0, 1), (1, 0), (-1, 5), (5, -1)):
         with pytest.raises(BadEncoding, match="positions and width"):
             build(width, length)
+
+
+@pytest.mark.parametrize("layout", ["interleaved", "half"])
+def test_a_sinusoid_is_its_formula(layout: str) -> None:
+    """With the paper's base, no offset and unit size unless said otherwise."""
+    width, at = 12, np.array([-3.0, 0.0, 0.5, 1.0, 77.0])
+    encoding = sinusoidal(width, layout=layout)  # type: ignore[arg-type]
+    found = table(encoding).vectors(at)
+    for f in range(width // 2):
+        angle = at / 10000 ** (f / (6 if layout == "interleaved" else 5))
+        sine, cosine = (2 * f, 2 * f + 1) if layout == "interleaved" else (f, 6 + f)
+        np.testing.assert_allclose(found[:, sine], np.sin(angle), rtol=1e-12, atol=1e-15)
+        np.testing.assert_allclose(found[:, cosine], np.cos(angle), rtol=1e-12, atol=1e-15)
+    assert dict(encoding.parameters) == {
+        "width": 12,
+        "layout": layout,
+        "base": 10000.0,
+        "denominator": 6.0 if layout == "interleaved" else 5.0,
+        "offset": 0,
+        "scale": 1.0,
+    }
+
+
+def test_the_narrowest_sinusoids_turn_by_one_radian_a_step() -> None:
+    np.testing.assert_allclose(table(sinusoidal(1)).vectors([3]), [[np.sin(3)]])
+    for layout in ("interleaved", "half"):
+        np.testing.assert_allclose(
+            table(sinusoidal(2, layout=layout)).vectors([3]),  # type: ignore[arg-type]
+            [[np.sin(3), np.cos(3)]],
+        )
+    one_pair = table(sinusoidal(2, denominator=0.0)).vectors([3])  # no exponent is divided by it
+    np.testing.assert_allclose(one_pair, [[np.sin(3), np.cos(3)]])
+
+
+def test_exponents_need_something_to_be_divided_by() -> None:
+    slow = table(sinusoidal(4, base=1.5, denominator=0.5)).vectors([1])[0]
+    assert np.arcsin(slow[2]) == pytest.approx(1.5**-2)
+    for width, denominator in ((3, 0.0), (8, 0.0), (8, -0.5), (2, -1.0)):
+        with pytest.raises(BadEncoding):
+            sinusoidal(width, denominator=denominator)
+    for base in (1.0, 0.5, -2.0, np.inf, np.nan):
+        with pytest.raises(BadEncoding):
+            sinusoidal(8, base=base)
+
+
+def test_a_learned_table_may_hold_one_position_and_numbers_that_can_be_computed_with() -> None:
+    rows = np.arange(12.0).reshape(3, 4)
+    whole, last = learned(rows), learned(rows, offset=2)
+    np.testing.assert_array_equal(table(whole).vectors([0, 2]), rows[[0, 2]])
+    np.testing.assert_array_equal(table(last).vectors([0]), rows[[2]])
+    assert dict(whole.parameters) == {"length": 3, "width": 4, "offset": 0}
+    assert dict(last.parameters) == {"length": 1, "width": 4, "offset": 2}
+    assert table(learned(np.zeros((3, 0)))).vectors([1]).shape == (1, 0)
+    for wrong in (np.nan, np.inf, -np.inf, 1e60, -1e60, 1e-60):
+        with pytest.raises(BadEncoding):
+            learned(np.array([[wrong], [0.0]]))
+    for shape in ((0, 4), (4,), (2, 2, 2)):
+        with pytest.raises(BadEncoding):
+            learned(np.zeros(shape))
+
+
+def test_draws_are_normal_with_the_spread_they_state() -> None:
+    for made, std in (
+        (learned_init(40, 500), 0.02),
+        (random(40, 500), np.sqrt(0.5)),
+        (random(40, 500, std=2.0), 2.0),
+    ):
+        drawn = table(made).vectors(np.arange(500))
+        np.testing.assert_array_equal(drawn, std * np.random.default_rng(0).standard_normal((500, 40)))
+        assert dict(made.parameters) == {"length": 500, "width": 40, "std": pytest.approx(std), "seed": 0}
+    assert not table(random(3, 4, std=0.0)).vectors([0, 3]).any()
+    for make in (learned_init, random):
+        for wrong in (np.nan, np.inf, -1e-9):
+            with pytest.raises(BadEncoding):
+                make(3, 4, std=wrong)
+
+
+def test_drawn_tables_foresee_their_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    for make in (learned_init, random):
+        asked, peak = foreseen(monkeypatch, "toposcope.encodings.absolute", lambda make=make: make(30, 4000))  # type: ignore[misc]
+        assert peak < asked < 2.1 * peak

@@ -13,6 +13,7 @@ import toposcope.core.memory
 from toposcope.core.errors import BadEncoding, BadValue
 from toposcope.encodings import Encoding, channel_pairs, mla, rope, xpos
 from toposcope.encodings.record import Rotary
+from toposcope.encodings.scalings import Scaling, scaled
 
 SCALINGS: dict[str, dict[str, Any]] = {
     "default": {},
@@ -262,3 +263,170 @@ def test_rows_may_be_lists_and_too_many_are_foreseen(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(toposcope.core.memory, "available", lambda: 10)
     with pytest.raises(BadValue, match="rotating 1 vectors"):
         rotary.rotate(rows, [3], side="key")
+
+
+def test_what_a_rotation_is_unless_told() -> None:
+    encoding = rope(6)
+    rotary = turning(encoding)
+    np.testing.assert_array_equal(rotary.pairs_F2, [[0, 3], [1, 4], [2, 5]])
+    np.testing.assert_allclose(rotary.frequencies(), 10000.0 ** -(np.arange(3) / 3))
+    assert (rotary.pairing, rotary.attention_factor, rotary.decay_F, rotary.turning_heads) == (
+        "half",
+        1.0,
+        None,
+        None,
+    )
+    assert dict(encoding.parameters) == {
+        "head_dim": 6,
+        "base": 10000.0,
+        "pairing": "half",
+        "rotary_dim": 6,
+        "scaling": "default",
+        "attention_factor": 1.0,
+    }
+    assert encoding.citations == ("su2021roformer",)
+    assert turning(mla(4, 2)).pairing == turning(xpos(4)).pairing == "interleaved"
+    np.testing.assert_allclose(turning(mla(0, 4)).frequencies(), [1.0, 0.01])
+
+
+def test_xpos_unless_told_is_that_of_the_paper() -> None:
+    encoding = xpos(8)
+    zeta = (np.arange(4) / 4 + 0.4) / 1.4
+    np.testing.assert_allclose(turning(encoding).decay_F, -np.log(zeta) / 512)
+    np.testing.assert_allclose(turning(encoding).frequencies(), [1, 0.1, 0.01, 0.001])
+    assert dict(encoding.parameters) == {
+        "head_dim": 8,
+        "base": 10000.0,
+        "scale_base": 512.0,
+        "gamma": 0.4,
+        "pairing": "interleaved",
+        "rotary_dim": 8,
+    }
+    part = turning(xpos(8, rotary_dim=4, channel_offset=3, gamma=1.0, scale_base=2.0))
+    np.testing.assert_array_equal(part.pairs_F2, [[3, 4], [5, 6]])
+    assert xpos(8, rotary_dim=4, channel_offset=3).parameters["channel_offset"] == 3
+    np.testing.assert_allclose(part.decay_F, -np.log([0.5, 0.75]) / 2)
+    np.testing.assert_allclose(part.frequencies(), [1, 0.01])
+    for wrong in ({"gamma": np.inf}, {"gamma": np.nan}, {"scale_base": np.inf}, {"scale_base": np.nan}):
+        with pytest.raises(BadEncoding):
+            xpos(8, **wrong)
+    assert xpos(8, gamma=0.5, scale_base=0.5).parameters["gamma"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("given", "channels"),
+    [
+        ({}, range(8)),
+        ({"rotary_dim": 2}, range(2)),
+        ({"rotary_dim": 8}, range(8)),
+        ({"rotary_dim": 4, "channel_offset": 4}, range(4, 8)),
+        ({"channel_offset": 2}, range(2, 8)),
+        ({"partial": 1.0}, range(8)),
+        ({"partial": 0.5}, range(4)),
+        ({"partial": 0.25, "channel_offset": 6}, range(6, 8)),
+        ({"partial": 0.3}, range(2)),
+    ],
+)
+def test_which_channels_turn(given: dict[str, Any], channels: range) -> None:
+    for pairing in ("half", "interleaved"):
+        rotary = turning(rope(8, pairing=pairing, **given))
+        assert sorted(rotary.pairs_F2.ravel()) == list(channels)
+        assert len(rotary.frequencies()) == len(channels) // 2
+        np.testing.assert_allclose(rotary.frequencies(), 1e4 ** -(np.arange(0, len(channels), 2) / len(channels)))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"rotary_dim": 0},
+        {"rotary_dim": -2},
+        {"rotary_dim": 1},
+        {"rotary_dim": 10},
+        {"channel_offset": -2},
+        {"channel_offset": 8},
+        {"channel_offset": 1},
+        {"rotary_dim": 4, "channel_offset": 5},
+        {"rotary_dim": 2, "channel_offset": -1},
+        {"partial": 0.0},
+        {"partial": -0.5},
+        {"partial": 1.01},
+        {"partial": 0.1},
+        {"divisors": [1.0, 1.0, 1.0, np.inf]},
+        {"divisors": [1.0, 1.0, 1.0, np.nan]},
+        {"divisors": [1.0, 1.0, 1.0, -1.0]},
+        {"divisors": [[1.0] * 4]},
+        {"scaling": "proportional", "partial": 0.0},
+        {"scaling": "proportional", "partial": 0.2},
+        {"scaling": "proportional", "partial": 2.0},
+    ],
+)
+def test_channels_that_cannot_turn_are_refused(given: dict[str, Any]) -> None:
+    with pytest.raises(BadEncoding):
+        rope(8, **given)
+
+
+def test_no_head_is_too_narrow_but_an_empty_one() -> None:
+    assert turning(rope(2)).channels == 2
+    for width in (0, -2):
+        with pytest.raises(BadEncoding):
+            rope(width)
+    with pytest.raises(BadEncoding):
+        mla(-1, 4)
+    assert turning(mla(0, 2)).channels == 2
+
+
+def test_proportional_pairs_are_the_first_of_the_whole_block() -> None:
+    for partial, count in ((None, 4), (1.0, 4), (0.5, 2), (0.25, 1), (0.49, 1)):
+        encoding = rope(8, scaling="proportional", partial=partial)
+        rotary = turning(encoding)
+        np.testing.assert_array_equal(rotary.pairs_F2, [[f, f + 4] for f in range(count)])
+        np.testing.assert_allclose(rotary.frequencies(), 10.0 ** -np.arange(count))
+        assert encoding.parameters["rotary_dim"] == 8
+        assert encoding.parameters.get("partial") == partial
+    block = turning(rope(8, scaling="proportional", rotary_dim=4, partial=0.5, channel_offset=2))
+    np.testing.assert_array_equal(block.pairs_F2, [[2, 4]])
+    assert "partial" not in rope(8, partial=0.5).parameters
+
+
+def test_the_exponents_may_count_another_width() -> None:
+    rotary = turning(rope(8, rotary_dim=4, frequency_dim=16))
+    np.testing.assert_allclose(rotary.frequencies(), 1e4 ** -(np.array([0, 2]) / 16))
+    assert rope(8, rotary_dim=4, frequency_dim=16).parameters["frequency_dim"] == 16
+
+
+def test_scalings_are_handed_what_is_said() -> None:
+    """Every parameter of a scaling reaches it, and is stated."""
+    yarn = {
+        "factor": 4.0,
+        "original_context": 1000,
+        "beta_fast": 8.0,
+        "beta_slow": 2.0,
+        "truncate": False,
+        "mscale": 0.7,
+        "mscale_all_dim": 0.4,
+    }
+    longrope = {
+        "factor": 4.0,
+        "original_context": 1000,
+        "context": 4000,
+        "short_factor": [1.0, 1.5, 2.0, 3.0],
+        "long_factor": [2.0, 3.0, 4.0, 5.0],
+        "attention_factor": 1.25,
+    }
+    llama3 = {"factor": 4.0, "original_context": 1000, "low_freq_factor": 2.0, "high_freq_factor": 9.0}
+    for kind, told in (("yarn", yarn), ("longrope", longrope), ("llama3", llama3)):
+        encoding = rope(8, scaling=kind, **told)  # type: ignore[arg-type]
+        as_tuples = {name: tuple(value) if isinstance(value, list) else value for name, value in told.items()}
+        direct = scaled(8, 10000.0, Scaling(kind, **as_tuples))  # type: ignore[arg-type]
+        for context in (None, 500, 2000):
+            np.testing.assert_array_equal(turning(encoding).frequencies(context), direct.frequencies_at(context))
+        assert turning(encoding).attention_factor == direct.attention_factor
+        assert {name: encoding.parameters[name] for name in told} == told
+        assert encoding.parameters["attention_factor"] == direct.attention_factor
+        assert len(encoding.citations) == 2
+    plain = rope(8, scaling="linear", factor=2.0).parameters
+    assert {"truncate", "low_freq_factor", "high_freq_factor", "short_factor", "long_factor"}.isdisjoint(plain)
+    assert rope(8, scaling="yarn", factor=2.0, original_context=64).parameters["truncate"] is True
+    placed = rope(8, channel_offset=2, rotary_dim=4, turning_heads=3, divisors=[1.0, 2.0]).parameters
+    assert (placed["channel_offset"], placed["turning_heads"], placed["divisors"]) == (2, 3, [1.0, 2.0])
+    assert mla(4, 2).parameters["nope_dim"] == 4

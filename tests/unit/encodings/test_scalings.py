@@ -114,3 +114,128 @@ def test_divisors_of_longrope_are_positive(wrong: float) -> None:
         scaling = Scaling("longrope", 4.0, original_context=64, short_factor=short, long_factor=long)
         with pytest.raises(BadEncoding, match="positive numbers"):
             scaled(4, 1e4, scaling)
+
+
+def test_frequencies_are_a_geometric_row() -> None:
+    np.testing.assert_allclose(plain_frequencies(8, 1e4), [1, 0.1, 0.01, 0.001], rtol=1e-14)
+    np.testing.assert_allclose(plain_frequencies(3, 8.0), [1, 8 ** (-2 / 3)], rtol=1e-14)
+    np.testing.assert_array_equal(scaled(8, 1e4, Scaling()).frequencies_at(77), plain_frequencies(8, 1e4))
+    assert scaled(8, 1e4, Scaling()).attention_factor == 1.0
+
+
+def test_every_scaling_by_hand() -> None:
+    """Four pairs at 1, 1/10, 1/100, 1/1000, stretched fourfold."""
+    plain = np.array([1, 0.1, 0.01, 0.001])
+    linear = scaled(8, 1e4, Scaling("linear", 4.0))
+    np.testing.assert_allclose(linear.frequencies_at(None), plain / 4)
+    ntk = scaled(8, 1e4, Scaling("ntk", 4.0)).frequencies_at(None)
+    np.testing.assert_allclose(ntk, plain / 4 ** (np.arange(4) / 3))
+    dynamic = scaled(8, 1e4, Scaling("dynamic", 4.0, original_context=10))
+    np.testing.assert_allclose(dynamic.frequencies_at(25), plain / 7 ** (np.arange(4) / 3))  # 4 * 2.5 - 3
+    assert dynamic.attention_factor == linear.attention_factor == 1.0
+    for factor in (None, 4.0):
+        proportional = scaled(8, 1e4, Scaling("proportional", factor)).frequencies_at(None)
+        np.testing.assert_allclose(proportional, plain / (factor or 1))
+
+
+def test_yarns_ramp_by_hand() -> None:
+    """Pair f turns L / (2 pi 10^f) times, so m turns are made by pair log10(L / (2 pi m))."""
+    plain, original = np.array([1, 0.1, 0.01, 0.001]), 1000
+    for fast, slow, truncate in ((32.0, 1.0, False), (32.0, 1.0, True), (5.0, 0.3, False), (5.0, 0.3, True)):
+        first, last = (math.log10(original / (2 * math.pi * turns)) for turns in (fast, slow))
+        if truncate:
+            first, last = math.floor(first), math.ceil(last)
+        ramp = np.clip((np.arange(4) - first) / (last - first), 0, 1)
+        scaling = Scaling("yarn", 4.0, original_context=original, beta_fast=fast, beta_slow=slow, truncate=truncate)
+        found = scaled(8, 1e4, scaling).frequencies_at(None)
+        np.testing.assert_allclose(found, plain / 4 * ramp + plain * (1 - ramp), rtol=1e-12)
+        assert 0 <= first < last < 4
+    assert Scaling() == Scaling(
+        beta_fast=32.0, beta_slow=1.0, truncate=True, low_freq_factor=1.0, high_freq_factor=4.0
+    )
+
+
+def test_yarns_ramp_stays_among_the_pairs() -> None:
+    """A context so long that all pairs turn often: the ramp would begin and end beyond the last channel."""
+    plain = plain_frequencies(8, 1e4)
+    long = scaled(8, 1e4, Scaling("yarn", 4.0, original_context=10**9, truncate=False)).frequencies_at(None)
+    np.testing.assert_array_equal(long, plain)
+    middle = scaled(16, 1e4, Scaling("yarn", 4.0, original_context=10**7, truncate=False)).frequencies_at(None)
+    pair = 16 * math.log(10**7 / (2 * math.pi * 32)) / (2 * math.log(1e4))
+    end = min(16 * math.log(10**7 / (2 * math.pi)) / (2 * math.log(1e4)), 15)
+    ramp = np.clip((np.arange(8) - pair) / (end - pair), 0, 1)
+    kept = plain_frequencies(16, 1e4)
+    np.testing.assert_allclose(middle, kept / 4 * ramp + kept * (1 - ramp), rtol=1e-12)
+
+
+def test_yarns_size_takes_both_weights_or_neither() -> None:
+    def size(**given: float) -> float:
+        return scaled(8, 1e4, Scaling("yarn", 8.0, original_context=64, **given)).attention_factor  # type: ignore[arg-type]
+
+    def weighed(weight: float) -> float:
+        return 0.1 * weight * math.log(8) + 1
+
+    assert size(mscale=0.7, mscale_all_dim=0.4) == pytest.approx(weighed(0.7) / weighed(0.4))
+    assert size(mscale=0.7) == size(mscale_all_dim=0.4) == size() == pytest.approx(weighed(1.0))
+    assert size(attention_factor=0.5, mscale=0.7, mscale_all_dim=0.4) == 0.5
+
+
+def test_llama3s_ramp_by_hand() -> None:
+    """Turns within the context: few are divided, many are kept, between the bounds a straight line."""
+    for low, high in ((1.0, 4.0), (2.0, 20.0)):
+        scaling = Scaling("llama3", 8.0, original_context=100, low_freq_factor=low, high_freq_factor=high)
+        plain = plain_frequencies(8, 1e4)
+        turns = 100 * plain / (2 * math.pi)
+        part = np.clip((turns - low) / (high - low), 0, 1)
+        np.testing.assert_allclose(
+            scaled(8, 1e4, scaling).frequencies_at(None), plain * (part + (1 - part) / 8), rtol=1e-12
+        )
+    for low, high in ((0.0, 4.0), (-1.0, 4.0), (4.0, 4.0), (5.0, 4.0)):
+        with pytest.raises(BadEncoding):
+            scaled(8, 1e4, Scaling("llama3", 8.0, original_context=100, low_freq_factor=low, high_freq_factor=high))
+    small = Scaling("llama3", 8.0, original_context=100, low_freq_factor=0.1, high_freq_factor=0.2)
+    assert scaled(8, 1e4, small).frequencies_at(None)[0] == 1.0
+
+
+def test_longropes_size_needs_a_context_of_two() -> None:
+    lists = {"short_factor": (1.0, 1.0), "long_factor": (2.0, 2.0)}
+
+    def size(factor: float | None, original: int, context: int | None = None) -> float:
+        scaling = Scaling("longrope", factor, original_context=original, context=context, **lists)  # type: ignore[arg-type]
+        return scaled(4, 1e4, scaling).attention_factor
+
+    assert size(4.0, 2) == pytest.approx(math.sqrt(1 + math.log(4) / math.log(2)))
+    assert size(1.5, 8) == pytest.approx(math.sqrt(1 + math.log(1.5) / math.log(8)))
+    assert size(None, 8, 24) == pytest.approx(math.sqrt(1 + math.log(3) / math.log(8)))
+    assert size(1.0, 1) == size(0.5, 1) == size(0.5, 8) == 1.0
+    for factor, context in ((4.0, None), (None, 8)):
+        with pytest.raises(BadEncoding):
+            size(factor, 1, context)
+
+
+@pytest.mark.parametrize("kind", ["linear", "ntk", "dynamic", "yarn", "llama3", "proportional"])
+def test_factors_and_contexts_are_checked(kind: str) -> None:
+    for good in (0.5, 1.0, 40.0):
+        assert scaled(8, 1e4, Scaling(kind, good, original_context=50)).frequencies_at(None).shape == (4,)
+    for wrong in (0.0, -1.0, math.inf, math.nan):
+        with pytest.raises(BadEncoding):
+            scaled(8, 1e4, Scaling(kind, wrong, original_context=50))
+    if kind not in ("linear", "ntk", "proportional"):
+        for length in (None, 0, -5):
+            with pytest.raises(BadEncoding):
+                scaled(8, 1e4, Scaling(kind, 2.0, original_context=length))
+        one = scaled(8, 1e4, Scaling(kind, 2.0, original_context=1)).frequencies_at(None)
+        assert np.isfinite(one).all()
+        claimed = scaled(8, 1e4, Scaling(kind, 2.0, context=50)).frequencies_at(
+            60
+        )  # what the model claims, failing that
+        np.testing.assert_array_equal(
+            claimed, scaled(8, 1e4, Scaling(kind, 2.0, original_context=50)).frequencies_at(60)
+        )
+
+
+def test_a_lone_pair_is_the_only_one_that_is_not_stretched() -> None:
+    assert scaled(2, 1e4, Scaling("ntk", 8.0)).frequencies_at(None).tolist() == [1.0]
+    np.testing.assert_allclose(scaled(4, 1e4, Scaling("ntk", 8.0)).frequencies_at(None), [1.0, 0.01 / 8])
+    with pytest.raises(BadEncoding):
+        scaled(4, 1e4, Scaling("nothing"))

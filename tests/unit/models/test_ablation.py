@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import combinations
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,11 +19,12 @@ from toposcope.core.errors import BadValue
 from toposcope.core.journal import Journal
 from toposcope.models.ablation import deposits, pairs_to_try, summarise
 from toposcope.models.corpus import cut
+from toposcope.models.deposit import bootstrap, deposit
 from toposcope.models.intervene import gated
 from toposcope.models.load import Reference, load_reference
 from toposcope.models.meter import Meter, Text, metering, name_of, texts_of
-from toposcope.models.score import score
-from toposcope.models.screen import choose, estimates, judged, missed, slopes
+from toposcope.models.score import UNITS, score
+from toposcope.models.screen import Screen, choose, estimates, judged, missed, slopes
 
 torch = pytest.importorskip("torch", reason="ablation needs torch: pip install torch")
 pytest.importorskip("transformers", reason="ablation needs transformers: pip install transformers")
@@ -293,3 +297,171 @@ def test_without_the_text_there_is_no_deposit() -> None:
 
     assert deposits(Nothing(), []) == ()  # type: ignore[arg-type]
     assert deposits(Nothing(), [], on="shuffled") == ()  # type: ignore[arg-type]
+
+
+class Told:
+    """A meter whose scores are given: two layers of three heads and one of two, on two texts."""
+
+    def __init__(self, sequences: int = 5, *, floor: bool = True) -> None:
+        draw = np.random.default_rng(0)
+        self.sizes = (3, 3, 2)
+        self.texts = {name: SimpleNamespace(name=name, cut=f"cut of {name}") for name in ("text", "repeated")}
+        self.model, self.method, self.seed = SimpleNamespace(), "zero", 7
+        self.resumable, self.floor_reason = SimpleNamespace(reason=None), None
+        self.known = {("whole", on): draw.uniform(1, 2, sequences) for on in self.texts}
+        self._floor = {on: self.known["whole", on] + 3 + draw.uniform(0, 0.1, sequences) for on in self.texts}
+        if not floor:
+            self._floor = {}
+        for heads in self.all_heads():
+            for on in self.texts:
+                self.known[name_of(heads), on] = self.known["whole", on] + draw.uniform(0, 1, sequences)
+
+    def all_heads(self, layers: Sequence[int] | None = None) -> list[Any]:
+        chosen = range(len(self.sizes)) if layers is None else layers
+        return [((layer, head),) for layer in chosen for head in range(self.sizes[layer])]
+
+    def checked(self, heads: Any) -> Any:
+        for layer, head in heads:
+            if layer >= len(self.sizes) or head >= self.sizes[layer]:
+                raise BadValue("no such head")
+        return tuple(sorted(set(heads)))
+
+    def has(self, heads: Any, on: str = "text") -> bool:
+        return (name_of(heads), on) in self.known
+
+    def scores(self, heads: Any, on: str = "text") -> np.ndarray:
+        return self.known[name_of(heads), on]
+
+    def damage(self, heads: Any, on: str = "text") -> float:
+        return float(self.scores(heads, on).mean() - self.scores((), on).mean())
+
+    def floor(self, on: str = "text") -> np.ndarray | None:
+        return self._floor.get(on)
+
+
+@pytest.mark.parametrize("sequences", [1, 2, 5])
+@pytest.mark.parametrize("floor", [True, False])
+def test_everything_told_is_arithmetic_on_the_scores(sequences: int, floor: bool) -> None:
+    meter: Any = Told(sequences, floor=floor)
+    found = summarise(meter)
+    assert (found.model, found.mode, found.method, found.pairs, found.screen) == (
+        "the model",
+        "exact",
+        "zero",
+        (),
+        None,
+    )
+    assert (found.score, found.unit, found.notes) == ("drift", UNITS["drift"], ())
+    for text in found.texts:
+        assert text.cut == f"cut of {text.name}"
+        assert text.base == tuple(meter.scores((), text.name))
+        assert text.floor == (tuple(meter.floor(text.name)) if floor else None)
+    assert [(each.layer, each.head) for each in found.heads] == [heads[0] for heads in meter.all_heads()]
+    for each in found.heads:
+        for on in ("text", "repeated"):
+            scores = meter.scores(((each.layer, each.head),), on)
+            change = scores - meter.scores((), on)
+            assert each.scores[on] == tuple(scores)
+            assert each.damage[on] == pytest.approx(change.mean(), rel=1e-12)
+            assert each.error[on] == (pytest.approx(scipy.stats.sem(change)) if sequences > 1 else None)
+    assert [layer.layer for layer in found.layers] == [0, 1, 2]
+    for layer in found.layers:
+        heads = meter.all_heads([layer.layer])
+        base, ablated = meter.scores(()), np.stack([meter.scores(each) for each in heads], axis=1)
+        if sequences > 1:
+            assert layer.spread == bootstrap(base, ablated, meter.floor(), score="loss", seed=7)
+            assert layer.deposit == layer.spread.deposit
+        else:
+            assert layer.spread is None
+            level = float(meter.floor()[0]) if floor else None
+            assert layer.deposit == deposit(base[0], ablated[0], level, score="loss")
+
+
+def test_layers_that_are_not_whole_have_no_deposit() -> None:
+    meter: Any = Told()
+    some = [((0, 2),), ((0, 1),), ((2, 1),), ((0, 0),), ((1, 1),)]
+    found = summarise(meter, some, model="m", mode="screen")
+    assert [(each.layer, each.head) for each in found.heads] == [(0, 0), (0, 1), (0, 2), (1, 1), (2, 1)]
+    assert [layer.layer for layer in found.layers] == [0]
+    assert (found.model, found.mode) == ("m", "screen")
+    del meter.known["1.2", "text"]  # measured on one of the texts only
+    whole = summarise(meter)
+    assert len(whole.heads) == 8
+    assert [layer.layer for layer in whole.layers] == [0, 2]
+    assert "text" not in whole.heads[5].damage
+    assert "repeated" in whole.heads[5].damage
+    assert [each.name for each in whole.ranked()] == sorted(
+        (each.name for each in whole.heads if each.name != "1.2"),
+        key=lambda name: -meter.damage((tuple(map(int, name.split("."))),)),
+    )
+    assert len(whole.ranked("repeated")) == 8
+    del meter.known["1.2", "repeated"]
+    assert len(summarise(meter).heads) == 7
+    assert [layer.layer for layer in deposits(meter, meter.all_heads(), "repeated")] == [0, 2]
+    assert deposits(meter, meter.all_heads(), "shuffled") == ()
+    del meter.known["whole", "text"]
+    assert deposits(meter, meter.all_heads()) == ()
+
+
+def test_pairs_are_told_by_what_exceeds_their_parts() -> None:
+    meter: Any = Told(4)
+    excess = {}
+    for number, pair in enumerate(combinations(meter.all_heads([0]), 2)):
+        both = pair[0] + pair[1]
+        alone = [meter.scores(each) - meter.scores(()) for each in pair]
+        excess[both] = np.array([0.1, 0.2, 0.4, 0.1]) * (number - 1)
+        meter.known[name_of(both), "text"] = meter.scores(()) + alone[0] + alone[1] + excess[both]
+    found = summarise(meter, pairs=list(excess)).pairs
+    assert [(each.first, each.second) for each in found] == [("0.1", "0.2"), ("0.0", "0.2"), ("0.0", "0.1")]
+    for each, (both, more) in zip(found, reversed(excess.items()), strict=True):
+        assert each.redundancy == pytest.approx(more.mean(), abs=1e-12)
+        assert each.error == pytest.approx(scipy.stats.sem(more), abs=1e-12)
+        assert each.alone == pytest.approx([meter.damage((head,)) for head in both])
+        assert each.damage == pytest.approx(sum(each.alone) + more.mean())
+
+
+def test_which_pairs_are_tried() -> None:
+    meter: Any = Told()
+    for asked, layers in (("layer1", [1]), ("1", [1]), (" Layer 0 ,2", [0, 2])):
+        singles, pairs = pairs_to_try(meter, asked)
+        assert singles == [heads for layer in layers for heads in meter.all_heads([layer])]
+        assert pairs() == [a + b for layer in layers for a, b in combinations(meter.all_heads([layer]), 2)]
+    for wrong in ("layer", "top", "-1", "1.5", "", "9"):
+        with pytest.raises(BadValue):
+            pairs_to_try(meter, wrong)
+    singles, pairs = pairs_to_try(meter, "all-top")
+    assert singles == []
+    assert len(pairs()) == 8 * 7 / 2
+    meter.sizes = (12,)
+    for head in range(12):
+        meter.known[f"0.{head}", "text"] = meter.scores(()) + head
+    ten = {heads for pair in pairs() for heads in pair}
+    assert ten == {(0, head) for head in range(2, 12)}
+    assert len(pairs()) == 45
+    del meter.known["0.11", "text"]
+    assert (0, 11) not in {heads for pair in pairs() for heads in pair}
+
+
+def test_rows_and_plain_data_hold_the_estimates() -> None:
+    meter: Any = Told()
+    guesses = tuple((heads, float(number)) for number, heads in enumerate(meter.all_heads()[:4]))
+    screen = Screen(guesses, (((0, 1),),), (((0, 3),), ((1, 0),)), None, None)
+    found = summarise(meter, screen=screen)
+    rows = found.rows()
+    assert [row.get("estimate") for row in rows] == [0.0, 1.0, 2.0, 3.0, None, None, None, None]
+    for row, each in zip(rows, found.heads, strict=True):
+        assert (row["layer"], row["head"]) == (each.layer, each.head)
+        assert (row["damage_text"], row["error_repeated"]) == (each.damage["text"], each.error["repeated"])
+    plain = found.as_dict()
+    assert plain["screen"]["estimates"] == {"0.0": 0.0, "0.1": 1.0, "0.2": 2.0, "1.0": 3.0}
+    assert (plain["screen"]["chosen"], plain["screen"]["sampled"]) == (["0.1"], ["0.3", "1.0"])
+    assert all("estimate" not in row for row in summarise(meter).rows())
+    assert summarise(meter).as_dict()["screen"] is None
+
+
+def test_every_reason_becomes_a_note() -> None:
+    meter: Any = Told()
+    meter.resumable, meter.floor_reason = SimpleNamespace(reason="one reason"), "another"
+    first, second = summarise(meter).notes
+    assert "one reason" in first
+    assert "another" in second

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toposcope.core.errors import BadValue
-from toposcope.models.deposit import Deposit, bootstrap, deposit, gini
+from toposcope.models.deposit import Deposit, _resampled_means, bootstrap, deposit, gini
 
 accuracies = st.floats(0, 1)
 heads = st.lists(accuracies, min_size=1, max_size=9)
@@ -279,3 +279,125 @@ def test_what_is_undefined_has_no_interval() -> None:
 def test_wrong_input_is_refused(call: Any) -> None:
     with pytest.raises(BadValue):
         call()
+
+
+@pytest.mark.parametrize("score", ["accuracy", "loss"])
+def test_the_least_skill_is_met_up_to_rounding(score: Any) -> None:
+    """0.1 of accuracy, or three standard errors of 1/30: less by 1e-12 is rounding, by twice that is less."""
+    sign = 1 if score == "accuracy" else -1
+    for short, defined in ((0.0, True), (0.5e-12, True), (1.5e-12, False), (1e-9, False)):
+        found = deposit(sign * (0.1 - short), [0.0, sign * 0.05], 0.0, score=score, noise=1 / 30)
+        assert (found.di is not None) == defined
+        assert (found.d_rel is not None) == defined
+        assert (found.share is not None) == defined
+        assert (found.gini is not None) == defined
+
+
+def test_an_accuracy_asks_nothing_of_the_noise() -> None:
+    assert deposit(0.3, [0.2], 0.1, noise=9.0) == deposit(0.3, [0.2], 0.1)
+    for wrong in (-1e-9, float("nan"), float("inf")):
+        with pytest.raises(BadValue):
+            deposit(0.3, [0.2], 0.1, score="loss", noise=wrong)
+    assert deposit(2.0, [2.5], 2.001, score="loss").d_rel == 1  # without noise any skill counts
+
+
+def test_the_two_heads_that_hurt_most_are_told_in_order() -> None:
+    assert [(each.head, each.second) for each in (
+        deposit(0.9, [0.8, 0.2, 0.5], 0.1),
+        deposit(0.9, [0.95, 0.9, 0.5], 0.1),
+        deposit(0.9, [0.5, 0.5, 0.5], 0.1),
+        deposit(0.9, [0.9], 0.1),
+    )] == [(1, 2), (2, None), (0, 1), (None, None)]  # fmt: skip
+    assert deposit(0.5, [0.7, 0.6], 0.1).d_max == pytest.approx(-0.1)  # the least help, where every removal helps
+
+
+@pytest.mark.parametrize("count", [1, 2, 7])
+def test_one_draw_is_an_interval_of_one_number(count: int) -> None:
+    """As many draws as asked for, no more: shares of them are whole multiples of 1/draws."""
+    base, ablated = planted(60, seed=4)
+    found = bootstrap(base, ablated, 0.1, draws=count)
+    assert found.draws == count
+    assert found.di is not None
+    assert found.same_head is not None
+    if count == 1:
+        assert found.di.low == found.di.high
+    rare = np.ones((6, 2))
+    rare[0, 0] = 0
+    seen = bootstrap(np.ones(6), rare, 0.2, draws=count, seed=1)
+    for share in (seen.same_head, seen.share.defined if seen.share else 0.0):
+        assert share is not None
+        assert share * count == pytest.approx(round(share * count), abs=1e-12)
+
+
+def test_draws_are_means_over_as_many_sequences() -> None:
+    """Two sequences, 0 and 1: the means are 0, 1/2, 1 with chances 1/4, 1/2, 1/4."""
+    means = _resampled_means(np.array([[0.0], [1.0]]), 4000, np.random.default_rng(0))
+    assert means.shape == (4000, 1)
+    values, counts = np.unique(means, return_counts=True)
+    assert values.tolist() == [0.0, 0.5, 1.0]
+    assert counts / 4000 == pytest.approx([0.25, 0.5, 0.25], abs=0.03)
+
+
+def test_no_more_numbers_are_drawn_at_once_than_a_block_holds() -> None:
+    sizes: list[int] = []
+
+    class Drawing:
+        def integers(self, count: int, size: tuple[int, int]) -> np.ndarray:
+            sizes.append(size[0] * size[1])
+            return np.zeros(size, dtype=np.int64)
+
+    means = _resampled_means(np.ones((2**20, 1)), 9, Drawing())  # type: ignore[arg-type]
+    assert means.shape == (9, 1)
+    assert sizes == [2**22, 2**22, 2**20]
+
+
+def test_what_bootstrap_does_unless_told() -> None:
+    base, ablated = planted(80, seed=2)
+    found = bootstrap(base, ablated, 0.1)
+    assert (found.draws, found.level) == (2000, 0.95)
+    assert found == bootstrap(base, ablated, 0.1, score="accuracy", draws=2000, seed=0, level=0.95)
+    assert deposit(0.9, [0.5], 0.1) == deposit(0.9, [0.5], 0.1, score="accuracy", noise=0.0)
+
+
+def test_without_a_floor_the_bootstrap_tells_the_spread() -> None:
+    base, ablated = planted(80, seed=3)
+    found = bootstrap(base, ablated, None, draws=200)
+    assert (found.di, found.d_rel) == (None, None)
+    assert found.deposit == deposit(float(base.mean()), ablated.mean(axis=0), None)
+    assert found.share is not None
+    assert found.gini is not None
+    assert found.share.low <= found.deposit.share <= found.share.high  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: bootstrap([0.9, 0.8], [[0.1], [0.2], [0.3]], 0.1),
+        lambda: bootstrap([0.9, 0.8], [[0.1], [0.2]], 0.1, level=0.0),
+        lambda: bootstrap([0.9, 0.8], [[0.1], [0.2]], 0.1, level=-0.5),
+        lambda: bootstrap([0.9, 0.8], [[0.1], [0.2]], 0.1, level=1.5),
+        lambda: bootstrap([0.9, 0.8], [[0.1], [0.2]], float("nan")),
+        lambda: bootstrap([0.9, 0.8], [[0.1], [0.2]], [0.1, float("inf")]),
+        lambda: bootstrap([0.9, 0.8], [0.1, 0.2], 0.1),
+        lambda: bootstrap([[0.9, 0.8]], [[0.1], [0.2]], 0.1),
+        lambda: bootstrap([0.9, float("nan")], [[0.1], [0.2]], 0.1),
+        lambda: bootstrap([0.9, 0.8], [[0.1], [float("nan")]], 0.1),
+        lambda: bootstrap([0.9, 0.8], [[], []], 0.1),
+        lambda: deposit(0.9, [float("nan")], 0.1),
+        lambda: deposit([0.9], [0.1], 0.1),  # type: ignore[arg-type]
+        lambda: deposit(0.9, [0.1], [0.1]),  # type: ignore[arg-type]
+    ],
+)
+def test_shapes_and_numbers_that_are_none_are_refused(call: Any) -> None:
+    with pytest.raises(BadValue):
+        call()
+
+
+def test_small_levels_and_two_draws_are_allowed() -> None:
+    narrow = bootstrap([1.0, 0.5], [[0.5], [0.2]], 0.0, draws=1, level=0.01)
+    assert narrow.level == 0.01
+    wide = bootstrap(*planted(60), 0.1, draws=500, level=0.99)
+    slim = bootstrap(*planted(60), 0.1, draws=500, level=0.2)
+    assert wide.di is not None
+    assert slim.di is not None
+    assert wide.di.low < slim.di.low < slim.di.high < wide.di.high

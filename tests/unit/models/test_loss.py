@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,9 +16,10 @@ from toposcope.cli import main
 from toposcope.core.errors import BadConfig, BadValue
 from toposcope.core.ranges import parse_heads
 from toposcope.encodings import parse
-from toposcope.models.corpus import cut
+from toposcope.models import loss
+from toposcope.models.corpus import Corpus, cut
 from toposcope.models.load import load_reference
-from toposcope.models.loss import Wanted, bin_edges, measure
+from toposcope.models.loss import Bin, Wanted, bin_edges, measure
 
 torch = pytest.importorskip("torch", reason="losses need torch: pip install torch")
 pytest.importorskip("transformers", reason="losses need transformers: pip install transformers")
@@ -107,12 +110,12 @@ def test_command(directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        (["--tokens", "1"], "at least 2 tokens, got 1"),
-        (["--layers", "0"], "say where an --encoding goes"),
-        (["--encoding", "rop"], "Did you mean"),
-        (["--encoding", "none", "--heads", "0.9"], "no head 0.9"),
-        (["--encoding", "none", "--heads", "nine"], "is not a head"),
-        (["--encoding", "none", "--each", "neuron"], "'layer' or 'head'"),
+        (["--tokens", "1"], "1"),
+        (["--layers", "0"], "encoding"),
+        (["--encoding", "rop"], "rope"),
+        (["--encoding", "none", "--heads", "0.9"], "0.9"),
+        (["--encoding", "none", "--heads", "nine"], "nine"),
+        (["--encoding", "none", "--each", "neuron"], "neuron"),
     ],
     ids=["short", "nowhere", "unknown", "head", "words", "each"],
 )
@@ -144,3 +147,102 @@ def test_memory_is_foreseen(directory: Path, monkeypatch: pytest.MonkeyPatch) ->
     reference = load_reference(directory, head=True, attention="sdpa")
     with pytest.raises(BadValue, match=r"a text of 24 tokens would take about .* GB .* Use fewer --tokens"):
         measure(reference, cut(reference, TEXT * 6, tokens=24))
+
+
+@pytest.mark.parametrize(
+    ("count", "edges"),
+    [
+        (1, [0, 1]),
+        (2, [0, 1, 2]),
+        (3, [0, 1, 2, 3]),
+        (4, [0, 1, 2, 4]),
+        (5, [0, 1, 2, 4, 5]),
+        (9, [0, 1, 2, 4, 8, 9]),
+    ],
+)
+def test_bins_double_up_to_the_last_position(count: int, edges: list[int]) -> None:
+    assert bin_edges(count) == edges
+
+
+def test_sequences_of_different_lengths_fill_the_bins_they_reach(directory: Path) -> None:
+    """Token by token against transformers' logits; a bin's interval is over the sequences with tokens in it."""
+    reference = load_reference(directory, head=True, attention="sdpa")
+    draw = np.random.default_rng(0)
+    sequences = tuple(draw.integers(0, 15, length) for length in (21, 13, 13, 6, 2))
+    found = measure(
+        reference, Corpus("made", sequences, "made by hand"), [Wanted(parse("none"), layers=(0,), where="there")]
+    )
+    own, other = found.conditions
+    losses = []
+    with torch.no_grad():
+        for ids in sequences:
+            logits = reference.model(input_ids=torch.from_numpy(ids)[None]).logits[0, :-1].double()
+            chances = torch.log_softmax(logits, -1).numpy()
+            losses.append(-chances[np.arange(len(ids) - 1), ids[1:]])
+    assert own.by_sequence == pytest.approx([each.mean() for each in losses], abs=1e-5)
+    assert own.loss == pytest.approx(np.mean([each.mean() for each in losses]), abs=1e-5)
+    assert [(each.first, each.last) for each in own.bins] == [(0, 0), (1, 1), (2, 3), (4, 7), (8, 15), (16, 19)]
+    for part in own.bins:
+        inside = [each[part.first : part.last + 1] for each in losses if len(each) > part.first]
+        flat = np.concatenate(inside)
+        assert part.tokens == len(flat)
+        assert part.loss == pytest.approx(flat.mean(), abs=1e-5)
+        if len(inside) > 1:
+            told = scipy.stats.ttest_1samp([each.mean() for each in inside], 0.0).confidence_interval(0.95)
+            assert part.half_width == pytest.approx((told.high - told.low) / 2, rel=1e-4)
+        else:
+            assert part.half_width is None
+    assert (own.encoding, own.where, own.difference, own.half_width) == ("own", None, 0.0, None)
+    assert (other.encoding, other.where) == ("none", "there")
+    assert other.difference == pytest.approx(np.mean(np.subtract(other.by_sequence, own.by_sequence)), abs=1e-12)
+    assert other.loss == pytest.approx(np.mean(other.by_sequence), abs=1e-12)
+    assert abs(other.difference) > 1e-3
+    assert (found.predicts, found.text, found.context) == ("next token", "made by hand", 32)
+    assert Bin(0, 0, 1.0, 1).half_width is None
+
+
+def test_the_model_is_as_it_was_after_every_condition(directory: Path) -> None:
+    reference = load_reference(directory, head=True, attention="sdpa")
+    corpus = cut(reference, TEXT * 6, tokens=12, count=2)
+    wanted = [
+        Wanted(parse("none"), heads=((0, 1),)),
+        Wanted(parse("none"), heads=((1, 3),)),
+        Wanted(parse("none"), heads=((0, 1),)),
+    ]
+    first, second, again = measure(reference, corpus, wanted).conditions[1:]
+    assert first.by_sequence == again.by_sequence != second.by_sequence
+    assert (
+        measure(reference, corpus).conditions[0].by_sequence
+        == measure(reference, corpus, wanted).conditions[0].by_sequence
+    )
+
+
+def test_every_sequence_has_its_number_and_the_seed(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reference = load_reference(directory, head=True, attention="sdpa")
+    corpus = cut(reference, TEXT * 6, tokens=12, count=3)
+    plain, asked = loss.trial, []
+
+    def noting(reference: object, ids: object, *, number: int, seed: int) -> object:
+        asked.append((number, seed))
+        return plain(reference, ids, number=number, seed=seed)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(loss, "trial", noting)
+    measure(reference, corpus)
+    measure(reference, corpus, seed=5)
+    assert asked == [(0, 0), (1, 0), (2, 0), (0, 5), (1, 5), (2, 5)]
+
+
+def test_logits_and_activations_of_the_longest_text_are_foreseen(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In float32: the logits twice, and sixteen vectors of the model's width for each token."""
+    reference = load_reference(directory, head=True, attention="sdpa")
+    asked: list[float] = []
+    monkeypatch.setattr(loss, "foresee", lambda needed, what, advice: asked.append(needed))
+    sequences = tuple(np.ones(length, dtype=np.int64) for length in (5, 20, 9))
+    measure(reference, Corpus("made", sequences, "made by hand"))
+    vocabulary, width = 15, 24
+    assert asked == [4 * 20 * (2 * vocabulary + 16 * width)]
+    unsaid: Any = SimpleNamespace(model=SimpleNamespace(config=SimpleNamespace(get_text_config=SimpleNamespace)))
+    loss._foresee(unsaid, 20)
+    assert asked[1:] == [0]  # of a model that does not state its sizes

@@ -9,7 +9,7 @@ import pytest
 
 import toposcope.models.trace_rows
 from toposcope.encodings import alibi
-from toposcope.models.patterns import THRESHOLDS, Score, names, patterns, together
+from toposcope.models.patterns import NEAR, THRESHOLDS, Score, names, patterns, stands_out, together
 from toposcope.models.trace_rows import HeadLogits, rows
 
 LENGTH = 50
@@ -142,3 +142,67 @@ def test_what_tells_most_of_a_head_is_read_first() -> None:
     assert together(["first", "local", "previous", "induction"]) == ("induction", "previous", "local", "first")
     assert together(["another", "first"]) == ("first", "another")
     assert together([]) == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "threshold"),
+    [("previous", 0.35), ("next", 0.35), ("self", 0.35), ("first", 0.5), ("induction", 0.35), ("local", 0.8)],
+)
+def test_the_rule_by_which_a_pattern_is_named(name: str, threshold: float) -> None:
+    """s >= T and (s - u) / (1 - u) >= T / 2, just below, at and just above either bound."""
+    for given, named in ((threshold - 1e-9, False), (threshold, True), (threshold + 1e-9, True)):
+        assert names({name: Score(given, 0.0)}) == ((name,) if named else ())
+    u = 0.9  # so that the second bound decides
+    edge = u + (1 - u) * threshold / 2
+    for given, named in ((edge - 1e-9, False), (edge + 1e-9, True)):
+        assert stands_out(name, Score(given, u)) is named
+    assert stands_out(name, Score(threshold, 0.0))
+    assert not stands_out(name, Score(1.0, 1.0))
+
+
+def test_names_come_in_one_order_and_unknown_ones_are_left_out() -> None:
+    every = {name: Score(1.0, 0.0) for name in ("local", "induction", "first", "self", "next", "previous", "odd")}
+    assert names(every) == ("previous", "next", "self", "first", "induction")
+    for near in ("previous", "next", "self"):
+        assert names({"local": Score(1.0, 0.0), near: Score(1.0, 0.0)}) == (near,)
+    assert names({"local": Score(1.0, 0.0), "first": Score(1.0, 0.0)}) == ("first", "local")
+    assert together(reversed(names(every))) == ("induction", "previous", "next", "self", "first")
+    assert together(["odd", "local", "next", "self"]) == ("next", "self", "local", "odd")
+
+
+def test_local_is_eight_tokens_to_either_side() -> None:
+    """A head that looks eight back is local, one that looks nine back is not; the future counts where it is seen."""
+    for back, share in ((NEAR, 1.0), (NEAR + 1, 0.0)):
+        found = patterns(one_hot([max(i - back, 0) for i in range(60)], size=40.0))
+        far = [i for i in range(1, 60) if i > NEAR + 1]
+        alone = (found.scores["local"].value * 59 - (59 - len(far))) / len(far)  # the first ones see token 0 near by
+        assert alone == pytest.approx(share, abs=0.05)
+    ahead = replace(one_hot([min(i + NEAR, 59) for i in range(60)], size=40.0), causal=False)
+    assert patterns(ahead).scores["local"].value == pytest.approx(1.0)
+    assert NEAR == 8
+
+
+def test_a_text_of_one_token_has_no_scores() -> None:
+    found = patterns(HeadLogits(np.full((1, 2), 2.0), np.full((1, 2), 3.0), None, 0, True, None), np.array([5]))
+    assert dict(found.scores) == {}
+    assert (found.distance, found.entropy, found.seen_from) == (0.0, 0.0, 0)
+    assert found.square == pytest.approx(144.0)
+    assert found.output_BV is None
+
+
+def test_two_tokens_are_scored_from_the_second() -> None:
+    q, k = np.array([[1.0], [1.0]]), np.array([[0.0], [np.log(3.0)]])
+    found = patterns(HeadLogits(q, k, None, 0, True, None), np.array([4, 4]), np.array([[1.0], [5.0]]))
+    assert found.scores["self"] == Score(pytest.approx(0.75), 0.5)
+    assert found.scores["previous"] == found.scores["first"] == Score(pytest.approx(0.25), 0.5)
+    assert "induction" not in found.scores  # token 1 follows another 4, but is the query itself
+    assert found.scores["local"] == Score(pytest.approx(1.0), 1.0)
+    assert found.distance == pytest.approx(0.25)
+    assert found.entropy == pytest.approx(-0.75 * np.log(0.75) - 0.25 * np.log(0.25))
+    np.testing.assert_allclose(found.output_BV, [[1.0], [4.0]])
+
+
+def test_a_token_that_never_repeats_shows_no_induction() -> None:
+    found = patterns(head(), np.arange(LENGTH))
+    assert "induction" not in found.scores
+    assert "induction" not in patterns(head()).scores

@@ -9,10 +9,12 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
+from toposcope._version import __version__
 from toposcope.core.errors import BadFile, BadValue, NotFound
 from toposcope.runs import lock
 from toposcope.runs.directory import STATE, Job, pack, read_job, unpack, write_result
@@ -316,3 +318,258 @@ def test_files_travel_and_the_last_checkpoint_goes(tmp_path: Path) -> None:
 def test_the_state_that_a_store_clears_away_is_the_laboratorys() -> None:
     saved = pytest.importorskip("toposcope.lab.saved", reason="the laboratory needs torch")
     assert saved.NAME == STATE
+
+
+# --- rows, by their columns -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def closed(monkeypatch: pytest.MonkeyPatch) -> list[lock.Lock]:
+    """The locks that were let go of."""
+    found: list[lock.Lock] = []
+    close = lock.Lock.close
+    monkeypatch.setattr(lock.Lock, "close", lambda held: (found.append(held), close(held)))
+    return found
+
+
+def columns(store: Store, job: Job = JOB) -> dict[str, object]:
+    """A row as it is stored."""
+    cursor = store._db.execute("SELECT * FROM runs WHERE key = ?", (job.key,))
+    return dict(zip([each[0] for each in cursor.description], cursor.fetchone(), strict=True))
+
+
+def recent(text: object) -> bool:
+    moment = datetime.fromisoformat(str(text))
+    return moment.tzinfo is not None and abs(datetime.now(UTC) - moment) < timedelta(minutes=5)
+
+
+def test_times_and_versions_of_a_run(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Created when queued, started and heard of when claimed, finished at the end; by which version."""
+    store.add([JOB])
+    row = columns(store)
+    assert (row["kind"], json.loads(str(row["config"])), row["toposcope"]) == (JOB.kind, JOB.config, __version__)
+    assert recent(row["created"])
+    assert str(row["created"]).endswith("+00:00")
+    assert "." not in str(row["created"])
+    assert [row[name] for name in ("started", "heartbeat", "finished", "owner", "summary", "words")] == [None] * 6
+    claim = claimed(store)
+    row = columns(store)
+    assert recent(row["started"])
+    assert (row["heartbeat"], row["finished"]) == (row["started"], None)
+    store._change("UPDATE runs SET heartbeat = 'long ago', toposcope = 'old' WHERE key = ?", (JOB.key,))
+    store.beat(JOB.key)
+    assert recent(columns(store)["heartbeat"])
+    store.fail(claim, "no memory")
+    row = columns(store)
+    assert recent(row["finished"])
+    assert (row["owner"], row["status"]) == (None, "failed")
+    store._change("UPDATE runs SET heartbeat = 'long ago' WHERE key = ?", (JOB.key,))
+    store.beat(JOB.key)
+    assert columns(store)["heartbeat"] == "long ago", "only a run that is worked on is heard of"
+    claim = claimed(store)
+    row = columns(store)
+    assert (row["words"], row["finished"], row["toposcope"]) == (None, None, __version__)
+    write_result(claim.directory, {"accuracy": 0.5})
+    assert store.finish(claim)["accuracy"] == 0.5
+    row = columns(store)
+    assert recent(row["finished"])
+    assert (row["status"], row["owner"], row["words"]) == ("done", None, None)
+
+
+def test_a_named_owner_is_kept_and_a_given_back_run_has_none(store: Store) -> None:
+    claim = store.claim(JOB, "machine 7")
+    assert isinstance(claim, Claim)
+    assert (claim.job, claim.directory, claim.remark) == (JOB, store.directory(JOB.key), None)
+    assert columns(store)["owner"] == "machine 7"
+    assert store.claim(JOB) == Busy("machine 7")
+    store.release(claim)
+    assert (columns(store)["status"], columns(store)["owner"]) == ("queued", None)
+    store.fail(claimed(store, OTHER), "gone")
+    with Store(store.path) as second:
+        failed = store.get(OTHER.key)
+        assert failed is not None
+        second.release(Claim(OTHER, store.directory(OTHER.key), lock.take(store.directory(OTHER.key), "x")))
+        assert status(store, OTHER) == "failed", "only what runs is given back"
+
+
+@pytest.mark.parametrize("how", ["finish", "fail", "release", "found", "finished without a result"])
+def test_every_way_out_lets_go_of_the_lock(store: Store, closed: list[lock.Lock], how: str) -> None:
+    claim = claimed(store)
+    if how in ("finish", "found"):
+        write_result(claim.directory, {"accuracy": 0.5})
+    if how == "finish":
+        store.finish(claim)
+    elif how == "fail":
+        store.fail(claim, "words")
+    elif how == "release":
+        store.release(claim)
+    elif how == "found":
+        claim.held.close()
+        assert isinstance(store.claim(JOB), Finished)
+    else:
+        with pytest.raises(BadFile, match="holds no result"):
+            store.finish(claim)
+        assert columns(store)["status"] == "failed"
+        assert "holds no result" in str(columns(store)["words"])
+    assert claim.held in closed
+    held = lock.take(store.directory(JOB.key), "us")
+    assert held is not None
+    held.close()
+
+
+@pytest.mark.parametrize("where", ["write_job", "require_plain", "tidy"])
+def test_a_claim_that_fails_lets_go_of_the_lock(
+    store: Store, monkeypatch: pytest.MonkeyPatch, closed: list[lock.Lock], where: str
+) -> None:
+    def broken(*_: object) -> None:
+        raise BadFile("broken")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(f"toposcope.runs.store.{where}", broken)
+        with pytest.raises(BadFile, match="broken"):
+            store.claim(JOB)
+    assert len(closed) == 1
+    claimed(store)
+
+
+def test_a_row_that_changed_under_the_claim_is_somebody_elses(
+    store: Store, monkeypatch: pytest.MonkeyPatch, closed: list[lock.Lock]
+) -> None:
+    """The row is read, then changed by another process, then claimed: the state named is not there any more."""
+    store.add([JOB])
+    get, asked = Store.get, []
+
+    def late(self: Store, key: str) -> object:
+        row = get(self, key)
+        asked.append(key)
+        if len(asked) == 2:
+            self._change("UPDATE runs SET status = 'running', owner = 'them' WHERE key = ?", (key,))
+        return row
+
+    monkeypatch.setattr(Store, "get", late)
+    assert isinstance(store.claim(JOB), Busy)
+    assert len(closed) == 1
+    assert columns(store)["owner"] == "them"
+
+
+def test_a_result_that_does_not_count_is_remarked_on(store: Store) -> None:
+    finish(store)
+    (store.directory(JOB.key) / "result.json").write_text("{ half")
+    again = store.claim(JOB)
+    assert isinstance(again, Claim)
+    assert again.remark is not None
+    assert "result.json" in again.remark
+    row = columns(store)
+    assert (row["status"], row["summary"]) == ("running", None)
+
+
+def test_the_state_of_a_finished_run_is_cleared_away(store: Store) -> None:
+    finish(store)
+    state = store.directory(JOB.key) / STATE
+    state.write_bytes(b"left behind")
+    assert isinstance(store.claim(JOB), Finished)
+    assert not state.exists()
+    store._change("UPDATE runs SET status = 'queued' WHERE key = ?", (JOB.key,))
+    state.write_bytes(b"left behind")
+    assert isinstance(store.claim(JOB), Finished)
+    assert not state.exists()
+    assert store.result(JOB) is not None
+    assert store.result(OTHER) is None
+
+
+def test_a_finished_run_is_read_without_a_lock(store: Store) -> None:
+    finish(store)
+    held = lock.take(store.directory(JOB.key), "somebody who looks")
+    assert held is not None
+    assert isinstance(store.claim(JOB), Finished)
+    held.close()
+
+
+def test_repair_counts_what_it_mends_and_leaves_the_rest(store: Store, closed: list[lock.Lock]) -> None:
+    jobs = {name: Job(f"0{i}cc", "some:work", {"seed": i}) for i, name in enumerate(("failed", "dead", "alive"))}
+    store.fail(claimed(store, jobs["failed"]), "words")
+    claimed(store, jobs["dead"]).held.close()
+    alive = claimed(store, jobs["alive"])
+    store.add([JOB])  # queued, and nothing begun
+    before = len(closed)
+    assert store.repair() == 1
+    assert len(closed) == before + 1
+    assert [status(store, job) for job in jobs.values()] == ["failed", "queued", "running"]
+    assert columns(store, jobs["dead"])["owner"] is None
+    assert status(store) == "queued"
+    store.release(alive)
+    assert store.repair() == 0
+
+
+def test_repair_of_a_done_row_without_a_result_and_of_a_lost_directory(store: Store) -> None:
+    finish(store)
+    (store.directory(JOB.key) / "result.json").unlink()
+    assert store.repair() == 1
+    assert (columns(store)["status"], columns(store)["summary"]) == ("queued", None)
+    store.fail(claimed(store, OTHER), "words")
+    shutil.rmtree(store.directory(OTHER.key))
+    assert store.repair() == 1
+    assert (columns(store, OTHER)["status"], columns(store, OTHER)["owner"]) == ("queued", None)
+    assert store.repair() == 0
+
+
+def test_repair_passes_over_what_is_no_run(store: Store, tmp_path: Path) -> None:
+    """Links, files, and directories whose run belongs elsewhere; the runs after them are mended all the same."""
+    finish(store, OTHER)
+    shutil.copytree(store.directory(OTHER.key), store.path / "00ab")
+    (store.path / "0000").symlink_to(store.directory(OTHER.key))
+    (store.path / "file").write_text("none")
+    (store.path / "00").mkdir()
+    store._change("DELETE FROM runs", ())
+    assert store.repair() == 1
+    assert [row.key for row in store.rows()] == [OTHER.key]
+    assert status(store, OTHER) == "done"
+
+
+def test_an_emptied_directory_of_a_done_run_is_run_again(store: Store) -> None:
+    finish(store)
+    shutil.rmtree(store.directory(JOB.key))
+    claim = claimed(store)
+    row = columns(store)
+    assert (row["status"], row["summary"], row["owner"]) == ("running", None, lock.here())
+    write_result(claim.directory, {"accuracy": 0.25})
+    store.finish(claim)
+    assert columns(store)["status"] == "done"
+    assert json.loads(str(columns(store)["summary"])) == {"accuracy": 0.25}
+
+
+def test_a_run_that_is_removed_under_the_claim_says_so(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Store, "get", lambda *_: None)
+    with pytest.raises(BadValue, match="was removed"):
+        store.claim(JOB)
+    monkeypatch.undo()
+    claimed(store)
+
+
+@pytest.mark.parametrize("key", ["../out", "", "x" * 200, "a/b"])
+def test_a_key_is_no_path(store: Store, key: str) -> None:
+    with pytest.raises(BadFile, match="no key of a run"):
+        store.directory(key)
+    for act in (store.remove, lambda key: store.claim(Job(key, "some:work", {}))):
+        with pytest.raises(BadFile):
+            act(key)
+
+
+def test_a_link_in_the_place_of_a_run_is_refused(store: Store, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (store.path / JOB.key).symlink_to(tmp_path / "elsewhere")
+    for act in (store.claim, lambda job: store.remove(job.key), store.result):
+        with pytest.raises(BadFile, match="is a link"):
+            act(JOB)
+    assert (tmp_path / "elsewhere").is_dir()
+
+
+def test_a_store_is_closed_with_its_context_and_made_with_its_parents(tmp_path: Path) -> None:
+    with Store(tmp_path / "a" / "b") as made:
+        made.add([JOB])
+        assert made.path == tmp_path / "a" / "b"
+    with pytest.raises(Exception, match="closed"):
+        made.rows()
+    with Store(str(tmp_path / "a" / "b"), create=False) as again:
+        assert [row.key for row in again.rows()] == [JOB.key]
+        assert again.get("0000") is None

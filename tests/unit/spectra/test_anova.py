@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toposcope.core.errors import BadValue
-from toposcope.encodings import NONE, Encoding, LogitBias, alibi, rope, t5
-from toposcope.spectra.anova import Shares, decompose
+from toposcope.core.errors import BadEncoding, BadValue
+from toposcope.encodings import NONE, Encoding, LogitBias, alibi, combine, rope, t5
+from toposcope.spectra.anova import DIRECT_LIMIT, Shares, decompose
 
 seeds = st.integers(0, 2**32 - 1)
 
@@ -219,3 +219,82 @@ def test_a_text_that_ends_at_position_0_is_one_token_long() -> None:
     dynamic = rope(4, base=50.0, scaling="dynamic", factor=4.0, original_context=1)
     at = np.arange(-4, 1)
     np.testing.assert_allclose(triple(decompose(q, k, dynamic, at)), triple(decompose(q, k, rope(4, base=50.0), at)))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("limit", [0, 10**9])
+@pytest.mark.parametrize("at", [[0, 1, 2, 3, 4], [3, 5, 7, 9, 11], [0, 1, 5, 6, 20]])
+def test_both_routes_give_the_shares_and_the_total(causal: bool, limit: int, at: list[int]) -> None:
+    """With a rotation, a bias, weights of their own for keys, and a scale; the total is the mean square."""
+    random = np.random.default_rng(11)
+    q, k = random.standard_normal((3, 5, 4)), random.standard_normal((2, 5, 4))
+    encoding = combine(rope(4, base=50.0), alibi(2, symmetric=False, slopes=[0.1, 0.3]))
+    weight_A, weight_B = np.array([1.0, 2.0, 3.0]), np.array([1.0, 3.0])
+    found = decompose(
+        q,
+        k,
+        encoding,
+        at,
+        weights=weight_A,
+        key_weights=weight_B,
+        causal=causal,
+        scale=-0.5,
+        head=1,
+        direct_limit=limit,
+    )
+    assert encoding.rotary is not None
+    assert encoding.bias is not None
+    turned = [encoding.rotary.rotate(x, at, side=side) for x, side in ((q, "query"), (k, "key"))]  # type: ignore[arg-type]
+    logits = -0.5 * np.einsum("air,bjr->aibj", *turned) + encoding.bias.table(at, at)[1][:, None, :]
+    visible = np.tril(np.ones((5, 5))) if causal else np.ones((5, 5))
+    expected = by_definition(logits, weight_A / 6, weight_B / 4, visible)
+    np.testing.assert_allclose(triple(found), expected[:3], atol=1e-10)
+    row = visible / visible.sum(axis=1, keepdims=True)
+    gauge = np.einsum("aibj,b,ij->ai", logits, weight_B / 4, row)
+    square = ((logits - gauge[:, :, None, None]) ** 2 * (visible / visible.sum())[None, :, None, :]).sum(axis=(1, 3))
+    assert found.total == pytest.approx(weight_A / 6 @ square @ weight_B / 4, rel=1e-10)
+    even = len(set(np.diff(at))) == 1
+    assert found.position_toeplitz == (pytest.approx(expected[3], abs=1e-10) if even else None)
+    assert found.coupling_toeplitz == (pytest.approx(expected[4], abs=1e-10) if even and limit else None)
+
+
+def test_the_table_is_formed_up_to_its_limit() -> None:
+    random = np.random.default_rng(12)
+    q, k = random.standard_normal((2, 4, 3)), random.standard_normal((3, 4, 3))
+    assert decompose(q, k, direct_limit=2 * 3 * 16).coupling_toeplitz is not None
+    assert decompose(q, k, direct_limit=2 * 3 * 16 - 1).coupling_toeplitz is None
+    assert DIRECT_LIMIT == 4_000_000
+
+
+def test_what_rounding_leaves_is_no_variance() -> None:
+    """Keys that differ by d: variance d^2 / 4 against 64 eps times the size of the logits."""
+    eps = np.finfo(np.float64).eps
+    for steps, there in ((100, False), (160, True)):
+        k = np.array([[1.0], [1.0 + steps * eps]])
+        found = decompose([[1.0]], k, NONE, np.arange(3))
+        assert (found.total > 0) == there
+        assert (found.content is not None) == there
+
+
+def test_heads_weights_and_tables_are_checked() -> None:
+    good = np.ones((2, 3, 4))
+    assert decompose(good, good, alibi(2), head=1).position == pytest.approx(1)
+    for head in (-1, 2):
+        with pytest.raises(BadValue):
+            decompose(good, good, alibi(2), head=head)
+    content = Encoding("content", "position by content", exact_tables=False)
+    with pytest.raises(BadEncoding):
+        decompose(good, good, content)
+    random = np.random.default_rng(13)
+    q, k = random.standard_normal((2, 3, 4)), random.standard_normal((3, 3, 4))
+    one = decompose(q, k, weights=[0.0, 1.0], key_weights=[1, 1, 0])  # a weight of 0 leaves a token out
+    np.testing.assert_allclose(triple(one), triple(decompose(q[1:], k[:2])), atol=1e-12)
+    for wrong in ([1, np.nan], [[1, 1]], []):
+        with pytest.raises(BadValue):
+            decompose(q, q, weights=wrong)
+    for shapes in (((2, 3, 4), (2, 4)), ((2, 4), (2, 3, 4))):  # one of them the same at every position
+        a, b = (random.standard_normal(shape) for shape in shapes)
+        spread = [np.repeat(x[:, None], 3, axis=1) if x.ndim == 2 else x for x in (a, b)]
+        np.testing.assert_allclose(triple(decompose(a, b, rope(4))), triple(decompose(*spread, rope(4))), atol=1e-12)
+    with pytest.raises(BadValue):
+        decompose(good, good, positions=[0, 1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 
 import numpy as np
 import pytest
@@ -12,10 +13,12 @@ from hypothesis import strategies as st
 
 from toposcope.core.errors import BadEncoding, BadValue
 from toposcope.encodings import NONE, Encoding, LogitBias, alibi, fire_init, kerple, mla, rope, sinusoidal, t5, xpos
-from toposcope.spectra.contraction import Contraction, contraction
+from toposcope.encodings.record import Rotary
+from toposcope.spectra.contraction import Contraction, checked_positions, contraction, even_step, turned
 
 seeds = st.integers(0, 2**32 - 1)
 HEADS = 4
+module = importlib.import_module("toposcope.spectra.contraction")  # its name is also that of a function
 
 
 def encodings(h: int, random: np.random.Generator) -> list[Encoding]:
@@ -305,3 +308,172 @@ def test_a_bias_of_both_positions_meets_the_mask(causal: bool) -> None:
         assert found.norm == pytest.approx(np.linalg.norm(expected, 2), rel=1e-9)
         channels = (np.linalg.norm(q, axis=0) * np.linalg.norm(k, axis=0)).sum()
         assert found.cap == pytest.approx((channels + own) / found.norm, rel=1e-9)
+
+
+def written_out(
+    q: np.ndarray, k: np.ndarray, encoding: Encoding, at: np.ndarray, head: int, causal: bool, scale: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Logits with the encoding and without it, n x n."""
+    turns = encoding.rotary
+    context = int(max(at.max(), 0)) + 1
+    sides = []
+    for where in (at, 0 * at):
+        rows = (q, k)
+        if turns is not None and (turns.turning_heads is None or head < turns.turning_heads):
+            rows = tuple(
+                turns.rotate(x, where, side=side, context=context)  # type: ignore[arg-type]
+                for x, side in ((q, "query"), (k, "key"))
+            )
+        sides.append(scale * rows[0] @ rows[1].T)
+    if encoding.bias is not None:
+        sides[0] = sides[0] + encoding.bias.table(at, at)[head]
+    return tuple(np.tril(part) if causal else part for part in sides)  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("number", range(10))
+def test_every_metric_is_that_of_the_dense_logits(number: int, causal: bool) -> None:
+    n, h, head, scale = 14, 8, 2, -0.4
+    q, k, random = draw(number, n, h)
+    q[:, 1] = q[:, 0]  # content of deficient rank
+    encoding = encodings(h, random)[number]
+    at = 2.0 * np.arange(n) + 5
+    found = contraction(q, k, encoding, at, causal=causal, head=head, scale=scale)
+    s, s_0 = (np.linalg.svd(x, compute_uv=False) for x in written_out(q, k, encoding, at, head, causal, scale))
+
+    def erank(values: np.ndarray) -> float:
+        share = values[values > 1e-14] / values.sum()
+        return float(np.exp(-(share * np.log(share)).sum()))
+
+    rank = int((s_0 > n * np.finfo(float).eps * s_0[0]).sum())
+    held = rank == int((s > n * np.finfo(float).eps * s[0]).sum()) or rank <= (s > 1e-12 * s[0]).sum()
+    assert (found.positions, found.causal) == (n, causal)
+    assert found.norm == pytest.approx(s[0], rel=1e-10)
+    assert found.norm_reference == pytest.approx(s_0[0], rel=1e-10)
+    assert found.rho == pytest.approx(s[0] / s_0[0], rel=1e-10)
+    assert found.erank == pytest.approx(erank(s), rel=1e-9)
+    assert found.erank_reference == pytest.approx(erank(s_0), rel=1e-9)
+    assert found.erank_ratio == pytest.approx(erank(s) / erank(s_0), rel=1e-9)
+    assert found.stable_rank == pytest.approx((s**2).sum() / s[0] ** 2, rel=1e-9)
+    assert found.stable_rank_reference == pytest.approx((s_0**2).sum() / s_0[0] ** 2, rel=1e-9)
+    assert found.rank_reference == rank
+    assert found.cond_r_reference == pytest.approx(s_0[0] / s_0[rank - 1], rel=1e-6)
+    if held:
+        assert found.cond_r == pytest.approx(s[0] / s[rank - 1], rel=1e-6)
+    gap = ((np.cumsum(s) - np.cumsum(s_0)) / s_0.sum()).max()
+    assert found.maj_gap == pytest.approx(gap, abs=1e-10)
+    assert found.maj_ok is bool(gap <= 1e-9)
+    assert found.values is not None
+    assert found.values_reference is not None
+    np.testing.assert_allclose(found.values[:rank], s[:rank], rtol=1e-6)
+    np.testing.assert_allclose(found.values_reference[:rank], s_0[:rank], rtol=1e-6)
+    assert (found.residual, found.reason) == (None, None)
+
+
+def test_the_cap_takes_a_pair_as_one_and_any_other_channel_by_itself() -> None:
+    q, k, _ = draw(3, 9, 6)
+    at = np.arange(9)
+
+    def cap(pairs: list[tuple[int, int]], scale: float = -2.0) -> float:
+        inside = {channel for pair in pairs for channel in pair}
+        blocks = [*map(list, pairs), *([channel] for channel in range(6) if channel not in inside)]
+        return abs(scale) * sum(np.linalg.norm(q[:, block]) * np.linalg.norm(k[:, block]) for block in blocks)
+
+    for encoding, pairs in (
+        (rope(6, rotary_dim=4), [(0, 2), (1, 3)]),
+        (rope(6, pairing="interleaved"), [(0, 1), (2, 3), (4, 5)]),
+        (NONE, []),
+    ):
+        for route in ("factors", "dense", "lanczos"):
+            found = contraction(q, k, encoding, at, scale=-2.0, route=route)  # type: ignore[arg-type]
+            assert found.cap == pytest.approx(cap(pairs) / found.norm, rel=1e-9)
+
+
+def test_even_steps_and_positions() -> None:
+    assert even_step(np.array([3.0, 5.0, 7.0])) == 2.0
+    assert even_step(np.array([3.0, 5.0])) == 2.0
+    assert even_step(np.array([3.0, 5.0, 8.0])) is None
+    assert even_step(np.array([3.0, 6.0, 8.0])) is None
+    assert even_step(np.array([4.0])) == 1.0
+    assert checked_positions(None, 4, causal=True).tolist() == [0, 1, 2, 3]
+    assert checked_positions([5, 5, 1], 3, causal=False).tolist() == [5, 5, 1]
+    assert checked_positions([-2.5, 0, 7], 3, causal=True).tolist() == [-2.5, 0, 7]
+    for wrong in ([0, 1, 1], [2, 1, 3]):
+        with pytest.raises(BadValue):
+            checked_positions(wrong, 3, causal=True)
+
+
+def test_only_the_turning_heads_turn() -> None:
+    q, k, _ = draw(6, 5, 4)
+    at = np.arange(5.0)
+    mixed = rope(4, turning_heads=2).rotary
+    assert isinstance(mixed, Rotary)
+    for head, moved in ((0, True), (1, True), (2, False), (3, False)):
+        left, right = turned(mixed, q, k, at, head=head, context=5)
+        assert np.array_equal(left, q) is not moved
+        assert np.array_equal(right, k) is not moved
+    assert turned(None, q, k, at, head=0, context=5) == (q, k)
+
+
+def test_every_head_of_a_bias_is_there_and_no_other() -> None:
+    good = np.ones((3, 4))
+    for head in range(HEADS):
+        assert contraction(good, good, alibi(HEADS), head=head).norm > 0
+    assert contraction(good, good, rope(4), head=99).norm > 0  # a rotation is for any head
+    for head in (HEADS, HEADS + 1):
+        with pytest.raises(BadValue):
+            contraction(good, good, alibi(HEADS), head=head)
+
+
+def test_routes_change_at_the_limit_that_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    q, k, _ = draw(7, 12, 4)
+    assert contraction(q, k, rope(4), causal=True, dense_limit=12).route == "dense"
+    assert contraction(q, k, rope(4), causal=True, dense_limit=11).route == "lanczos"
+    assert contraction(q, k, rope(4), dense_limit=11).route == "factors"
+    assert contraction(q, k, rope(4), causal=True, dense_limit=12, route="dense").norm > 0
+    with pytest.raises(BadValue):
+        contraction(q, k, rope(4), causal=True, dense_limit=11, route="dense")
+    for biased in (alibi(HEADS), fire_init(HEADS)):  # full rank, though unmasked
+        with pytest.raises(BadValue):
+            contraction(q, k, biased, route="factors")
+        assert contraction(q, k, biased, dense_limit=11).route == "lanczos"
+    assert module.DENSE_LIMIT == 2048
+    monkeypatch.setattr(module, "DENSE_LIMIT", 3)
+    assert contraction(q, k, fire_init(HEADS)).norm > 0  # twelve positions: four times the limit
+    longer = np.ones((13, 4))
+    with pytest.raises(BadValue):
+        contraction(longer, longer, fire_init(HEADS))
+    uneven = [*range(12), 99]
+    with pytest.raises(BadValue):
+        contraction(longer, longer, alibi(HEADS), uneven)
+    assert contraction(longer, longer, alibi(HEADS)).norm > 0
+
+
+def test_a_rank_that_position_lowers_has_no_condition() -> None:
+    """Two channels that the rotation by pi makes one: r = 2 without position, and s_2 = 0 with it."""
+    q, k, _ = draw(8, 6, 2)
+    bias = LogitBias(1, lambda i, j: -np.outer(q[:, 1], k[:, 1])[None], toeplitz=False)
+    found = contraction(q, k, Encoding("less", "takes one channel away", bias=bias))
+    assert found.rank_reference == 2
+    assert found.cond_r is None
+    assert found.cond_r_reference is not None
+    assert found.maj_ok is not None
+
+
+def test_the_residual_is_the_largest_of_all_searches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the logits with position, those without, and the bias; what is zero has none."""
+    q, k, _ = draw(9, 12, 4)
+    plain = module.top_singular_values
+    sizes = iter([1e-3, 2e-3, 4e-3])
+
+    def rough(operator: object, count: int) -> object:
+        found = plain(operator, count)  # type: ignore[arg-type]
+        return dataclasses.replace(found, residuals=found.values * next(sizes), converged=False)
+
+    monkeypatch.setattr(module, "top_singular_values", rough)
+    for encoding, worst in ((alibi(HEADS), 4e-3), (rope(4), 2e-3), (fire_init(HEADS), 4e-3)):
+        sizes = iter([1e-3, 2e-3, 4e-3])
+        assert contraction(q, k, encoding, route="lanczos").residual == pytest.approx(worst)
+    monkeypatch.undo()
+    nothing = contraction(np.zeros((5, 4)), np.ones((5, 4)), rope(4), route="lanczos")
+    assert (nothing.residual, nothing.norm, nothing.rho, nothing.cap) == (0.0, 0.0, None, None)

@@ -16,7 +16,7 @@ from toposcope.core.errors import BadEncoding, BadValue
 from toposcope.encodings import NONE, Encoding, Sizes, alibi, combine, learned, make, parse, rope, sinusoidal, t5
 from toposcope.spectra import encoding_spectrum
 from toposcope.spectra.encoding_spectrum import Point, contexts_up_to, rotary_rank, rotary_weights, spectrum
-from toposcope.spectra.toeplitz import effective_rank
+from toposcope.spectra.toeplitz import Spectrum, TopValue, effective_rank
 
 TOLERANCE = 1e-9
 
@@ -326,3 +326,325 @@ def test_a_bias_linear_in_the_offset_has_two_equal_values() -> None:
     assert [point.effective_rank for point in found] == [None, pytest.approx(2)]
     assert found[1].lambda_max_over_n == pytest.approx(exact[0] / 30)
     assert [point.rank for point in found] == [0, 2]
+
+
+# ------------------------------------------------------------------ beyond the dense limit
+def short_limits(monkeypatch: pytest.MonkeyPatch, dense: int = 64) -> None:
+    """The routes of long contexts at lengths that a dense matrix can check."""
+    monkeypatch.setattr(encoding_spectrum.toeplitz, "DENSE_LIMIT", dense)
+
+
+@pytest.mark.parametrize("text", ["kerple", "t5:std=0.3", "t5:std=0.3,bidirectional=true", "xpos:scale_base=20"])
+def test_long_routes_agree_with_dense_ones_at_lengths_where_both_go(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoding = parse(text).build(Sizes(16, 2, 16, 512))
+    contexts, head = [40, 64, 65, 150], 1
+    exact = spectrum(encoding, contexts, head)
+    short_limits(monkeypatch)
+    found = spectrum(encoding, contexts, head)
+    for points, dense in ((found.points, exact.points), (found.logit_points, exact.logit_points)):
+        assert points[:2] == dense[:2]
+        for ours, theirs in zip(points[2:], dense[2:], strict=True):
+            assert ours.lower is not None
+            assert ours.upper is not None
+            assert ours.residual is not None or ours.statement == "bound"
+            assert ours.lower <= theirs.lambda_max_over_n * (1 + 1e-9)
+            assert theirs.lambda_max_over_n <= ours.upper * (1 + 1e-9)
+            if ours.statement == "measured":
+                assert ours.lambda_max_over_n == pytest.approx(theirs.lambda_max_over_n, rel=1e-6)
+            else:
+                assert ours.lambda_max_over_n == ours.lower
+                assert ours.upper <= 1.001 * ours.lower
+            assert (ours.rank, ours.condition, ours.negative, ours.tolerance) == (None,) * 4
+            if ours.effective_rank_statement == "at most":
+                assert text == "kerple"
+                assert ours.effective_rank >= theirs.effective_rank * (1 - 1e-9)  # type: ignore[operator]
+            elif ours.effective_rank_statement == "estimate":
+                assert ours.effective_rank == pytest.approx(theirs.effective_rank, rel=0.25)
+            else:
+                assert (ours.effective_rank_statement, ours.effective_rank) == ("not computed", None)
+    words = {point.effective_rank_statement for point in found.points[2:]}
+    assert words == {"at most"} if text == "kerple" else "at most" not in words
+    assert "at most" not in {point.effective_rank_statement for point in found.logit_points}
+
+
+def lags_of(values: list[float]) -> np.ndarray:
+    return np.array([*values[:0:-1], *values])
+
+
+@pytest.mark.parametrize(("near", "said"), [(0.099, "estimate"), (0.101, "not computed")])
+def test_an_estimate_is_given_within_a_tenth_of_the_dense_one(
+    near: float, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The effective rank of the circulant at the dense limit is planted that far off, on either side."""
+    short_limits(monkeypatch, 4)
+    lags = lags_of([3.0, 1.0, 0.5, 0.2, 0.1, 0.0])
+    exact = effective_rank(encoding_spectrum.toeplitz.dense_singular_values(lags[2:-2]))
+    assert exact is not None
+    plain = encoding_spectrum.effective_rank
+    for off in (1 + near, 1 - near):
+        monkeypatch.setattr(
+            encoding_spectrum,
+            "effective_rank",
+            lambda values, off=off: exact * off if len(values) == 4 else plain(values),
+        )
+        for contexts in ([6], [4, 6], [2, 4, 6], [3, 5, 6]):
+            (*_, last) = encoding_spectrum._toeplitz(lags, contexts, positive=False)
+            assert last.effective_rank_statement == said
+            assert (last.effective_rank is not None) == (said == "estimate")
+        (last,) = encoding_spectrum._toeplitz(lags, [6], positive=True)
+        assert last.effective_rank_statement == "at most"
+
+
+def test_the_search_is_left_out_where_bounds_meet_or_the_text_is_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    def point(values: list[float]) -> Point:
+        return encoding_spectrum._long_toeplitz(lags_of(values), None, "not computed")
+
+    apart = [1.0, -0.7, 0.4, 0.3, -0.2, 0.1]
+    below, above = encoding_spectrum.toeplitz.norm_bounds(lags_of(apart))
+    assert above > 1.01 * below
+    found = point(apart)
+    exact = np.abs(np.linalg.eigvalsh(encoding_spectrum.toeplitz.toeplitz_matrix(lags_of(apart)))).max()
+    assert found.statement == "measured"
+    assert found.lambda_max_over_n * 6 == pytest.approx(exact, rel=1e-8)
+    assert (found.lower, found.upper) == (pytest.approx(below / 6), pytest.approx(above / 6))
+    assert found.context == 6
+    flat = point([1.0] + [0.0] * 5)  # the identity: both bounds are 1
+    assert (flat.statement, flat.residual, flat.lambda_max_over_n) == ("bound", None, pytest.approx(1 / 6))
+    monkeypatch.setattr(encoding_spectrum, "LANCZOS_LIMIT", 6)
+    assert point(apart).statement == "measured"
+    monkeypatch.setattr(encoding_spectrum, "LANCZOS_LIMIT", 5)
+    cut = point(apart)
+    assert (cut.statement, cut.residual, cut.lambda_max_over_n) == ("bound", None, cut.lower)
+    monkeypatch.undo()
+    for share, kept in ((1 - 0.5e-9, True), (1 - 2e-9, False)):  # Lanczos that misses what is known to be there
+        monkeypatch.setattr(
+            encoding_spectrum.toeplitz,
+            "top_singular_value",
+            lambda lags, share=share: TopValue(share * below, 0.1, 3, False),
+        )
+        found = point(apart)
+        assert (found.statement == "measured") == kept
+        assert found.residual == (0.1 if kept else None)
+
+
+def test_a_search_says_whether_it_was_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = []
+    for done in (True, False):
+        monkeypatch.setattr(
+            encoding_spectrum.toeplitz, "top_singular_value", lambda lags, done=done: TopValue(9.0, 0.1, 3, done)
+        )
+        said.append(encoding_spectrum._long_toeplitz(lags_of([1.0, -0.7, 0.4, 0.3]), None, "").method)
+    assert "stopped" not in said[0]
+    assert "stopped" in said[1]
+
+
+@pytest.mark.parametrize("text", ["kerple", "t5", "xpos"])
+def test_contexts_beyond_what_can_be_paid_are_left_out(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encoding_spectrum, "LAGS_LIMIT", 50)
+    encoding = parse(text).build(Sizes(8, 2, 8, 100))
+    some, none = spectrum(encoding, [49, 50, 51, 60]), spectrum(encoding, [51])
+    assert [point.context for point in some.points] == [49, 50]
+    assert len(some.skipped) == 2
+    assert (none.points, none.logit_points, len(none.skipped)) == ((), (), 1)
+
+
+def test_tables_are_paid_for_by_length_and_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encoding_spectrum, "GRAM_LIMIT", 50 * 7**2)
+    table = learned(np.random.default_rng(0).standard_normal((70, 7)))
+    found = spectrum(table, [50, 51, 70, 71])
+    assert [point.context for point in found.points] == [50]
+    assert len(found.skipped) == 3
+
+
+def test_a_bias_of_both_positions_is_dense_up_to_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    fire = make("fire", Sizes(8, 3, 8, 100))
+    short_limits(monkeypatch, 21)
+    assert [point.context for point in spectrum(fire, [9, 10, 11]).points] == [9, 10]
+    monkeypatch.setattr(encoding_spectrum, "BIASES_AT_ONCE", 3 * 64)  # all heads at once: 8 x 8 for each
+    found = spectrum(fire, [8, 9], 2)
+    assert [point.context for point in found.points] == [8]
+    assert len(found.skipped) == 1
+    assert {point.negative for point in (*found.points, *found.logit_points)} == {None}  # singular values
+    assert {point.statement for point in (*found.points, *found.logit_points)} == {"measured"}
+
+
+def test_tables_longer_than_a_block_are_read_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = learned(np.random.default_rng(1).standard_normal((60, 5)))
+    decaying, encoded = parse("xpos:scale_base=9").build(Sizes(8, 2, 8, 100)), [20, 45, 60]
+    whole = [spectrum(encoding, encoded).points for encoding in (table, decaying)]
+    monkeypatch.setattr(encoding_spectrum, "_ROWS", 16)
+    for encoding, points in zip((table, decaying), whole, strict=True):
+        for ours, theirs in zip(spectrum(encoding, encoded).points, points, strict=True):
+            assert ours.lambda_max_over_n == pytest.approx(theirs.lambda_max_over_n, rel=1e-12)
+            assert ours.effective_rank == pytest.approx(theirs.effective_rank, rel=1e-12)
+            agrees(ours, dense_kernel(encoding, ours.context))
+
+
+def test_long_biases_are_read_in_pieces() -> None:
+    """65,536 offsets at a time: the lags of 40,000 positions are two pieces."""
+    lags = encoding_spectrum._offsets(parse("kerple:r1=0.5/2").build(Sizes(8, 2, 8, 100)), 40_000, 1)
+    np.testing.assert_allclose(lags, -2 * np.log1p(np.abs(np.arange(-39_999, 40_000))), rtol=1e-12)
+
+
+def test_kernels_foresee_their_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    for text in ("kerple", "xpos"):
+        asked: list[float] = []
+        monkeypatch.setattr(
+            encoding_spectrum, "foresee", lambda needed, what, advice, asked=asked: asked.append(needed)
+        )
+        spectrum(parse(text).build(Sizes(8, 1, 8, 100)), [30, 80])
+        assert asked == [64 * 80]  # eight numbers for each position of the longest context
+
+
+# ------------------------------------------------------------------ what a point says
+def test_a_point_says_what_its_numbers_rest_on() -> None:
+    made = encoding_spectrum._of_values
+    small = 1e-30
+    some = Spectrum(np.array([4.0, -2.0, small, 0.0]), 4)
+    plain = made(some, "m", statement="measured")
+    assert (plain.rank, plain.rank_statement, plain.condition, plain.condition_statement) == (
+        2,
+        "numerical",
+        2.0,
+        "numerical",
+    )
+    assert (plain.negative, plain.tolerance) == (1, some.tolerance)
+    assert (plain.statement, plain.effective_rank_statement) == ("measured", "measured")
+    assert (plain.law, plain.law_bound) == (None, None)
+    known = made(some, "m", rank=3)
+    assert (known.rank, known.rank_statement, known.condition, known.condition_statement) == (
+        3,
+        "theorem",
+        2.0,
+        "at least",
+    )
+    assert known.tolerance == some.tolerance
+    assert made(some, "m", rank=2).condition_statement == "numerical"
+    regular = made(some, "m", rank=3, regular=True)  # what is listed and not 0 is right, however small
+    assert (regular.condition, regular.condition_statement, regular.tolerance) == (4.0 / small, "theorem", None)
+    assert made(some, "m", signed=False).negative is None
+    assert made(some, "m", signed=False, negative=3).negative == 3
+    assert made(some, "m", negative=0).negative == 0
+    nothing = Spectrum(np.zeros(2), 2)
+    for point in (made(nothing, "m", rank=0, regular=True), made(nothing, "m", rank=0)):
+        assert (point.condition, point.condition_statement) == (None, None)
+
+
+def test_ones_are_of_rank_one() -> None:
+    (point,) = spectrum(NONE, [7]).points
+    assert (point.rank, point.condition, point.effective_rank, point.negative) == (1, 1.0, 1.0, 0)
+    assert (point.rank_statement, point.condition_statement, point.tolerance) == ("theorem", "theorem", None)
+    (lone,) = spectrum(alibi(1, slopes=[0.3], symmetric=False), [7]).points
+    assert (lone.rank, lone.condition, lone.rank_statement) == (1, 1.0, "theorem")
+
+
+def test_the_ranks_of_the_smallest_biases() -> None:
+    """At one position ALiBi's bias is the number 0; at two it has eigenvalues +m and -m."""
+    one, two = spectrum(alibi(1, slopes=[0.3]), [1, 2]).logit_points
+    assert (one.rank, one.negative, one.condition, one.effective_rank) == (0, 0, None, None)
+    assert (two.rank, two.negative, two.condition) == (2, 1, pytest.approx(1.0))
+    assert two.lambda_max_over_n == pytest.approx(0.15)
+
+
+def test_one_sided_alibi_reaches_to_the_range_of_float64() -> None:
+    steep = alibi(1, slopes=[0.5], symmetric=False)
+    found = spectrum(steep, [1399, 1400, 1401])
+    assert [point.context for point in found.points] == [1399, 1400]
+    assert len(found.skipped) == 1
+    assert len(found.logit_points) == 3
+    reversed_ = alibi(1, slopes=[-0.5], symmetric=False)  # the mirror image: the same values
+    a, b = spectrum(steep, [20]), spectrum(reversed_, [20])
+    assert a.points[0].lambda_max_over_n == b.points[0].lambda_max_over_n
+    assert a.logit_points[0] == b.logit_points[0]
+    rising = alibi(1, slopes=[-0.5])  # grows with the distance: no closed form is known for it
+    agrees(spectrum(rising, [20]).points[0], dense_kernel(rising, 20))
+
+
+def test_exp_of_a_bias_stays_within_float64() -> None:
+    for most, fine in ((699.0, True), (701.0, False)):
+        table = np.zeros((32, 1))
+        table[5] = most
+        if fine:
+            assert math.isfinite(spectrum(t5(table), [20]).points[0].lambda_max_over_n)
+            table[0] = most  # only differences count
+            assert math.isfinite(spectrum(t5(table + 300), [20]).points[0].lambda_max_over_n)
+        else:
+            with pytest.raises(BadValue):
+                spectrum(t5(table), [20])
+
+
+def test_slopes_from_point_to_point() -> None:
+    made = spectrum(NONE, [10, 40, 160])
+    points = tuple(
+        replace(point, lambda_max_over_n=value) for point, value in zip(made.points, (1.0, 0.5, 0.5), strict=True)
+    )
+    assert replace(made, points=points).decay() == (pytest.approx(-0.5), 0.0)
+    for where in (0, 1):
+        bound = [*points]
+        bound[where] = replace(points[where], statement="bound")
+        assert replace(made, points=tuple(bound)).decay()[0] is None
+    assert replace(made, points=points[:1]).decay() == ()
+    assert replace(made, points=points).as_dict()["decay"] == [pytest.approx(-0.5), 0.0]
+
+
+def test_contexts_are_whole_numbers_within_reach() -> None:
+    assert contexts_up_to(32) == (32,)
+    assert contexts_up_to(33) == (32, 33)
+    assert contexts_up_to(2**40)[-2:] == (2**39, 2**40)
+    assert spectrum(NONE, [2**40]).points[0].context == 2**40
+    for wrong in (0, -1, 2**40 + 1, 1.5, True):
+        with pytest.raises(BadValue):
+            contexts_up_to(wrong)  # type: ignore[arg-type]
+
+
+def test_parts_that_are_left_aside_are_noted() -> None:
+    three = combine(combine(sinusoidal(8), rope(8)), alibi(2))
+    assert len(spectrum(three, [9]).notes) == len(three.notes) + 2
+    two = combine(sinusoidal(8), alibi(2))
+    for whole, part, head in ((three, rope(8), 0), (two, alibi(2), 1)):
+        found, alone = (spectrum(each, [9], head).points[0] for each in (whole, part))
+        assert found.lambda_max_over_n == pytest.approx(alone.lambda_max_over_n, rel=1e-12)
+        assert found.effective_rank == pytest.approx(alone.effective_rank, rel=1e-9)
+    assert spectrum(rope(8), [9]).notes == rope(8).notes
+    assert spectrum(alibi(2), [9], 1).head == 1
+
+
+def test_ranks_of_frequencies_on_the_circle() -> None:
+    """Points e^(+-iw): two for each angle, one at 0 and at pi; what differs by a turn is the same."""
+    for frequencies, rank in (
+        ([1.0], 2),
+        ([0.0], 1),
+        ([np.pi], 1),
+        ([1.0, -1.0], 2),
+        ([1.0, 2 * np.pi - 1.0], 2),
+        ([0.0, 1.0, np.pi], 4),
+        ([0.5, 1.0, 1.5], 6),
+    ):
+        assert rotary_rank(np.array(frequencies), 100) == rank
+        assert rotary_rank(np.array(frequencies), 1) == 1
+
+
+def test_an_attention_factor_weighs_the_pairs_that_turn() -> None:
+    encoding = rope(8, rotary_dim=4, scaling="yarn", factor=8.0, original_context=16)
+    rotary = encoding.rotary
+    assert rotary is not None
+    assert rotary.attention_factor != 1
+    _, weights = rotary_weights(rotary)
+    pair = 2 * rotary.attention_factor**2
+    assert weights.tolist() == pytest.approx(np.array([pair, pair, 4.0]) / (2 * pair + 4))
+    agrees(spectrum(encoding, [30]).points[0], dense_kernel(encoding, 30))
+
+
+def test_sinusoids_of_no_size_and_of_any_offset() -> None:
+    nothing = spectrum(sinusoidal(8, scale=0.0), [10]).points[0]
+    assert (nothing.lambda_max_over_n, nothing.effective_rank) == (0.0, None)
+    for scale in (1.0, -2.0):
+        encoding = sinusoidal(8, scale=scale, offset=4, base=30.0)
+        agrees(spectrum(encoding, [25]).points[0], dense_kernel(encoding, 25))
+    point = spectrum(sinusoidal(8, base=30.0), [25]).points[0]
+    assert point.law is None
+    assert point.law_bound is not None
+    assert 0.5 * point.lambda_max_over_n < point.law_bound <= point.lambda_max_over_n
+    assert point.rank_statement == "theorem"

@@ -209,3 +209,139 @@ def test_no_more_values_than_the_matrix_has() -> None:
     found = top_singular_values(operators.product(q, k[:2]), 10)
     assert found.converged
     np.testing.assert_allclose(found.values, scipy.linalg.svdvals(q @ k[:2].T), rtol=1e-10)
+
+
+def matrix(dense: np.ndarray) -> Operator:
+    return Operator(dense.shape, lambda x: dense @ x, lambda y: dense.T @ y)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("shape", [(7, 12), (12, 7), (1, 5), (5, 1), (40, 40)])
+@pytest.mark.parametrize("block", [1, 3, 50])
+def test_values_and_residuals_of_any_matrix(shape: tuple[int, int], block: int) -> None:
+    dense = np.random.default_rng(0).standard_normal(shape)
+    theirs = scipy.linalg.svdvals(dense)
+    for count in (1, 3, 100):
+        found = top_singular_values(matrix(dense), count, block=block)
+        number = min(count, *shape)
+        np.testing.assert_allclose(found.values, theirs[:number], rtol=1e-8)
+        assert found.converged
+        assert found.residuals.shape == (number,)
+        assert (found.residuals <= 1e-8 * theirs[0]).all()
+        assert found.rough_passes == 0
+        assert 1 <= found.passes <= min(shape) + 1
+
+
+def test_what_a_search_is_unless_told() -> None:
+    dense = np.random.default_rng(1).standard_normal((30, 20))
+    silent = top_singular_values(matrix(dense))
+    told = top_singular_values(matrix(dense), 4, tolerance=1e-8, max_passes=300, block=1, seed=0)
+    np.testing.assert_array_equal(silent.values, told.values)
+    np.testing.assert_array_equal(silent.residuals, told.residuals)
+    assert (silent.passes, len(silent.values)) == (told.passes, 4)
+    for wrong in ({"count": 0}, {"count": -1}, {"block": 0}, {"max_passes": 0}):
+        with pytest.raises(BadValue):
+            top_singular_values(matrix(dense), **wrong)
+    one = top_singular_values(matrix(dense), 1, max_passes=1)
+    assert (one.passes, one.converged) == (1, False)
+    rough = top_singular_values(matrix(dense), 4, tolerance=1e-2)
+    assert rough.passes < silent.passes
+
+
+def test_a_pass_is_counted_for_every_product() -> None:
+    dense = np.random.default_rng(2).standard_normal((50, 50))
+    made: list[int] = []
+
+    def times(x: np.ndarray) -> np.ndarray:
+        made.append(x.shape[1])
+        return dense @ x
+
+    found = top_singular_values(Operator((50, 50), times, lambda y: dense.T @ y), 3, block=2)
+    assert len(made) == found.passes + 1  # one more to read the values from A itself
+    assert set(made[:-1]) == {2}
+    assert made[-1] == 3
+
+
+def test_a_residual_is_that_of_the_triplet() -> None:
+    """Stopped early: within the residual of each value there is a true one."""
+    dense = np.random.default_rng(3).standard_normal((60, 60))
+    theirs = scipy.linalg.svdvals(dense)
+    found = top_singular_values(matrix(dense), 4, max_passes=8)
+    assert not found.converged
+    for value, residual in zip(found.values, found.residuals, strict=True):
+        assert 1e-6 < residual <= value
+        assert np.abs(theirs - value).min() <= residual * (1 + 1e-9)
+    assert (np.diff(found.values) <= 0).all()
+
+
+def test_values_that_repeat_and_spaces_that_end() -> None:
+    """The identity's Krylov space has one dimension: the search starts afresh until it has as many as asked for."""
+    found = top_singular_values(matrix(np.eye(9)), 4)
+    np.testing.assert_allclose(found.values, np.ones(4), rtol=1e-12)
+    assert found.converged
+    low = np.zeros((9, 9))
+    low[0, 0], low[1, 1] = 3.0, 2.0
+    np.testing.assert_allclose(top_singular_values(matrix(low), 4).values, [3, 2, 0, 0], atol=1e-12)
+
+
+def test_many_passes_outgrow_the_space_held_at_first() -> None:
+    kernel = np.exp(-0.3 * np.abs(np.subtract.outer(np.arange(150), np.arange(150))))
+    found = top_singular_values(matrix(kernel), 3, block=3)
+    assert found.passes * 3 > 32
+    np.testing.assert_allclose(found.values, scipy.linalg.svdvals(kernel)[:3], rtol=1e-8)
+
+
+@pytest.mark.parametrize("n", [1, 63, 64, 65, 128, 130])
+def test_running_sums_over_whole_and_broken_blocks(n: int) -> None:
+    random = np.random.default_rng(n)
+    q, k, x = random.standard_normal((n, 3)), random.standard_normal((n, 3)), random.standard_normal((n, 2))
+    operator, dense = operators.causal_product(q, k), np.tril(q @ k.T)
+    np.testing.assert_allclose(operator.times(x), dense @ x, atol=1e-11 * n)
+    np.testing.assert_allclose(operator.times_transposed(x), dense.T @ x, atol=1e-11 * n)
+    assert operator.times(x[:, 0]).shape == (n,)
+
+
+def test_sums_of_operators_have_one_shape() -> None:
+    a, b = np.random.default_rng(4).standard_normal((2, 4, 6))
+    both = matrix(a) + matrix(b)
+    x, y = np.ones(6), np.ones(4)
+    np.testing.assert_allclose(both.times(x), (a + b) @ x)
+    np.testing.assert_allclose(both.times_transposed(y), (a + b).T @ y)
+    image, gram = both.with_gram(x)
+    np.testing.assert_allclose(image, (a + b) @ x)
+    np.testing.assert_allclose(gram, (a + b).T @ (a + b) @ x)
+    assert both.shape == (4, 6)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("band", [1, 4, 9, 64])
+def test_softmax_in_bands_of_any_size(band: int, causal: bool) -> None:
+    random = np.random.default_rng(5)
+    q, k, b = random.standard_normal((9, 3)), random.standard_normal((9, 3)), random.standard_normal(17)
+    logits = q @ k.T + scipy.linalg.toeplitz(b[8:], b[8::-1])
+    dense = dense_softmax(np.where(np.tri(9) > 0, logits, -np.inf) if causal else logits)
+    operator = operators.softmax_operator(q, k, b, causal=causal, band=band)
+    x = random.standard_normal((9, 2))
+    for form, digits in ((operator, 1e-12), (operator.rough, 1e-5)):
+        assert form is not None
+        np.testing.assert_allclose(form.times(x), dense @ x, atol=digits)
+        np.testing.assert_allclose(form.times_transposed(x), dense.T @ x, atol=digits)
+        image, gram = form.with_gram(x)
+        np.testing.assert_allclose(image, dense @ x, atol=digits)
+        np.testing.assert_allclose(gram, dense.T @ (dense @ x), atol=digits)
+    for wrong in (b[1:], np.append(b, 1.0)):
+        with pytest.raises(BadValue):
+            operators.softmax_operator(q, k, wrong)
+
+
+def test_a_block_is_made_orthonormal_off_a_basis() -> None:
+    random = np.random.default_rng(6)
+    basis = np.linalg.qr(random.standard_normal((10, 3)))[0]
+    block = random.standard_normal((10, 4))
+    block[:, 2] = block[:, 0] + 2 * block[:, 1] + basis[:, 0]  # depends on the others and the basis
+    found, link = operators._orthonormal(block, basis)
+    assert found.shape == (10, 3)
+    np.testing.assert_allclose(found.T @ found, np.eye(3), atol=1e-13)
+    np.testing.assert_allclose(basis.T @ found, 0, atol=1e-13)
+    np.testing.assert_allclose(found @ link, block - basis @ (basis.T @ block), atol=1e-12)
+    nothing, _ = operators._orthonormal(np.zeros((10, 2)), basis)
+    assert nothing.shape == (10, 0)

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.unit.foreseeing import foreseen
 from toposcope.core.errors import BadValue
 from toposcope.spectra.rotary_kernel import (
     constant_vector_bound,
@@ -202,3 +203,100 @@ def test_the_reach_itself_is_searched() -> None:
     assert peak_offset([w], [1.0], [5 * w], reach=5, causal=False) == -5
     assert peak_offset([w], [1.0], [5 * w], reach=5) == 0  # what is ahead is hidden unless told
     assert peak_offset([w], [1.0], [0.3], reach=0) == 0
+
+
+def test_kernels_longer_than_a_block_are_read_in_pieces() -> None:
+    w, a, phi = np.array([0.3, 1.1]), np.array([2.0, -1.0]), np.array([0.4, -0.2])
+    offsets = np.arange(-9000.0, 9000.0)
+    expected = 2 * np.cos(0.3 * offsets + 0.4) - np.cos(1.1 * offsets - 0.2)
+    np.testing.assert_allclose(kernel_values(offsets, w, a, phi), expected, atol=1e-12)
+    np.testing.assert_allclose(kernel_values(3, w, a, phi), expected[offsets == 3])
+
+
+def test_a_phase_of_a_half_turn_is_a_sign() -> None:
+    for n in (5, 40):
+        turned = kernel_spectrum([0.3, 1.1], [2.0, 1.0], n, [0.0, np.pi])
+        signed = kernel_spectrum([0.3, 1.1], [2.0, -1.0], n)
+        np.testing.assert_allclose(turned.sizes[:4], signed.sizes[:4], atol=1e-12 * n)
+        assert (turned.values >= 0).all()
+        assert (signed.values < 0).any()
+        assert (np.diff(np.abs(signed.values)) <= 1e-12 * n).all()  # the largest first
+
+
+def test_weights_of_any_size() -> None:
+    w = np.array([0.2, 0.9, 2.0])
+    for a in (np.array([1.0, 0.5, 0.25]), np.array([1.0, -0.5, 0.25])):
+        plain = kernel_spectrum(w, a, 30)
+        for size in (1e-200, 1e200):
+            found = kernel_spectrum(w, size * a, 30)
+            np.testing.assert_allclose(found.values / size, plain.values, rtol=1e-12, atol=1e-12)
+            assert found.context == 30
+
+
+def test_the_law_holds_from_eight_positions_to_the_base() -> None:
+    for n, base, inside in ((7, 100.0, False), (8, 100.0, True), (100, 100.0, True), (101, 100.0, False)):
+        found = contraction_law(n, base, 16)
+        assert (found is not None) == inside
+        if found is not None:
+            shift = np.exp(1.5 - np.euler_gamma)  # n / 2.52
+            assert found == pytest.approx(1 - np.log(n / shift) / np.log(base) - 1 / 16, rel=1e-12)
+
+
+@pytest.mark.parametrize("n", [1, 2, 9, 64])
+def test_the_constant_vectors_bound_is_its_rayleigh_quotient(n: int) -> None:
+    w, a = np.array([0.0, 0.3, 1.7]), np.array([0.5, 2.0, -1.0])
+    assert constant_vector_bound(w, a, n) == pytest.approx(dense(w, a, n).sum() / n**2, rel=1e-10)
+
+
+def test_of_peaks_that_tie_the_nearest_is_taken() -> None:
+    w = 2 * np.pi / 8
+    assert peak_offset([w], [1.0], reach=100) == 0
+    assert peak_offset([w], [1.0], [-5 * w], reach=100) == 5
+    assert peak_offset([w], [1.0], [-5 * w], reach=100, causal=False) == -3
+    assert peak_offset([w], [1.0], [-4 * w], reach=100, causal=False) == 4  # the past before the future
+    near = [0.01, 1.0]  # a lower peak is no tie
+    assert peak_offset([w / 4, w], near, [-16 * w / 4, -5 * w], reach=30) == 13
+    assert peak_offset([0.001], [1.0], [-1024 * 0.001]) == 1024  # as far as it looks unless told
+    assert peak_offset([0.001], [1.0], [-1500 * 0.001]) == 1024
+
+
+def test_a_tie_is_within_rounding_only() -> None:
+    """Two peaks, the farther higher by a relative 4e-12 or by 0.2e-12 of the weights."""
+    for more, peak in ((4e-12, 6), (0.2e-12, 0)):
+        # at multiples of 6 the first wave is 1, and the slow second one is larger at 6 than at 0
+        slow = np.pi / 6
+        assert peak_offset([2 * np.pi / 6, slow], [1.0, more / 2], [0.0, np.pi], reach=7) == peak
+
+
+@pytest.mark.parametrize(
+    ("w", "a", "phi"),
+    [
+        ([], [], None),
+        ([[1.0]], [[1.0]], None),
+        ([1.0], [1.0, 2.0], None),
+        ([1.0], [1.0], [0.0, 1.0]),
+        ([1.0], [np.inf], None),
+        ([1.0], [1.0], [np.nan]),
+        ([np.inf], [1.0], None),
+    ],
+)
+def test_frequencies_weights_and_phases_belong_together(w: object, a: object, phi: object) -> None:
+    for call in (lambda: kernel_values([0, 1], w, a, phi), lambda: kernel_spectrum(w, a, 4, phi)):  # type: ignore[arg-type]
+        with pytest.raises(BadValue):
+            call()
+    with pytest.raises(BadValue):
+        kernel_spectrum([1.0], [1.0], -1)
+
+
+def test_one_position_has_one_value() -> None:
+    for a in ([2.0, 1.0], [2.0, -1.0]):
+        found = kernel_spectrum([0.4, 1.0], a, 1)
+        assert found.lambda_max_over_n == pytest.approx(abs(sum(a)))
+        assert found.rank == 1
+    np.testing.assert_allclose(np.abs(positions_factor([0.4, 1.0], 1)), [[1, 1, 0, 0]], atol=1e-15)
+
+
+def test_a_kernel_foresees_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    w, a = np.linspace(0, 3, 200), np.full(200, 1 / 200)
+    asked, peak = foreseen(monkeypatch, "toposcope.spectra.rotary_kernel", lambda: kernel_spectrum(w, a, 1000))
+    assert 0.7 * peak < asked < 1.5 * peak

@@ -9,11 +9,13 @@ from hypothesis import strategies as st
 
 from toposcope.core.errors import BadValue
 from toposcope.encodings import t5
+from toposcope.spectra import toeplitz
 from toposcope.spectra.encoding_spectrum import spectrum
 from toposcope.spectra.toeplitz import (
     Spectrum,
     ToeplitzOperator,
     TopValue,
+    _power_vector,
     dense_singular_values,
     diagonal_means,
     effective_rank,
@@ -272,3 +274,193 @@ def test_shares_of_texts_longer_than_a_block(n: int, centred: bool) -> None:
     q, k = factors(n, 3, 1)
     expected = dense_share(q @ k.T, True, centred)
     assert toeplitz_share(q, k, causal=True, centred=centred) == pytest.approx(expected, rel=1e-9)
+
+
+EPS = float(np.finfo(np.float64).eps)
+
+
+def test_values_at_the_tolerance_are_not_told_from_zero() -> None:
+    """n eps times the top: at n = 4 that is 2^-50, which float64 holds exactly."""
+    for size, counted in ((2.0**-50, False), (2.0**-50 * (1 + 2 * EPS), True), (0.76 * 2.0**-50, False)):
+        found = Spectrum(np.array([size, -1.0, -size]), 4)
+        assert found.rank == (3 if counted else 1)
+        assert found.negative == (2 if counted else 1)
+        assert found.condition == pytest.approx(2.0**50 if counted else 1.0)
+        assert found.tolerance == 2.0**-50
+        np.testing.assert_array_equal(found.sizes, [1.0, size, size])
+    empty = Spectrum(np.array([]), 5)
+    assert (empty.top, empty.rank, empty.condition, empty.negative, empty.lambda_max_over_n) == (0, 0, None, 0, 0)
+    half = Spectrum(np.array([1.0, -3.0]), 6)
+    assert (half.top, half.lambda_max_over_n, half.condition) == (3.0, 0.5, 3.0)
+
+
+def test_logits_that_cancel_to_rounding_have_no_share() -> None:
+    """Entries 1 - (1 - d), visible in 36 of 64 places, against factors of norm 256: zero up to 64 eps * 16/6."""
+    q = np.ones((8, 2))
+    for steps, there in ((169, False), (172, True)):
+        k = np.tile([1.0, -(1 - steps * EPS)], (8, 1))
+        assert (toeplitz_share(q, k, causal=True) is not None) == there
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(1, 40), seeds)
+def test_no_share_exceeds_one(n: int, seed: int) -> None:
+    weights = np.random.default_rng(seed).standard_normal(4)
+    rows = np.tile(weights, (n, 1))
+    for causal in (False, True):
+        found = toeplitz_share(rows, rows, causal=causal)
+        assert found is not None
+        assert 1 - 1e-9 < found <= 1
+
+
+def test_products_need_a_row_for_each_position() -> None:
+    operator = ToeplitzOperator(np.arange(7.0))
+    for shape in ((3,), (5,), (3, 4), ()):
+        for product in (operator.matvec, operator.rmatvec):
+            with pytest.raises(BadValue):
+                product(np.ones(shape))
+    dense = toeplitz_matrix(np.arange(7.0))
+    x = np.random.default_rng(0).standard_normal((4, 2, 3))
+    np.testing.assert_allclose(operator.matvec(x), np.einsum("ij,jab->iab", dense, x), atol=1e-12)
+    np.testing.assert_allclose(operator.rmatvec(x), np.einsum("ji,jab->iab", dense, x), atol=1e-12)
+    assert ToeplitzOperator([2.0]).matvec([3.0]).tolist() == [6.0]
+
+
+@pytest.mark.parametrize("shape", [(3,), (0, 2), (2, 0), (2, 2, 2)])
+def test_factors_are_matrices_that_are_not_empty(shape: tuple[int, ...]) -> None:
+    with pytest.raises(BadValue):
+        diagonal_means(np.ones(shape), np.ones(shape))
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf])
+def test_factors_and_lags_are_finite(wrong: float) -> None:
+    good, bad = np.ones((3, 2)), np.full((3, 2), wrong)
+    for q, k in ((good, bad), (bad, good)):
+        with pytest.raises(BadValue):
+            diagonal_means(q, k)
+    for lags in ([1.0, wrong, 1.0], np.ones((3, 3)), [1.0, 2.0], []):
+        with pytest.raises(BadValue):
+            toeplitz_matrix(lags)
+    with pytest.raises(BadValue):
+        toeplitz_projection(np.ones(4))
+
+
+def test_matrices_are_built_up_to_their_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Built(Exception):
+        pass
+
+    def build(lags: np.ndarray) -> np.ndarray:
+        raise Built
+
+    with monkeypatch.context() as patch:
+        patch.setattr(toeplitz, "toeplitz_matrix", build)
+        with pytest.raises(Built):
+            dense_singular_values(np.ones(2 * 2048 - 1))
+        with pytest.raises(BadValue):
+            dense_singular_values(np.ones(2 * 2049 - 1))
+    monkeypatch.setattr(toeplitz, "DENSE_LIMIT", 2)
+    assert toeplitz_matrix(np.ones(2 * 16 - 1)).shape == (16, 16)
+    with pytest.raises(BadValue):
+        toeplitz_matrix(np.ones(2 * 17 - 1))
+
+
+@pytest.mark.parametrize("n", [1, 2, 5, 8])
+def test_the_optimal_circulant_is_the_diagonal_in_fouriers_basis(n: int) -> None:
+    lags = np.random.default_rng(n).standard_normal(2 * n - 1)
+    fourier = np.exp(2j * np.pi * np.outer(np.arange(n), np.arange(n)) / n) / np.sqrt(n)
+    expected = np.diagonal(fourier.conj().T @ toeplitz_matrix(lags) @ fourier)
+    np.testing.assert_allclose(optimal_circulant(lags), expected, atol=1e-12)
+    below, above = norm_bounds(lags)
+    assert below == pytest.approx(np.abs(expected).max())
+    size = fast_length(2 * n - 1)
+    circulant = np.zeros(size)
+    for t in range(1 - n, n):
+        circulant[t % size] += lags[t + n - 1]
+    assert above == pytest.approx(max(np.abs(np.fft.fft(circulant)).max(), below))
+
+
+def test_products_are_counted_and_the_seed_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    lags = np.random.default_rng(0).standard_normal(2 * 100 - 1)
+    made: list[int] = []
+    plain = ToeplitzOperator.matvec
+
+    def counting(self: ToeplitzOperator, x: np.ndarray) -> np.ndarray:
+        made.append(1)
+        return plain(self, x)
+
+    monkeypatch.setattr(ToeplitzOperator, "matvec", counting)
+    found = top_singular_value(lags)
+    assert found.products == len(made) > 30
+    assert found.converged
+    assert found.residual <= 1e-8
+    assert found == top_singular_value(lags, tolerance=1e-8, restarts=12, seed=0)
+    assert found != top_singular_value(lags, seed=1)
+    assert top_singular_value(np.arange(5.0)).products > 0  # three positions are searched
+    assert top_singular_value(np.arange(3.0)).products == 0
+
+
+@pytest.mark.parametrize("n", [5, 60, 150])
+def test_the_plain_search_is_the_best_of_sixty_krylov_vectors(n: int) -> None:
+    draw = np.random.default_rng(n)
+    half = draw.standard_normal((n, n))
+    matrix, start = half + half.T, draw.standard_normal(n)
+    basis = np.zeros((n, 0))
+    vector = start
+    for _ in range(min(n, 60)):
+        basis = np.linalg.qr(np.column_stack([basis, vector]))[0]
+        vector = matrix @ basis[:, -1]
+    values = np.linalg.eigvalsh(basis.T @ matrix @ basis)
+    found = _power_vector(lambda x: matrix @ x, start)
+    assert np.linalg.norm(found) == pytest.approx(1)
+    assert found @ matrix @ found == pytest.approx(values[np.abs(values).argmax()], rel=1e-11)
+
+
+def test_the_plain_search_ends_where_the_space_does() -> None:
+    """Rank two: three products hold all of it, and what is left is rounding."""
+    products: list[int] = []
+    columns = np.linalg.qr(np.random.default_rng(1).standard_normal((40, 2)))[0]
+    matrix = columns @ np.diag([3.0, -5.0]) @ columns.T
+
+    def product(x: np.ndarray) -> np.ndarray:
+        products.append(1)
+        return matrix @ x
+
+    found = _power_vector(product, np.random.default_rng(2).standard_normal(40))
+    assert found @ matrix @ found == pytest.approx(-5.0, rel=1e-12)
+    diagonal = _power_vector(lambda x: np.array([1.0, 2.0]) * x, np.array([0.0, 7.0]))
+    np.testing.assert_array_equal(diagonal, [0.0, 1.0])
+    assert len(products) <= 6
+
+
+def test_the_symbol_is_read_on_eight_points_per_lag() -> None:
+    lags = np.array([0.5, -1.0, 2.0, -1.0, 0.5])
+    for finer, points in ((8, 40), (3, 15), (1, 15), (20, 100)):
+        values = symbol(lags, points).real
+        found = symbol_range(lags, oversampling=finer)
+        assert (found.least, found.largest) == (values.min(), values.max())
+        middle, spread = (found.least + found.largest) / 2, (found.largest - found.least) / 2
+        widened = spread / np.cos(np.pi * 2 / points)
+        assert found.least_bound == pytest.approx(middle - widened)
+        assert found.largest_bound == pytest.approx(middle + widened)
+    assert symbol_range(lags) == symbol_range(lags, oversampling=8)
+    assert symbol_range(lags).largest == pytest.approx(5.0)  # at pi, an angle of the grid
+    assert symbol(lags, 1) == pytest.approx(lags.sum())
+    for points in (0, -1):
+        with pytest.raises(BadValue):
+            symbol(lags, points)
+
+
+def test_lags_are_symmetric_up_to_rounding() -> None:
+    for off, fine in ((0.9e-12, True), (1.1e-12, False)):
+        lags = [1.0, 2.0, 1.0 + off]
+        if fine:
+            assert symbol_range(lags).largest == pytest.approx(4.0)
+        else:
+            with pytest.raises(BadValue):
+                symbol_range(lags)
+
+
+def test_a_causal_projection_is_zero_above_the_diagonal() -> None:
+    matrix = np.arange(9.0).reshape(3, 3)
+    assert toeplitz_projection(matrix).tolist() == [[4, 3, 2], [5, 4, 3], [6, 5, 4]]
+    assert toeplitz_projection(matrix, causal=True).tolist() == [[4, 0, 0], [5, 4, 0], [6, 5, 4]]

@@ -1,0 +1,1 @@
+"""The shape of the house: who imports whom, how large the rooms are."""
