@@ -15,7 +15,7 @@ TABLE = Table(
 
 
 def describe(config, source):
-    draft = TABLE.open(config, source)
+    draft = TABLE.draft(config, source)
     context = draft.config.integer("max_position_embeddings")
     sizes = Sizes(draft.sizes.width, draft.sizes.heads, draft.sizes.head_dim, context)
     return draft.spec(parse(f"wave:period={config.number('period', default=16.0):g}").build(sizes))

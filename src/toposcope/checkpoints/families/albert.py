@@ -24,7 +24,7 @@ ALBERT = replace(
 def describe(config: Config, source: TensorSource) -> ModelSpec:
     """Every layer in the order in which it runs; a repeated one names the first with the same tensors."""
     config = sized(config, num_hidden_layers=12, hidden_size=4096, num_attention_heads=64)
-    draft = ALBERT.open(config, source)
+    draft = ALBERT.draft(config, source)
     encoding = with_note(learned_table(source, f"{draft.root}embeddings.position_embeddings.weight"), NARROW)
     order = _order(config, draft.sizes.layers)
 

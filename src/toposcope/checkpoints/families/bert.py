@@ -77,7 +77,7 @@ def attention_layers(draft: Draft, encoding: Encoding, crossing: Encoding) -> It
 
 def _encoder(config: Config, source: TensorSource, family: str, *, offset: int = 0) -> ModelSpec:
     config = sized(config, num_hidden_layers=12, hidden_size=768, num_attention_heads=12)
-    draft = decoding(replace(BERT, family=family), config).open(config, source)
+    draft = decoding(replace(BERT, family=family), config).draft(config, source)
     encoding, skipped = _positions(config, source, f"{draft.root}embeddings.position_embeddings.weight", offset)
     warnings = UNTYPED if family == "bert" and config.get("model_type") is None else ()
     layers = attention_layers(draft, encoding, NONE)

@@ -33,7 +33,7 @@ BLOOM = Table(
 
 def describe(config: Config, source: TensorSource) -> ModelSpec:
     """BLOOM adds slope * j; under its causal mask the softmax cannot tell that from -slope * (i - j)."""
-    draft = BLOOM.open(config, source)
+    draft = BLOOM.draft(config, source)
     warnings: tuple[str, ...] = ()
     if config.flag("apply_residual_connection_post_layernorm", default=False):
         warnings = ("attention's output is added to the normalised stream, not to the stream itself",)

@@ -50,13 +50,13 @@ def describe(config: Config, source: TensorSource) -> ModelSpec:
 
 def describe_text(config: Config, source: TensorSource) -> ModelSpec:
     """The text tower alone."""
-    draft = TEXT.open(config, source, _root(source, "text"))
+    draft = TEXT.draft(config, source, _root(source, "text"))
     return draft.spec(learned_table(source, f"{draft.root}embeddings.position_embedding.weight"))
 
 
 def describe_vision(config: Config, source: TensorSource) -> ModelSpec:
     """The image tower alone."""
-    draft = VISION.open(config, source, _root(source, "vision"))
+    draft = VISION.draft(config, source, _root(source, "vision"))
     return draft.spec(patch_positions(source, f"{draft.root}embeddings.position_embedding.weight", "the class token"))
 
 

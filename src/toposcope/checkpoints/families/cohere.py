@@ -32,7 +32,7 @@ COHERE2 = replace(
 
 def describe_cohere2(config: Config, source: TensorSource) -> ModelSpec:
     """Command R7B and A: sliding layers rotate, full layers have no position at all."""
-    draft = COHERE2.open(config, source)
+    draft = COHERE2.draft(config, source)
     reach = window_reach(draft.config)
     kinds = layer_kinds(draft.config, every(draft.config.integer("sliding_window_pattern")))
 

@@ -35,7 +35,7 @@ def _describe(family: str, config: Config, source: TensorSource, pairing: Pairin
     query_rank = None if config["q_lora_rank"] is None else config.integer("q_lora_rank")
     # the file's own head_dim, where it has one, is the width of the rotary part alone
     sizes = config.updated(head_dim=content + turning, num_key_value_heads=None)
-    draft = Table(family=family, marker="self_attn.kv_a_proj_with_mqa").open(sizes, source)
+    draft = Table(family=family, marker="self_attn.kv_a_proj_with_mqa").draft(sizes, source)
 
     def vary(layer: LayerSpec, at: str) -> LayerSpec:
         query = Linear.at(f"{at}self_attn.q_proj" if query_rank is None else f"{at}self_attn.q_b_proj")

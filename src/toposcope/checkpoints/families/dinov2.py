@@ -16,7 +16,7 @@ DINOV2 = replace(VIT, family="dinov2", eps=1e-6, input_norm="norm1", marker="nor
 def describe(config: Config, source: TensorSource) -> ModelSpec:
     """A class token, then the patches; layer scale is each layer's output gain."""
     newer = replace(DINOV2, linear=RENAMED)
-    draft = (newer if replace(newer, marker=None).found(source) else DINOV2).open(config, source)
+    draft = (newer if replace(newer, marker=None).found(source) else DINOV2).draft(config, source)
     return draft.spec(
         patch_positions(source, f"{draft.root}embeddings.position_embeddings", "the class token"),
         lambda layer, at: replace(layer, output_gain=f"{at}layer_scale1.lambda1"),

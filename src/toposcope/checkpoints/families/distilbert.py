@@ -34,7 +34,7 @@ DISTILBERT = Table(
 
 def describe(config: Config, source: TensorSource) -> ModelSpec:
     """The layers, after whose attention the sum with the stream is normalised."""
-    draft = DISTILBERT.open(config, source)
+    draft = DISTILBERT.draft(config, source)
     encoding = learned_table(source, f"{draft.root}embeddings.position_embeddings.weight")
     if config.flag("sinusoidal_pos_embds", default=False):
         # the file holds the sinusoid as a table, and that table is what the model adds

@@ -25,7 +25,7 @@ ESM = replace(
 
 def describe(config: Config, source: TensorSource) -> ModelSpec:
     """ESM-1b and ESM-2. Queries are scaled before they turn, which is the same as scaling the logits."""
-    draft = decoding(ESM, config).open(config, source)
+    draft = decoding(ESM, config).draft(config, source)
     encoding = _positions(config, source, draft.root, draft.sizes.head_dim)
     # this architecture turns the queries and keys of its cross-attention too
     crossing = encoding if encoding.rotary is not None else NONE

@@ -24,7 +24,7 @@ EXAONE4 = Table(
 
 def describe_exaone4(config: Config, source: TensorSource) -> ModelSpec:
     """EXAONE 4: queries and keys normalised per head; without a window every layer rotates."""
-    draft = EXAONE4.open(config, source)
+    draft = EXAONE4.draft(config, source)
     reach = window_reach(draft.config)
     kinds = layer_kinds(draft.config, (lambda index: False) if reach is None else _pattern(draft.config))
 

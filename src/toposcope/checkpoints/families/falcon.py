@@ -31,7 +31,7 @@ FALCON = Table(
 
 def describe(config: Config, source: TensorSource) -> ModelSpec:
     """The norm before attention is `ln_attn` where attention and MLP have one each, else `input_layernorm`."""
-    draft = FALCON.open(config, source)
+    draft = FALCON.draft(config, source)
     sizes, layout = _heads(config, draft.sizes)
     norm = "ln_attn" if f"{draft.prefix(0)}ln_attn.weight" in source.names() else "input_layernorm"
     draft = replace(draft, sizes=sizes, table=replace(FALCON, layout=layout, input_norm=norm))

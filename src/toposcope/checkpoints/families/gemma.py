@@ -49,7 +49,7 @@ GEMMA3 = Table(
 
 def describe_gemma2(config: Config, source: TensorSource) -> ModelSpec:
     """Gemma 2: norms on both sides of attention, capped logits, every other layer slides."""
-    draft = GEMMA2.open(config, source)
+    draft = GEMMA2.draft(config, source)
     config = draft.config
     scale = _positive(config, "query_pre_attn_scalar") ** -0.5
     softcap = None if config["attn_logit_softcapping"] is None else _positive(config, "attn_logit_softcapping")
@@ -59,7 +59,7 @@ def describe_gemma2(config: Config, source: TensorSource) -> ModelSpec:
 
 def describe_gemma3(config: Config, source: TensorSource) -> ModelSpec:
     """Gemma 3, text: normed queries and keys; five sliding layers with a short rotary base to one with a long one."""
-    draft = GEMMA3.open(config.part("text_config") if config.get("text_config") else config, source)
+    draft = GEMMA3.draft(config.part("text_config") if config.get("text_config") else config, source)
     inner = draft.config
     kinds = layer_kinds(inner, every(inner.integer("sliding_window_pattern")))
     causal = not inner.flag("use_bidirectional_attention", default=False)

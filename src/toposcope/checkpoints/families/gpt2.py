@@ -49,7 +49,7 @@ GPT_NEO = replace(
 
 def describe(config: Config, source: TensorSource, *, table: Table = GPT2) -> ModelSpec:
     """The plain GPT-2 layout; `table` is that of a relative."""
-    draft = table.open(config, source)
+    draft = table.draft(config, source)
     scale = draft.sizes.head_dim**-0.5 if config.flag("scale_attn_weights", default=True) else 1.0
     by_depth = config.flag("scale_attn_by_inverse_layer_idx", default=False)
     return draft.spec(
@@ -71,7 +71,7 @@ def describe_bigcode(config: Config, source: TensorSource) -> ModelSpec:
 
 def describe_neo(config: Config, source: TensorSource) -> ModelSpec:
     """GPT-Neo: separate projections, logits that are not scaled, and layers that see a window only."""
-    draft = GPT_NEO.open(config, source)
+    draft = GPT_NEO.draft(config, source)
     window = config.integer("window_size", default=256)
     kinds = _attention_kinds(config, draft.sizes.layers)
 

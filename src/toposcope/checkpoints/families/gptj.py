@@ -27,7 +27,7 @@ GPTJ = Table(
 
 def describe(config: Config, source: TensorSource) -> ModelSpec:
     """The first `rotary_dim` channels of each head turn: 64 where the key is missing, all where it is null."""
-    draft = GPTJ.open(config, source)
+    draft = GPTJ.draft(config, source)
     whole_head = "rotary_dim" in config and config["rotary_dim"] is None
     rotary_dim = None if whole_head else config.integer("rotary_dim", default=64)
     return draft.spec(rope(draft.sizes.head_dim, pairing="interleaved", rotary_dim=rotary_dim))

@@ -14,7 +14,7 @@ from toposcope.checkpoints.spec import ModelSpec
 
 def describe(family: str, config: Config, source: TensorSource) -> ModelSpec:
     """Granite: `attention_multiplier` scales the logits, `residual_multiplier` what attention adds."""
-    draft = Table(family=family).open(config, source)
+    draft = Table(family=family).draft(config, source)
     scale = config.number("attention_multiplier", default=1.0)
     gain = config.number("residual_multiplier", default=1.0)
     return draft.spec(draft.rope(), lambda layer, at: replace(layer, scale=scale, output_gain=gain))

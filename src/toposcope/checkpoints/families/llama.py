@@ -21,7 +21,7 @@ MINISTRAL = Table(family="ministral", defaults=MISTRAL.defaults)
 
 def describe_ministral(config: Config, source: TensorSource) -> ModelSpec:
     """Ministral: Mistral with a sliding window on the layers listed so, on all where none are listed."""
-    draft = MINISTRAL.open(config, source)
+    draft = MINISTRAL.draft(config, source)
     reach = window_reach(draft.config)
     return draft.spec(draft.rope(), windows(draft.config, lambda index: reach is not None, reach))
 

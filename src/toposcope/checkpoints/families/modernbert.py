@@ -30,7 +30,7 @@ MODERNBERT = Table(
 
 def describe(config: Config, source: TensorSource) -> ModelSpec:
     """Every third layer sees the whole text, the others `local_attention` tokens around each."""
-    draft = MODERNBERT.open(config, source)
+    draft = MODERNBERT.draft(config, source)
     config = draft.config
     reach = config.integer("local_attention", default=128) // 2
     interval = config.integer("global_attn_every_n_layers", default=3)

@@ -34,7 +34,7 @@ MPT = Table(
 
 def describe(config: Config, source: TensorSource) -> ModelSpec:
     """The settings of attention stand in `attn_config`; what clipping does to q, k and v is left out, and said."""
-    draft = MPT.open(config, source)
+    draft = MPT.draft(config, source)
     attn = config.part("attn_config")
     scale = attn.number("softmax_scale", default=draft.sizes.head_dim**-0.5)
     warnings = _warnings(attn)

@@ -42,7 +42,7 @@ def describe(config: Config, source: TensorSource) -> ModelSpec:
     table = SEPARATE if not FUSED.found(source) and SEPARATE.found(source) else FUSED
     if config.flag("prenorm", default=False):
         table = replace(table, input_norm=table.residual_norm, residual_norm=None)
-    draft = table.open(config, source)
+    draft = table.draft(config, source)
     return draft.spec(_positions(config, source, draft.root, draft.sizes.head_dim))
 
 

@@ -31,13 +31,13 @@ def describe_olmo(config: Config, source: TensorSource) -> ModelSpec:
         limit = config.number("clip_qkv")
         warnings = (f"queries, keys and values are clipped to {limit:g} from zero, which is left out here",)
     norm = NormSpec("layer", 1e-5)  # fixed by the architecture, whatever the configuration says
-    draft = OLMO.open(config, source)
+    draft = OLMO.draft(config, source)
     return draft.spec(draft.rope(), lambda layer, at: replace(layer, input_norm=norm, warnings=warnings))
 
 
 def describe_olmo3(config: Config, source: TensorSource) -> ModelSpec:
     """OLMo 3: OLMo 2 with three sliding layers to each full one; only the full ones stretch their rotation."""
-    draft = OLMO3.open(config, source)
+    draft = OLMO3.draft(config, source)
     reach, kinds = window_reach(draft.config), layer_kinds(draft.config, every(4))
     # the older generation's scaling is for the full layers alone
     settings = {kind: draft.config.updated(rope_scaling=None) if kind == SLIDING else draft.config for kind in kinds}

@@ -26,7 +26,7 @@ OPT = Table(
 
 def describe(config: Config, source: TensorSource) -> ModelSpec:
     """Where embeddings are narrower than the model, a projection widens them before positions are added."""
-    draft = OPT.open(config, source)
+    draft = OPT.draft(config, source)
     before = config.flag("do_layer_norm_before", default=True)
     encoding = learned_table(source, f"{draft.root}embed_positions.weight", offset=_RESERVED)
 

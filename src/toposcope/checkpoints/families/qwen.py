@@ -22,7 +22,7 @@ QWEN3_MOE = Table(family="qwen3_moe", defaults={"num_key_value_heads": 4, **WIND
 
 def describe(table: Table, sliding: Callable[[int, int], bool], config: Config, source: TensorSource) -> ModelSpec:
     """`sliding(index, max_window_layers)` says which layers slide, where windows are used and no list says it."""
-    draft = table.open(config, source)
+    draft = table.draft(config, source)
     reach = window_reach(draft.config) if draft.config.flag("use_sliding_window", default=False) else None
     most = draft.config.integer("max_window_layers", least=0)
     return draft.spec(draft.rope(), windows(draft.config, lambda index: sliding(index, most), reach))

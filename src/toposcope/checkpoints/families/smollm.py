@@ -20,7 +20,7 @@ SMOLLM3 = Table(
 
 def describe_smollm3(config: Config, source: TensorSource) -> ModelSpec:
     """SmolLM 3: `no_rope_layers` holds, despite its name, a 1 for each layer that does rotate."""
-    draft = SMOLLM3.open(config, source)
+    draft = SMOLLM3.draft(config, source)
     config, layers = draft.config, draft.sizes.layers
     rotates = config.listed("no_rope_layers", layers)
     if rotates is None:

@@ -51,7 +51,7 @@ def describe(family: str, config: Config, source: TensorSource) -> ModelSpec:
     layers, heads = (6, 8) if config.get("model_type") == "t5" else (8, 6)
     config = config.with_defaults(num_hidden_layers=layers, hidden_size=512, num_attention_heads=heads, head_dim=64)
     drafts = [
-        table.open(config, source, root) for table in (ENCODER, DECODER) if f"{root}{table.first}" in source.names()
+        table.draft(config, source, root) for table in (ENCODER, DECODER) if f"{root}{table.first}" in source.names()
     ]
     distance = config.integer("relative_attention_max_distance", default=128)
     tables: list[str] = []

@@ -1,8 +1,8 @@
 """A family as a table: what it calls its settings and its tensors, and what its layers are like.
 
 The defaults are Llama's, the plain causal decoder that most families vary, so a table says only what differs. Where a
-table is all there is to say, `Table.describe` is the family's adapter; elsewhere the adapter opens the table, works
-out what depends on the file (`Draft`), and passes each plain layer through a function that says what differs.
+table is all there is to say, `Table.describe` is the family's adapter; elsewhere the adapter makes a `Draft` of it,
+works out what depends on the file, and passes each plain layer through a function that says what differs.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Table:
         """What stands before all names of the table ('', 'model.', 'bert.', ...)."""
         return find_root(source, self.first)
 
-    def open(self, config: Config, source: TensorSource, root: str | None = None) -> Draft:
+    def draft(self, config: Config, source: TensorSource, root: str | None = None) -> Draft:
         """The settings that every layer needs; `root` is the prefix of all names, where it is known already."""
         config = config.with_defaults(**self.defaults)
         root = self.root(source) if root is None else root
@@ -87,7 +87,7 @@ class Table:
 
     def describe(self, config: Config, source: TensorSource) -> ModelSpec:
         """The adapter of a family with rotary positions of which there is no more to say."""
-        draft = self.open(config, source)
+        draft = self.draft(config, source)
         return draft.spec(draft.rope())
 
 

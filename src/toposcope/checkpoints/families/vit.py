@@ -55,7 +55,7 @@ def _describe(config: Config, source: TensorSource, family: str, first: str) -> 
     table = replace(VIT, family=family)
     if not table.found(source) and (newer := replace(table, layer="layers.{}.", linear=RENAMED)).found(source):
         table = newer
-    draft = table.open(config, source)
+    draft = table.draft(config, source)
     return draft.spec(patch_positions(source, f"{draft.root}embeddings.position_embeddings", first))
 
 

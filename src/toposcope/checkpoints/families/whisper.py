@@ -50,7 +50,7 @@ def describe(config: Config, source: TensorSource) -> ModelSpec:
     """Encoder layers, then for each decoder layer its self- and its cross-attention; either stack may be missing."""
     root = find_root(source, ENCODER.first, DECODER.first)
     drafts = [
-        table.open(config, source, root) for table in (ENCODER, DECODER) if f"{root}{table.first}" in source.names()
+        table.draft(config, source, root) for table in (ENCODER, DECODER) if f"{root}{table.first}" in source.names()
     ]
     spec = drafts[0].spec(NONE, layers=(layer for draft in drafts for layer in _layers(draft)))
     return spec if spec.embedding in source.names() else replace(spec, embedding=None)
