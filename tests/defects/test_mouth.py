@@ -23,7 +23,7 @@ from tests.unit.tiny import write_llama
 from toposcope.cli import main
 from toposcope.core.results import emit_csv
 from toposcope.encodings import Sizes, kinds, parse
-from toposcope.encodings.kinds import _brought
+from toposcope.encodings.registry import _brought
 from toposcope.report import render
 from toposcope.runs.directory import Job
 from toposcope.runs.store import Store

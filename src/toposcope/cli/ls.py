@@ -95,7 +95,7 @@ def _families() -> tuple[list[dict[str, Any]], list[str], str]:
 
 
 def _encodings() -> tuple[list[dict[str, Any]], list[str], str]:
-    from toposcope.encodings.kinds import kind_origins, kinds
+    from toposcope.encodings.registry import kind_origins, kinds
 
     origin = kind_origins()
     rows = [

@@ -9,10 +9,9 @@ from toposcope.encodings.bias_kerple import kerple
 from toposcope.encodings.bias_t5 import t5, t5_bucket, t5_init
 from toposcope.encodings.config import ConfigValue, RopeSettings, rope_from_config, rope_settings
 from toposcope.encodings.content import cope, pope, pope_frequencies
-from toposcope.encodings.kinds import Kind, Paper, Sizes, kinds, papers
 from toposcope.encodings.parameter import Parameter
 from toposcope.encodings.record import NONE, Encoding, InputTable, LogitBias, Pairing, Rotary, combine
-from toposcope.encodings.registry import EncodingSpec, make, parse, spec
+from toposcope.encodings.registry import EncodingSpec, Kind, Paper, Sizes, kinds, make, papers, parse, spec
 from toposcope.encodings.rotary import channel_pairs, rope
 from toposcope.encodings.rotary_mla import mla
 from toposcope.encodings.rotary_xpos import xpos

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from toposcope.core.errors import BadEncoding, BadValue
 from toposcope.core.memory import foresee
 from toposcope.core.ranges import computable
-from toposcope.encodings.kinds import Kind, Paper
 from toposcope.encodings.parameter import SEED, Parameter
 from toposcope.encodings.record import Array, Encoding, InputTable, short, stated
+from toposcope.encodings.registry import Kind, Paper
 
 Layout = Literal["interleaved", "half"]
 

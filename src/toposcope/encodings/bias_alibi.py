@@ -9,9 +9,9 @@ from typing import Literal, get_args
 import numpy as np
 
 from toposcope.core.errors import BadEncoding
-from toposcope.encodings.kinds import Kind, Paper
 from toposcope.encodings.parameter import Parameter
 from toposcope.encodings.record import Array, Encoding, LogitBias, short, stated
+from toposcope.encodings.registry import Kind, Paper
 
 Precision = Literal["float64", "float32", "bfloat16"]
 PRECISIONS = get_args(Precision)

@@ -11,9 +11,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from toposcope.core.errors import BadEncoding
 from toposcope.core.memory import foresee
-from toposcope.encodings.kinds import Given, Kind, Paper, Sizes
 from toposcope.encodings.parameter import SEED, Parameter
 from toposcope.encodings.record import Array, Encoding, LogitBias, short, stated
+from toposcope.encodings.registry import Given, Kind, Paper, Sizes
 
 
 def fire(

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.core.errors import BadEncoding
-from toposcope.encodings.kinds import Given, Kind, Paper, Sizes
 from toposcope.encodings.parameter import Parameter
 from toposcope.encodings.record import Array, Encoding, LogitBias, stated
+from toposcope.encodings.registry import Given, Kind, Paper, Sizes
 
 
 def kerple(

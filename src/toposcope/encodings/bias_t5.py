@@ -11,9 +11,9 @@ from numpy.typing import ArrayLike, NDArray
 from toposcope.core.errors import BadEncoding
 from toposcope.core.memory import foresee
 from toposcope.core.ranges import computable
-from toposcope.encodings.kinds import Kind, Paper
 from toposcope.encodings.parameter import SEED, Parameter
 from toposcope.encodings.record import Array, Encoding, LogitBias, stated
+from toposcope.encodings.registry import Kind, Paper
 
 
 def t5_bucket(

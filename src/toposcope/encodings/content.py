@@ -11,9 +11,9 @@ import math
 import numpy as np
 
 from toposcope.core.errors import BadEncoding
-from toposcope.encodings.kinds import Kind, Paper
 from toposcope.encodings.parameter import Parameter
 from toposcope.encodings.record import Array, Encoding, short, stated
+from toposcope.encodings.registry import Kind, Paper
 
 
 def cope(head_dim: int, *, positions: int = 64) -> Encoding:

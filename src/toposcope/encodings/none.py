@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from toposcope.encodings.kinds import Kind, Paper
 from toposcope.encodings.record import NONE
+from toposcope.encodings.registry import Kind, Paper
 
 PAPERS = {
     "kazemnejad2023nope": Paper(

@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from toposcope.core.errors import BadEncoding, did_you_mean
-from toposcope.encodings.kinds import Given, Kind, Paper, Sizes
 from toposcope.encodings.parameter import Parameter
 from toposcope.encodings.record import Array, Encoding, Pairing, Rotary, short, stated
+from toposcope.encodings.registry import Given, Kind, Paper, Sizes
 from toposcope.encodings.scalings import READS, SCALING_PAPERS, STRETCHED_FROM_ORIGINAL, Scaled, Scaling, scaled
 
 

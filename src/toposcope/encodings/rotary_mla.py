@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from toposcope.core.errors import BadEncoding
-from toposcope.encodings.kinds import Given, Kind, Paper, Sizes
 from toposcope.encodings.parameter import Parameter
 from toposcope.encodings.record import Encoding, Pairing, stated
+from toposcope.encodings.registry import Given, Kind, Paper, Sizes
 from toposcope.encodings.rotary import BASE, PAIRS, SCALING, checked_scaling, rope
 
 

@@ -7,9 +7,9 @@ import math
 import numpy as np
 
 from toposcope.core.errors import BadEncoding
-from toposcope.encodings.kinds import Kind, Paper
 from toposcope.encodings.parameter import Parameter
 from toposcope.encodings.record import Encoding, Pairing, Rotary, short, stated
+from toposcope.encodings.registry import Kind, Paper
 from toposcope.encodings.rotary import (
     BASE,
     PAIRS,

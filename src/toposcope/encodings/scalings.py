@@ -24,8 +24,8 @@ from types import MappingProxyType
 import numpy as np
 
 from toposcope.core.errors import BadEncoding, did_you_mean
-from toposcope.encodings.kinds import Paper
 from toposcope.encodings.record import Array, short
+from toposcope.encodings.registry import Paper
 
 # The parameters each scaling reads beside base and width; anything else said about it has no effect.
 READS: Mapping[str, tuple[str, ...]] = MappingProxyType(

@@ -28,8 +28,8 @@ from numpy.typing import NDArray
 from toposcope.core.errors import BadValue
 from toposcope.core.memory import foresee
 from toposcope.core.printable import printable
-from toposcope.encodings.kinds import LARGEST
 from toposcope.encodings.record import Encoding, InputTable, Rotary
+from toposcope.encodings.registry import LARGEST
 from toposcope.spectra import bias_kernel, toeplitz
 from toposcope.spectra.rotary_kernel import constant_vector_bound, contraction_law, kernel_spectrum
 from toposcope.spectra.singular import effective_rank

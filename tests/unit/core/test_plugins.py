@@ -22,7 +22,7 @@ from toposcope.checkpoints.attention import logits, project
 from toposcope.cli import main
 from toposcope.core.errors import BadEncoding
 from toposcope.encodings import Sizes, kinds, make, parse
-from toposcope.encodings.kinds import _brought as brought_encodings
+from toposcope.encodings.registry import _brought as brought_encodings
 from toposcope.lab import tasks
 
 ROOT = Path(__file__).parents[3]
@@ -163,7 +163,7 @@ def test_a_new_process_finds_the_package(example: Path) -> None:
     assert done.stderr == ""
 
 
-OURS = "from dataclasses import replace\nfrom toposcope.encodings.kinds import built_in\n"
+OURS = "from dataclasses import replace\nfrom toposcope.encodings.registry import built_in\n"
 FAMILY = "from toposcope.checkpoints.families import Family\n"
 BROKEN: Mapping[str, tuple[str, str, str]] = {  # a point of a group, its module, and what is said of it
     "encodings/gone": ("", "broken_gone:X", "ModuleNotFoundError"),

@@ -11,11 +11,11 @@ import pytest
 
 from toposcope import encodings
 from toposcope.encodings import Sizes, make, parse
-from toposcope.encodings.kinds import built_in, kind_origins, kinds, papers
+from toposcope.encodings.registry import built_in, kind_origins, kinds, papers
 
 STEP = '''"""A bias that falls by a step."""
 
-from toposcope.encodings.kinds import Kind, Paper
+from toposcope.encodings.registry import Kind, Paper
 from toposcope.encodings.parameter import Parameter
 from toposcope.encodings.record import Encoding, LogitBias
 

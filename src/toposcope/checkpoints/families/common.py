@@ -10,7 +10,7 @@ from toposcope.checkpoints.spec import LayerSpec
 from toposcope.core.config import Config as Config
 from toposcope.core.errors import BadConfig, MissingTensor, UnknownFamily
 from toposcope.encodings import Encoding, learned
-from toposcope.encodings.kinds import LARGEST as MOST
+from toposcope.encodings.registry import LARGEST as MOST
 
 GPT2_SIZES = {  # what GPT-2 calls its sizes, for `LayerSizes.of`
     "layers": ("num_hidden_layers", "n_layer"),
