@@ -32,25 +32,27 @@ def deliver(
     figure: str | None = None,
     table: str | None = None,
     beside: Sequence[Result] = (),
+    full: bool = False,
 ) -> None:
     """Write what was asked for, then print the result, unless standard output is taken by '-'.
 
-    `table` is the one that --csv writes; results `beside` this one stand in the page too.
+    `table` is the one that --csv writes; results `beside` this one stand in the page too; in `full`
+    the terminal shows all that the page does.
     """
     from toposcope.report import drawing, terminal
 
     if json:
-        _write(result.json(), json)
+        write(result.json(), json)
     if csv:
-        _write(result.csv(table=table), csv)
+        write(result.csv(table=table), csv)
     if html:
-        _write(drawing.page([*beside, result]), html)
+        write(drawing.page([*beside, result]), html)
     if figure:
         result.figure(figure)
     if "-" in (json, csv, html):
         return
     out = console()
-    terminal.show(drawing.page_of([result]), out)
+    terminal.show(drawing.page_of([result]), out, full=full)
     for name in filter(None, (json, csv, html, figure)):
         out.print(f"Written: {name}", soft_wrap=True)
 
@@ -80,7 +82,8 @@ def watched() -> Iterator[Progress | None]:
         yield tell
 
 
-def _write(text: str, where: str) -> None:
+def write(text: str, where: str) -> None:
+    """Write to a file, or to standard output where that is called '-'."""
     if where == "-":
         sys.stdout.write(text)
     else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from toposcope._version import __version__
+from toposcope.core.result import Result
 
 
 @dataclass(frozen=True)
@@ -89,3 +90,13 @@ PAPERS = (
     ),
 )
 WORKS = (TOPOSCOPE, *PAPERS)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class CiteResult(Result):
+    """What to cite."""
+
+    kind = "cite"
+    table = "works"
+
+    works: tuple[CitedWork, ...] = WORKS
