@@ -12,6 +12,8 @@ from typing import Any
 
 import jsonschema
 import pytest
+from toposcope.schema import NAMES
+from toposcope.schema.types import described
 
 from tests.unit.models.making import TEXT, write_bert, write_llama_lm
 from tests.unit.models.planting import write_planted
@@ -20,8 +22,6 @@ from toposcope import schema as old
 from toposcope.cli import COMMANDS, main
 from toposcope.core.errors import BadValue
 from toposcope.report import kinds
-from toposcope.schema import NAMES
-from toposcope.schema.types import described
 
 TINY = ("--set", "steps=4", "--set", "batch=8", "--set", "width=16", "--set", "heads=2", "--set", "ff=16")
 

@@ -11,7 +11,6 @@ import pytest
 
 from tests.unit.tiny import write_llama
 from toposcope.cli import main
-from toposcope.core.results import envelope
 from toposcope.core.statistics import from_error
 from toposcope.models.ablation.result import AblateResult, HeadDamage, LayerDeposit, TextLoss
 from toposcope.models.deposit import Deposit, DepositBootstrap, Interval
