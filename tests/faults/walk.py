@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import ctypes
+import fnmatch
 import gc
 import json
 import os
@@ -66,7 +67,7 @@ class Tally:
 class Walk:
     """A scratch directory with a template, and the one place in which every command runs."""
 
-    def __init__(self, scratch: Path) -> None:
+    def __init__(self, scratch: Path, chosen: Sequence[Case] = CASES) -> None:
         self.scratch = scratch.resolve()
         self.template, self.work, self.temporary = (self.scratch / name for name in ("template", "work", "tmp"))
         self.words, self.log = self.scratch / "words", self.scratch / "log"
@@ -77,12 +78,12 @@ class Walk:
         self.removed = ""
         cases.prepare(self.template, self._in_template)
         self.removed = cases.removed_key(self.template)
-        self._warm_up()
+        self._warm_up(chosen)
 
-    def _warm_up(self) -> None:
+    def _warm_up(self, chosen: Sequence[Case]) -> None:
         """Do every light command once in this very process: what it imports and compiles, all forks then have."""
         here, out, errors = Path.cwd(), sys.stdout, sys.stderr
-        for case in CASES:
+        for case in chosen:
             if case.call is None and case.roles == ("command",):
                 self.begin(case)
                 os.chdir(self.work)
@@ -411,9 +412,9 @@ def _get_ready() -> None:
     from toposcope.cli import ablate_lab
     from toposcope.dynamics import plots
     from toposcope.lab import train
-    from toposcope.refinements import tune
     from toposcope.runs import local, store, worker
     from toposcope.scanning import local as scanning
+    from toposcope.studies import refine
     from toposcope.studies.language import probe
 
     os.environ["COLUMNS"] = "80"
@@ -428,7 +429,7 @@ def _get_ready() -> None:
         "matplotlib.font_manager",
     ):
         importlib.import_module(name)
-    train.SAVE_EVERY = probe.SAVE_EVERY = tune.EVERY = cases.SAVED_EVERY
+    train.SAVE_EVERY = probe.SAVE_EVERY = refine.EVERY = cases.SAVED_EVERY
     train.GLANCE, ablate_lab.SENTENCES = 8, 16
     train.fixed_sentences.__defaults__ = (16,)  # 2,000 in earnest
     store._now = lambda: "2026-01-01T00:00:00+00:00"
@@ -530,12 +531,13 @@ def main() -> None:
     parser.add_argument("--all", action="store_true", help="every write point, every fault")
     parser.add_argument("--sample", type=int, default=60, help="so many faults, shared among the commands")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", help="commands whose names begin so, separated by ';'")
+    parser.add_argument("--only", help="names or patterns ('scan*') of commands, separated by ';'")
     given = parser.parse_args()
-    chosen = [case for case in CASES if given.only is None or case.name.startswith(tuple(given.only.split(";")))]
+    wanted = (given.only or "*").split(";")
+    chosen = [case for case in CASES if any(fnmatch.fnmatchcase(case.name, each) for each in wanted)]
     with tempfile.TemporaryDirectory(prefix="toposcope-walk-") as name:
         tally = walk_all(
-            Walk(Path(name)),
+            Walk(Path(name), chosen),
             chosen,
             None if given.all else given.sample,
             given.seed,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -10,28 +9,14 @@ import numpy as np
 import pytest
 
 import toposcope
-from toposcope.checkpoints.installed import find
+from tests.real.loaded import opened
 from toposcope.checkpoints.view import Model
 from toposcope.checks import CheckReport, Finding, check_model
 from toposcope.checks.tables import look_at, order_of
-from toposcope.core.errors import NotFound
-
-
-def opened(name: str) -> Model:
-    try:
-        path = find(name).path()
-    except NotFound as missing:
-        pytest.skip(str(missing))
-    if path is None:
-        pytest.skip(f"the package of {name} is not installed")
-    if name.startswith(("rxnfp", "rxnmapper", "ruaccent")):
-        pytest.importorskip("torch")
-    return toposcope.load(name)
 
 
 def report_of(name: str) -> CheckReport:
-    with opened(name) as model:
-        return check_model(model)
+    return check_model(opened(name))
 
 
 def found(report: CheckReport, id: str) -> Finding:
@@ -45,9 +30,8 @@ def clean(report: CheckReport) -> None:
 
 
 @pytest.fixture(scope="module")
-def smollm2() -> Iterator[Model]:
-    with opened("smollm2") as model:
-        yield model
+def smollm2() -> Model:
+    return opened("smollm2")
 
 
 def test_smollm2(smollm2: Model) -> None:
@@ -149,11 +133,10 @@ def test_ruaccent_has_a_sinusoid() -> None:
 @pytest.mark.parametrize("name", ["minilm", "rxnmapper", "rxnfp/bert_ft"])
 def test_shuffled_rows_are_no_order(name: str) -> None:
     """The control: the same numbers, rows in random order, have lost what made them a table of positions."""
-    with opened(name) as model:
-        table = model.layers[0].encoding.input
-        assert table is not None
-        assert table.length is not None
-        rows = table.vectors(np.arange(table.length))
+    table = opened(name).layers[0].encoding.input
+    assert table is not None
+    assert table.length is not None
+    rows = table.vectors(np.arange(table.length))
     shuffled = np.random.default_rng(0).permutation(rows)
     assert order_of(rows).z > 40
     assert order_of(shuffled).z < 5

@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
-
 import pytest
 from bench.patterns import Found, against, ranking, smollm2
 
-from toposcope.core.errors import NotFound
-from toposcope.models.load import locate, read_text
+from tests.real.loaded import reference_of
 from toposcope.models.trace_result import TraceResult
 from toposcope.spectra.of_heads import FAST_ON_SMOLLM2
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("real-patterns")]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("smollm2")]
 
 
 @pytest.fixture(scope="module")
 def traced() -> tuple[TraceResult, TraceResult]:
     """On wiki, and on random tokens."""
-    for package in ("torch", "transformers", "accelerate"):
-        if importlib.util.find_spec(package) is None:
-            pytest.skip(f"running SmolLM2 needs {package}: pip install {package}")
-    try:
-        locate("smollm2")
-        read_text("wiki")
-    except NotFound as missing:
-        pytest.skip(str(missing))
+    reference_of("smollm2")  # or a reason for leaving it out
     return smollm2()
 
 
