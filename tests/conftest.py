@@ -50,14 +50,14 @@ def _fewer_examples(item: pytest.Item) -> None:
 def _drawn(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what the sample does not hold of tests that are marked with it."""
     cases: dict[str, list[pytest.Item]] = defaultdict(list)
+    shares: dict[str, float] = {}
     for item in items:
-        if item.get_closest_marker("sample"):
-            cases[item.nodeid.partition("[")[0].partition("@")[0]].append(item)
-    left: set[pytest.Item] = set()
-    for name, own in cases.items():
-        marker = own[0].get_closest_marker("sample")
-        assert marker is not None
-        left |= {*own} - {*sampling.sample(own, marker.args[0], of=name)}
+        marker = item.get_closest_marker("sample")
+        if marker is not None:
+            name = marker.kwargs.get("of") or item.nodeid.partition("[")[0].partition("@")[0]
+            cases[name].append(item)
+            shares[name] = marker.args[0]
+    left = {each for name, own in cases.items() for each in {*own} - {*sampling.sample(own, shares[name], of=name)}}
     if left:
         config.hook.pytest_deselected(items=[item for item in items if item in left])
         items[:] = [item for item in items if item not in left]

@@ -311,7 +311,7 @@ class CaseWalk:
         self.walk, self.case = walk, case
         self.before = walk.begin(case)
         self.calm = walk.run(case, Plan())
-        assert self.calm.code in (0, 1), self.calm.words
+        assert self.calm.code in (0, 1), f"{case.name}: {self.calm.words}"
         assert "Traceback" not in self.calm.words, self.calm.words
         self.final = tree(walk.work)
         self.rows = {name: rows_of(walk.work / name) for name in self.final if name.endswith("index.sqlite")}
@@ -412,6 +412,7 @@ def _get_ready() -> None:
     from toposcope.cli import ablate_lab
     from toposcope.dynamics import plots
     from toposcope.lab import train
+    from toposcope.report import figure
     from toposcope.runs import local, store, worker
     from toposcope.scanning import local as scanning
     from toposcope.studies import refine
@@ -437,6 +438,7 @@ def _get_ready() -> None:
     scanning.layer_entry = _counted(scanning.layer_entry)
     cases.make_reproductions_tiny()
     plots.FRAMES, Figure.savefig = 2, _pictured(Figure.savefig)
+    figure._converter = _drawn  # type: ignore[assignment]
     local.subprocess = SimpleNamespace(  # type: ignore[attr-defined]
         Popen=_Forked, DEVNULL=local.subprocess.DEVNULL, TimeoutExpired=local.subprocess.TimeoutExpired
     )
@@ -466,6 +468,16 @@ def _pictured(savefig: Any) -> Any:
             target.write(f"a picture as {format}\n".encode() * 4000)
 
     return saved
+
+
+def _drawn() -> SimpleNamespace:
+    """In place of the converter, whose threads do not outlive a fork."""
+    bytes_of = {kind: f"a picture as {kind}\n".encode() * 4000 for kind in ("png", "pdf")}
+    return SimpleNamespace(
+        vegalite_to_png=lambda *_, **__: bytes_of["png"],
+        vegalite_to_pdf=lambda *_, **__: bytes_of["pdf"],
+        vegalite_to_svg=lambda *_, **__: "a picture as svg\n" * 4000,
+    )
 
 
 class _Forked:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import importlib.util
+
 import numpy as np
 import pytest
 
-from tests.real.loaded import reference_of
+from toposcope.core.errors import NotFound
 from toposcope.models.ablation import summarise
 from toposcope.models.corpus import cut
-from toposcope.models.load import read_text
+from toposcope.models.load import Reference, load_reference, locate, read_text
 from toposcope.models.meter import Heads, metering, texts_of
 from toposcope.models.proof import prove
 from toposcope.models.screen import estimates
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("smollm2")]
+pytestmark = pytest.mark.slow
 
 REACTIONS = """\
 CC(=O)O.OCC>>CC(=O)OCC
@@ -39,11 +41,23 @@ CCO.CC(=O)Cl>>CCOC(C)=O
 """
 
 
+def reference_of(name: str) -> Reference:
+    for package in ("torch", "transformers", "accelerate"):
+        if importlib.util.find_spec(package) is None:
+            pytest.skip(f"running {name} needs {package}: pip install {package}")
+    try:
+        locate(name)
+        read_text("wiki")
+    except NotFound as missing:
+        pytest.skip(str(missing))
+    return load_reference(name, head=True, attention="sdpa")
+
+
 def test_smollm2_needs_a_head_of_layer_1_and_no_other_run_changes_it() -> None:
     """Measured once over all 270 heads (docs/ablate.md): 1.0 is the most damaging by far, 12.4 is an ordinary one."""
     import torch
 
-    reference = reference_of("smollm2", head=True, attention="sdpa")
+    reference = reference_of("smollm2")
     corpus = cut(reference, read_text("wiki"), tokens=64, count=2, name="wiki", begin=1000)
     texts = texts_of(reference, corpus, ["text"])
     heads: list[Heads] = [((1, 0),), ((12, 4),)]
@@ -69,7 +83,7 @@ def test_smollm2_needs_a_head_of_layer_1_and_no_other_run_changes_it() -> None:
 
 
 def test_rxnmapper_by_hidden_tokens_of_reactions() -> None:
-    reference = reference_of("rxnmapper", head=True, attention="sdpa")
+    reference = reference_of("rxnmapper")
     corpus = cut(reference, REACTIONS, tokens=64, count=20, name="reactions", lines=True)
     assert len(corpus.sequences) == 20
     with metering(reference.model, texts_of(reference, corpus, ["text"])) as meter:
@@ -89,7 +103,7 @@ def test_rxnmapper_by_hidden_tokens_of_reactions() -> None:
 
 
 def test_minilm_by_the_drift_of_its_output() -> None:
-    reference = reference_of("minilm", head=True, attention="sdpa")
+    reference = reference_of("minilm")
     corpus = cut(reference, read_text("wiki"), tokens=48, count=3, name="wiki", begin=1000)
     with metering(reference.model, texts_of(reference, corpus)) as meter:
         assert meter.resumable.reason is None

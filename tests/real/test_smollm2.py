@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,23 +13,27 @@ import numpy as np
 import pytest
 
 import toposcope
-from tests.real.loaded import opened, path_of
 from toposcope.checkpoints.attention import attention
-from toposcope.checkpoints.installed import find_text
+from toposcope.checkpoints.installed import find, find_text
 from toposcope.core.errors import NotFound
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("smollm2")]
 TOKENS = 160
 
 
 @pytest.fixture(scope="module")
 def file() -> Path:
-    return path_of("smollm2")
+    try:
+        path = find("smollm2").path()
+    except NotFound as missing:
+        pytest.skip(str(missing))
+    assert path is not None
+    return path
 
 
 @pytest.fixture(scope="module")
-def ours() -> toposcope.Model:
-    return opened("smollm2")
+def ours(file: Path) -> Iterator[toposcope.Model]:
+    with toposcope.load(file) as model:
+        yield model
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +68,7 @@ def as_array(tensor: Any) -> np.ndarray:
     return tensor.detach().double().numpy()
 
 
+@pytest.mark.slow
 def test_every_head_equals_theirs(ours: toposcope.Model, theirs: Any) -> None:
     config = theirs.config
     assert (config.num_attention_heads, config.num_key_value_heads) == (9, 3)
@@ -80,6 +86,7 @@ def test_every_head_equals_theirs(ours: toposcope.Model, theirs: Any) -> None:
             np.testing.assert_array_equal(head.o, o[:, rows])
 
 
+@pytest.mark.slow
 def test_attention_on_a_real_text_equals_theirs(ours: toposcope.Model, theirs: Any, tokens: Any) -> None:
     import torch
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import importlib.util
+
 import pytest
 
-from tests.real.loaded import reference_of
+from toposcope.core.errors import NotFound
 from toposcope.models.corpus import Corpus, cut
-from toposcope.models.load import Reference, read_text
+from toposcope.models.load import Reference, load_reference, locate, read_text
 from toposcope.models.trace import trace
 from toposcope.models.trace_result import TraceResult
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("smollm2")]
+pytestmark = pytest.mark.slow
 
 REACTIONS = """
 CC(C)(C)OC(=O)N1CCC(N)CC1.O=C(Cl)c1ccccc1>>CC(C)(C)OC(=O)N1CCC(NC(=O)c2ccccc2)CC1
@@ -21,8 +23,15 @@ CC(=O)c1ccccc1.NO>>CC(=NO)c1ccccc1
 
 
 def on(name: str, content: str | None = None, *, lines: bool = False, **sizes: int) -> tuple[Reference, Corpus]:
-    reference = reference_of(name, attention="sdpa")
-    text = read_text("wiki") if content is None else content
+    for package in ("torch", "transformers", "accelerate"):
+        if importlib.util.find_spec(package) is None:
+            pytest.skip(f"running {name} needs {package}: pip install {package}")
+    try:
+        locate(name)
+        text = read_text("wiki") if content is None else content
+    except NotFound as missing:
+        pytest.skip(str(missing))
+    reference = load_reference(name, attention="sdpa")
     return reference, cut(reference, text, name="wiki", lines=lines, **sizes)
 
 
