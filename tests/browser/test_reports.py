@@ -109,6 +109,7 @@ def drawn(seen: Visit) -> None:
     assert maps.count() == sum(kind in ("headmap", "matrix") for kind in blocks)
 
 
+@pytest.mark.sample(9)
 @pytest.mark.parametrize("name", NAMES)
 def test_draws_without_complaint_and_axe_finds_nothing_serious(
     browser: Browser, address: Callable[[str], str], name: str
