@@ -22,12 +22,6 @@ settings.load_profile("repeatable")
 ROWS: dict[str, dict[str, float]] = defaultdict(dict)
 
 
-def pytest_report_header() -> str:
-    if sampling.ALL:
-        return f"{sampling.VARIABLE}=all: every case of every test"
-    return f"{sampling.VARIABLE}={sampling.SEED}: a sample of the long tests (all: every case)"
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
@@ -73,6 +67,8 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
+    held = "every case of every test" if sampling.ALL else "a sample of the long tests (all: every case)"
+    terminalreporter.write_line(f"{sampling.VARIABLE}={os.environ[sampling.VARIABLE]}: {held}")
     if not ROWS:
         return
     terminalreporter.section("families whose attention equals the model's own")

@@ -1,7 +1,7 @@
 """How much of the long tests is run: a sample drawn by the commit (`make test`), or everything (`make test-all`).
 
 The variable TOPOSCOPE_TESTS says which: nothing for a sample of this commit, `all` for everything, a number for the
-sample that a run with this number printed at its beginning.
+sample that a run with this number at its end has had.
 """
 
 from __future__ import annotations

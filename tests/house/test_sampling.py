@@ -82,3 +82,4 @@ def test_what_is_drawn_is_run(tmp_path: Path, said: str, asked: str, count: int)
     environment = {**os.environ, sampling.VARIABLE: said, "PYTHONPATH": str(sampling.ROOT)}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert f"{count} passed" in done.stdout, done.stdout + done.stderr
+    assert f"{sampling.VARIABLE}={said}:" in done.stdout
