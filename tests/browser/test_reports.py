@@ -59,7 +59,7 @@ def _big(scan: dict[str, Any]) -> dict[str, Any]:
     """32 layers of 32 heads of width 64, drawn at random."""
     random = np.random.default_rng(0)
     verdicts = ["converges", "diverges", "not_convergent", "indeterminate"]
-    big = {**scan, "heads": [], "spectra": {**scan["spectra"], "heads": [], "first_layer": []}}
+    big = {**scan, "heads": [], "spectra": {**scan["spectra"], "first_layer": []}}
     for layer in range(32):
         for head in range(32):
             own = {
@@ -69,10 +69,9 @@ def _big(scan: dict[str, Any]) -> dict[str, Any]:
                 "growth_index": random.random(),
             }
             values = np.abs(random.standard_normal((36, 2))).round(4).tolist()
-            big["heads"].append({**scan["heads"][0], **own, "eigenvalues": values})
             kernel, energy = random.standard_normal(64).round(4).tolist(), random.dirichlet(np.ones(32)).tolist()
-            row = {**scan["spectra"]["heads"][0], "layer": layer, "head": head, "kernel": kernel}
-            big["spectra"]["heads"].append({**row, "query_energy": energy, "key_energy": energy})
+            row = {**scan["heads"][0], **own, "eigenvalues": values, "kernel": kernel}
+            big["heads"].append({**row, "query_energy": energy, "key_energy": energy})
     return big
 
 

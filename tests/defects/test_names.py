@@ -23,7 +23,7 @@ from toposcope.models.ablation.result import AblateResult, HeadDamage
 from toposcope.models.loss import Bin
 from toposcope.models.tracing.result import Spread
 from toposcope.report import render
-from toposcope.spectra import encoding_spectrum
+from toposcope.spectra import toeplitz_points
 
 STRANGE = "zug hub vor mit ost wie gut " * 40  # of words that no tokenizer here knows
 
@@ -65,11 +65,11 @@ def test_J_scan_names_no_previous_token_heads(tmp_path: Path, capsys: pytest.Cap
 def test_J_scan_ranks_heads_by_their_share_of_fast_pairs(tmp_path: Path) -> None:
     """Head 1 has no queries, so it has no share; head 0 spreads evenly, so its share is that of fast pairs."""
     found = told("scan", str(planted(tmp_path / "m", 1)))
-    shares = [row["fast_share"] for row in found["spectra"]["heads"]]
+    shares = [row["fast_share"] for row in found["heads"]]
     assert shares[0] == pytest.approx(sum(10000 ** (-i / 16) * 8 >= 1 for i in range(16)) / 16, abs=1e-5)
     assert shares[1] is None
     ranked = table(Reader(render([found])), "heads-by-fast-pairs")
-    assert [(row["layer"], row["head"]) for row in ranked] == [(0, 0)]
+    assert [row["name"] for row in ranked] == ["0.0"]
 
 
 def test_J_trace_without_a_text_finds_the_planted_head(tmp_path: Path) -> None:
@@ -154,8 +154,9 @@ def test_L_a_head_of_the_laboratory_that_does_nothing_is_not_the_one_that_matter
     deposit = {"d_max": 0.003, "d_rel": 0.0, "share": 1.0, "gini": 0.5, "di": 0.0, "head": 0, "second": None}
     layer = {"layer": 0, "accuracy": [0.897, 0.9], **deposit, "same_head": 0.5, "interval": None}
     found = {"sentences": 200, "base": 0.9, "floor": 0.1, "zero": [layer], "mean": [layer], "joint": None}
-    body = {"task": "copy", "ablation": {**found, "draws": 100, "level": 0.95}}
-    result = making.envelope("lab-ablate", body, about=None, options={}, seconds=1.0)
+    provenance = {"subjects": [], "options": {}, "seconds": 1.0, "toposcope": "0"}
+    body = {"task": "copy", "ablation": {**found, "draws": 100, "level": 0.95}, "heads": []}
+    result = {"schema": "toposcope/lab-ablate/2", "provenance": provenance, "skipped": [], **body}
     assert "8.4 points" in summary(result)  # 1.96 (sqrt(.9 .1 / 200) + sqrt(.897 .103 / 200))
     assert "tell that from 0" in summary(result)
 
@@ -211,7 +212,7 @@ def test_N_numerical_ranks_and_lower_bounds_are_marked(capsys: pytest.CaptureFix
     assert rope["points"][0]["condition_statement"] == "at least"
     assert learned["points"][0]["rank_statement"] == "numerical"
     assert learned["points"][0]["tolerance"] == 32 * 2.0**-52
-    assert re.search(r"^ +32 .* 32 +>= \d", printed, re.MULTILINE)
+    assert re.search(r"^ +32 .* 32 +≥ \d", printed, re.MULTILINE)
     assert re.search(r"^ +32 .* 32\* ", printed, re.MULTILINE)
 
 
@@ -219,7 +220,7 @@ def test_N_a_bound_is_not_printed_as_a_value(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Beyond Lanczos only bounds are known: 262,144 positions for a user, 4,096 here."""
-    monkeypatch.setattr(encoding_spectrum, "LANCZOS_LIMIT", 2048)
+    monkeypatch.setattr(toeplitz_points, "LANCZOS_LIMIT", 2048)
     code, printed = said(capsys, "spectrum", "t5", "rope", "--context", "4096", "--json", "told.json")
     assert code == 0
     result = json.loads(Path("told.json").read_text())
@@ -227,10 +228,10 @@ def test_N_a_bound_is_not_printed_as_a_value(
     assert last["statement"] == "bound"
     assert result["encodings"][0]["decay"][-1] is None  # no slope from a value to a bound
     lines = [line for line in printed.splitlines() if line.strip().startswith("4,096")]
-    assert [lines[at].count(">=") for at in (0, 1, -1)] == [1, 1, 1]  # kernel, summand, side by side
+    assert [lines[at].count("≥") for at in range(4)] == [0, 1, 1, 1]  # the longest; side by side, kernel, summand
     page = Reader(render([result]))
     assert table(page, "t5")[-1]["norm"].startswith("≥")
-    assert f"{last['upper']:.3g}" in summary(result)
+    assert f"{last['upper']:.4f}" in summary(result)
 
 
 # ------------------------------------------------------------------ P

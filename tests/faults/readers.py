@@ -278,7 +278,7 @@ def _lab_result(place: Path) -> None:
             json.dumps(summary(read_result(place, job) or {}), allow_nan=False)
         with contextlib.suppress(ToposcopeError):
             RunConfig.from_dict(job.config)
-    TrainResult.read(place)
+    TrainResult.stored(place)
 
 
 def _lab_checkpoint_seeds(scratch: Path) -> list[Tree]:
@@ -336,9 +336,9 @@ def _probe(place: Path) -> None:
 def _reproduced_seeds(scratch: Path) -> list[Tree]:
     """A store with a finished run of both reproductions."""
     from toposcope.runs.directory import Job
+    from toposcope.runs.jobs import PROBE as KIND
     from toposcope.runs.jobs import work
     from toposcope.runs.store import Claim, Store
-    from toposcope.studies.language.expected import KIND
 
     with Store(scratch / "kept") as store:
         for kind, config in (("train", _lab_config()), (KIND, _probe_config())):
@@ -375,14 +375,14 @@ def _reproduced(place: Path) -> None:
     try:
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
             for read in (
-                lambda: reproduce.run(reproduce.What.coupling, store=store, json=str(place / "c.json")),
-                lambda: reproduce.run(reproduce.What.dynamics, store=store, json=str(place / "d.json")),
+                lambda: reproduce.run("coupling", store=store, json=str(place / "c.json")),
+                lambda: reproduce.run("dynamics", store=store, json=str(place / "d.json")),
                 lambda: sweep.run(
                     ["count"], ["rope@heads:0,none"], seeds="1", settings=settings, store=store, html=str(place / "s")
                 ),
-                lambda: runs.run(runs.Action.ls, store=store, json=str(place / "l.json")),
-                lambda: runs.run(runs.Action.show, [_lab_config().key()], store=store),
-                lambda: runs.run(runs.Action.show, [probe.key()], store=store),
+                lambda: runs.run("ls", store=store, json=str(place / "l.json")),
+                lambda: runs.run("show", [_lab_config().key()], store=store),
+                lambda: runs.run("show", [probe.key()], store=store),
                 lambda: _web_runs(place / "kept"),
             ):
                 try:
@@ -421,13 +421,16 @@ def _refine_seeds(scratch: Path) -> list[Tree]:
         "parameters": [parameter.detach()],
         "optimizer": optimizer.state_dict(),
     }
-    return [{"checkpoint.pt": _saved({"key": "k", "losses": {"before": [1.0, 2.0]}, "arms": {"diagonal": arm}})}]
+    from toposcope._version import __version__
+
+    state = {"key": "k", "losses": {"before": [1.0, 2.0]}, "arms": {"diagonal": arm}, "toposcope": __version__}
+    return [{"checkpoint.pt": _saved(state)}]
 
 
 def _refine(place: Path) -> None:
     import torch
 
-    from toposcope.refinements.saved import State
+    from toposcope.studies.tuning import State
 
     parameter = torch.nn.Parameter(torch.ones(2, 3))
     state = State(place, "k")
@@ -447,13 +450,13 @@ def _refined_seeds(scratch: Path) -> list[Tree]:
 
 
 def _refined(place: Path) -> None:
-    from toposcope.cli import refine
+    from toposcope.studies import refine
 
     _forge(place)
-    with contextlib.redirect_stdout(io.StringIO()):
-        found = refine._finished(place, "k")
-        if found is not None:
-            refine._deliver(found, place, "lm", html=str(place / "r.html"), json=str(place / "r.json"), kept=True)
+    found = refine._finished(place, "k")
+    if found is not None:
+        str(found)
+        found.html(place / "r.html")
 
 
 def _diagonal_seeds(scratch: Path) -> list[Tree]:
@@ -477,14 +480,15 @@ def _flow_seeds(scratch: Path) -> list[Tree]:
     from toposcope.cli import main
 
     with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):
-        main(["flow", "--preset", "collapse", "--horizon", "1", "--tokens", "3", "--out", str(scratch / "f.npz")])
+        main(["flow", "--preset", "collapse", "--horizon", "1", "--tokens", "3", "--save", str(scratch / "f.npz")])
     return [{"f.npz": (scratch / "f.npz").read_bytes()}]
 
 
 def _flow(place: Path) -> None:
-    from toposcope.dynamics.record import FlowResult
+    from toposcope.core.fields import plain
+    from toposcope.dynamics.trajectory import Trajectory
 
-    json.dumps(FlowResult.load(place / "f.npz").as_dict(), allow_nan=True)
+    json.dumps(plain(Trajectory.load(place / "f.npz")))
 
 
 def _npy_seeds(_: Path) -> list[Tree]:
@@ -531,7 +535,14 @@ def _scan(place: Path) -> None:
     from toposcope.cli import scan
 
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        scan.run(str(_stays("scanned")), null=True, layer_sums=False, context=32, out=str(place / "kept"), jobs=1)
+        scan.run(
+            str(_stays("scanned")),
+            random_baseline=True,
+            layer_sums=False,
+            context="32",
+            out=str(place / "kept"),
+            jobs=1,
+        )
 
 
 def _ablation_journal_seeds(scratch: Path) -> list[Tree]:
@@ -782,7 +793,7 @@ def _words(place: Path) -> None:
     from toposcope.lab.mix import parse_mix
     from toposcope.models.load import read_text
     from toposcope.runs.grid import read_changes, read_seeds, split_encodings
-    from toposcope.web.asked import Asked
+    from toposcope.web.query import Query
 
     text = read_text(place / "words.txt")
     for read in (
@@ -794,9 +805,9 @@ def _words(place: Path) -> None:
         lambda given: read_changes([given]),
         lambda given: split_encodings([given]),
         read_ids,
-        lambda given: Asked([("a", given)]).whole("a", 0, 0, 9),
-        lambda given: Asked([("a", given)]).number("a", 0.0, 0.0, 9.0),
-        lambda given: Asked([("a", given)]).text("a"),
+        lambda given: Query([("a", given)]).whole("a", 0, 0, 9),
+        lambda given: Query([("a", given)]).number("a", 0.0, 0.0, 9.0),
+        lambda given: Query([("a", given)]).text("a"),
     ):
         with contextlib.suppress(ToposcopeError):
             read(text)

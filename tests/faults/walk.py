@@ -409,11 +409,11 @@ def _get_ready() -> None:
 
     import toposcope
     from toposcope.cli import ablate_lab
-    from toposcope.dynamics import plots
+    from toposcope.dynamics import trajectory
     from toposcope.lab import train
     from toposcope.refinements import tune
     from toposcope.runs import local, store, worker
-    from toposcope.scanning import local as scanning
+    from toposcope.scanning import scan as scanning
     from toposcope.studies.language import probe
 
     os.environ["COLUMNS"] = "80"
@@ -435,7 +435,7 @@ def _get_ready() -> None:
     torch.optim.Adam.step = _counted(torch.optim.Adam.step)  # AdamW's as well
     scanning.layer_entry = _counted(scanning.layer_entry)
     cases.make_reproductions_tiny()
-    plots.FRAMES, Figure.savefig = 2, _pictured(Figure.savefig)
+    trajectory.FRAMES, Figure.savefig = 2, _pictured(Figure.savefig)
     local.subprocess = SimpleNamespace(  # type: ignore[attr-defined]
         Popen=_Forked, DEVNULL=local.subprocess.DEVNULL, TimeoutExpired=local.subprocess.TimeoutExpired
     )

@@ -68,7 +68,9 @@ EXAMPLES = {
 # options that had another name in 0.1: they still answer
 FORMER_OPTIONS = {
     "check": {"--heads": "--num-heads"},
+    "compare": {"--heads": "--num-heads"},
     "inspect": {"--heads": "--num-heads"},
+    "scan": {"--heads": "--num-heads", "--null": "--random-baseline", "--what-if": "--encoding"},
 }
 FORMER_COMMANDS = {"beside": "trace MODEL --depth, or --verify for its verdicts"}
 

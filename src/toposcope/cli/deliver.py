@@ -34,12 +34,13 @@ def deliver(
     figure: str | None = None,
     table: str | None = None,
     beside: Sequence[Result] = (),
+    written: Sequence[str | None] = (),
     full: bool = False,
 ) -> None:
     """Write what was asked for, then print the result, unless standard output is taken by '-'.
 
-    `table` is the one that --csv writes; results `beside` this one stand in the page too; in `full`
-    the terminal shows all that the page does.
+    `table` is the one that --csv writes; results `beside` this one stand in the page too; files `written` before are
+    named too; in `full` the terminal shows all that the page does.
     """
     from toposcope.report import drawing, terminal
 
@@ -55,7 +56,7 @@ def deliver(
         return
     out = console()
     terminal.show(drawing.page_of([result]), out, full=full)
-    for name in filter(None, (json, csv, html, figure)):
+    for name in filter(None, (*written, json, csv, html, figure)):
         out.print(f"Written: {name}", soft_wrap=True)
 
 

@@ -100,7 +100,8 @@ def test_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert len(map_["zero"][0]["accuracy"]) == 8
     assert len(json.loads((tmp_path / "t.json").read_text())["heads"]) == 16
     said = capsys.readouterr().out
-    assert "2048 new sentences" in said
+    assert map_["sentences"] == 2048
+    assert "2,048" in said
     assert "3 sentences of the task 'distance'" in said
 
 

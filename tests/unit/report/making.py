@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,6 @@ import pytest
 
 from tests.unit.tiny import write_llama
 from toposcope.cli import main
-from toposcope.core.results import envelope
 from toposcope.core.statistics import from_error
 from toposcope.models.ablation.result import AblateResult, HeadDamage, LayerDeposit, TextLoss
 from toposcope.models.deposit import Deposit, DepositBootstrap, Interval
@@ -93,50 +93,32 @@ def ablated() -> AblateResult:
     )  # fmt: skip
 
 
-def trained(encoding: str, seed: int, accuracy: float) -> dict[str, Any]:
-    """A training run as its directory holds it: no envelope around it."""
-    return {
-        "schema": "toposcope/train/1",
-        "toposcope": "0",
-        "key": f"{encoding}{seed}",
-        "finished": True,
-        "step": 20,
-        "steps": 20,
-        "config": {"task": "copy", "encoding": encoding, "seed": seed},
-        "accuracy": accuracy,
-        "loss": 0.5,
-        "floor": 0.1,
-        "prior": 0.1,
-        "ceiling": 1.0,
-        "parameters": 1000,
-        "gradients": [],
-        "spectra": [],
-        "hessian": [],
-        "seconds": 2.0,
-        "probe_seconds": 0.1,
-        "seconds_per_sample": 0.001,
-        "curve": [{"step": step, "loss": 1.0 / (1 + step), "accuracy": accuracy * step / 20} for step in (0, 10, 20)],
-    }
+def trained(encoding: str, seed: int, accuracy: float, **config: Any) -> dict[str, Any]:
+    """A training run as its directory holds it, without the seal."""
+    from tests.unit.runs.making import trained as base
+
+    curve = [{"step": step, "loss": 1.0 / (1 + step), "accuracy": accuracy * step / 20} for step in (0, 10, 20)]
+    settings = {"task": "copy", "encoding": encoding, "seed": seed, **config}
+    key = f"{encoding}{seed}"
+    return base(key=key, config=settings, accuracy=accuracy, floor=0.1, prior=0.1, step=20, steps=20, curve=curve)
 
 
 def swept() -> dict[str, Any]:
-    cells = [
-        {
-            "task": "copy",
-            "encoding": name,
-            "n": 2,
-            "mean": mean,
-            "half": 0.02,
-            "least": mean - 0.01,
-            "most": mean + 0.01,
-            "floor": 0.1,
-            "ceiling": 1.0,
-            "seconds": 2.0,
-        }
+    from toposcope.lab.result import TrainResult
+    from toposcope.runs.sweep import SweepCell, SweepResult, SweptRun
+
+    cells = tuple(
+        SweepCell("copy", name, 2, mean, 0.02, mean - 0.01, mean + 0.01, 0.1, 1.0, 2.0)
         for name, mean in (("rope", 0.9), ("none", 0.3))
+    )
+    names = ("accuracy", "loss", "floor", "ceiling", "parameters", "seconds", "curve", "key", "config")
+    found = [
+        TrainResult.from_dict(trained(cell.encoding, seed, cell.least + seed / 50))
+        for cell in cells
+        for seed in (0, 1)
     ]
-    runs = [{"key": "a", "status": "done", "words": None, "config": {}}] * 4
-    return envelope("sweep", {"cells": cells, "runs": runs}, about=None, options={}, seconds=9.0)
+    runs = [SweptRun(status="done", words=None, **{name: getattr(each, name) for name in names}) for each in found]
+    return SweepResult(cells=cells, runs=tuple(runs)).as_dict()
 
 
 def reproduced(tmp_path: Path) -> dict[str, Any]:
@@ -190,20 +172,21 @@ def lab_ablated(place: Path) -> dict[str, Any]:
 
 def coupled() -> dict[str, Any]:
     """A reproduction of coupling, from runs that are made up: two seeds of two encodings, described and published."""
+    from toposcope.lab.result import TrainResult
     from toposcope.studies.reproduce.coupling import CLAIMS
     from toposcope.studies.reproduce.evidence import Evidence
     from toposcope.studies.reproduce.outcome import judged_claims, numbers, table
+    from toposcope.studies.reproduce.result import ReproduceResult
 
-    runs = []
-    for variant in ("described", "published"):
-        for encoding, accuracy in (("rope", 0.9), ("none", 0.3)):
-            for seed in (0, 1):
-                run = trained(encoding, seed, accuracy + 0.01 * seed)
-                run["config"] |= {"task": "distance", "variant": variant}
-                runs.append({**run, "key": f"{len(runs):016x}", "ablation": None})
-    evidence = Evidence(runs)
-    body = {
-        "what": "coupling", "profile": "laptop-s", "runs_done": len(runs), "claims": judged_claims(CLAIMS, evidence),
-        "table": table(evidence), "numbers": numbers(CLAIMS, evidence),
-    }  # fmt: skip
-    return envelope("reproduce", body, about=None, options={"size": "demo", "seeds": 2}, seconds=3.0)
+    runs = [
+        TrainResult.from_dict(trained(encoding, seed, accuracy + 0.01 * seed, task="distance", variant=variant))
+        for variant in ("described", "published")
+        for encoding, accuracy in (("rope", 0.9), ("none", 0.3))
+        for seed in (0, 1)
+    ]
+    evidence = Evidence(replace(run, key=f"{number:016x}", ablation=None) for number, run in enumerate(runs))
+    return ReproduceResult(
+        what="coupling", size="demo", seeds=2, profile="laptop-s", runs_done=len(runs),
+        claims=tuple(judged_claims(CLAIMS, evidence)), cells=tuple(table(evidence)),
+        numbers=tuple(numbers(CLAIMS, evidence)),
+    ).as_dict()  # fmt: skip

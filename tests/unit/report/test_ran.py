@@ -93,7 +93,7 @@ def test_a_map_without_skill_says_so(ran: dict[str, dict[str, Any]]) -> None:
 
 def test_a_run_shows_its_curve_and_its_probes(ran: dict[str, dict[str, Any]], pages: dict[str, Reader]) -> None:
     run, page = ran["train"], pages["train"]
-    assert f"{run['accuracy']:.1%} of the test's answers are right." in page.words
+    assert f"{run['accuracy']:.1%} of the test's answers are right" in page.words
     curve = [(row["step"], row["accuracy"]) for row in table(page, "copy-accuracy")]
     assert curve == [(point["step"], pytest.approx(point["accuracy"], rel=1e-4)) for point in run["curve"]]
     norms = [(row["step"], row["norm"]) for row in table(page, "gradients")]
@@ -102,7 +102,7 @@ def test_a_run_shows_its_curve_and_its_probes(ran: dict[str, dict[str, Any]], pa
     ]
     sharp = [(row["step"], row["eigenvalue"]) for row in table(page, "sharpness")]
     assert sharp == [(point["step"], pytest.approx(point["value"], rel=1e-4)) for point in run["hessian"]]
-    assert len({row["layer"] for row in table(page, "contraction")}) == 2
+    assert len({row["layer"] for row in table(page, "logit-norm-ratio")}) == 2
     assert "matters most" in page.words
 
 

@@ -34,10 +34,10 @@ from toposcope.checkpoints.view import Head, Model
 from toposcope.core.progress import Progress, steps
 from toposcope.dynamics import agreement
 from toposcope.dynamics.heads import HeadDynamics, describe_head
-from toposcope.dynamics.record import FlowResult, Status
 from toposcope.dynamics.regime import Regime, Verdict
 from toposcope.dynamics.run import GROWTH_CAP, Problem, run
 from toposcope.dynamics.sources import SINGULAR, head_problem, own_rank
+from toposcope.dynamics.trajectory import Status, Trajectory
 from toposcope.models.rank import RankCorrelation, rank_correlation
 from toposcope.models.tracing.hidden import HiddenStates, self_layers
 
@@ -274,11 +274,11 @@ def _problem(model: Model, said: HeadDynamics, x_ND: Array, horizon: float) -> P
     return head_problem(model, said.layer, said.head, x_ND, encoding=inside, norms="start", horizon=horizon)
 
 
-def _run(problem: Problem, growth_cap: float = GROWTH_CAP, rtol: float = RTOL) -> FlowResult:
+def _run(problem: Problem, growth_cap: float = GROWTH_CAP, rtol: float = RTOL) -> Trajectory:
     return run(problem, rtol=rtol, samples=SAMPLES, growth_cap=growth_cap, max_evaluations=MAX_EVALUATIONS)
 
 
-def _observed(result: FlowResult) -> str:
+def _observed(result: Trajectory) -> str:
     if result.status in (Status.STIFF, Status.EXHAUSTED):
         return "stiff"
     if result.status is not Status.HORIZON:
@@ -287,7 +287,7 @@ def _observed(result: FlowResult) -> str:
 
 
 def _followed(
-    model: Model, said: HeadDynamics, head: Head, x_ND: Array, problem: Problem, result: FlowResult
+    model: Model, said: HeadDynamics, head: Head, x_ND: Array, problem: Problem, result: Trajectory
 ) -> Followed | None:
     """The first causal token of the run itself; without a mask, of a run of two tokens that start at the mean."""
     if said.regime.rule not in ("T5", "T6"):
@@ -334,7 +334,7 @@ def _log(value: float) -> float:
     return float(np.log(max(value, np.finfo(np.float64).tiny)))
 
 
-def _judged(verdict: Regime, problem: Problem, result: FlowResult, followed: Followed | None) -> tuple[str, str]:
+def _judged(verdict: Regime, problem: Problem, result: Trajectory, followed: Followed | None) -> tuple[str, str]:
     if followed is not None and not followed.on_path:
         return "contradicts", f"the token that V alone drives left its path by {followed.error:.1e}"
     if verdict.rule == "T6" and followed is not None and (followed.unstable_growth or 0.0) > 0:
