@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 
-pytestmark = pytest.mark.xdist_group("browser-reports")
+pytestmark = pytest.mark.xdist_group("browser")
 
 
 @pytest.fixture(scope="module")
@@ -108,6 +108,7 @@ def drawn(seen: Visit) -> None:
     assert maps.count() == sum(kind in ("headmap", "matrix") for kind in blocks)
 
 
+@pytest.mark.sample(9)
 @pytest.mark.parametrize("name", NAMES)
 def test_draws_without_complaint_and_axe_finds_nothing_serious(
     browser: Browser, address: Callable[[str], str], name: str

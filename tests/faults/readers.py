@@ -9,13 +9,14 @@ import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tests.faults import mutations as m
-from tests.faults.cases import SETTINGS
+from tests.faults.cases import LAYERS, SETTINGS, TINY, TRAIN
 from tests.unit.checkpoints.making import gguf_bytes, gguf_pair, gguf_string, gguf_tensor
 from tests.unit.checkpoints.test_fuzz import gguf_seeds, read_all, safetensors_seeds
 from tests.unit.tiny import CONFIG, write_llama
@@ -598,36 +599,45 @@ def _store(place: Path) -> None:
 
 def _command(main: Any, words: list[str]) -> None:
     """A command may end in a sentence (exit code 2) or well; any other exception is a crash."""
-    with contextlib.redirect_stderr(io.StringIO()), contextlib.suppress(SystemExit):
+    with contextlib.suppress(SystemExit):
         main(words)
 
 
-def _result_seeds(scratch: Path) -> list[Tree]:
-    from tests.unit.report import making
+@cache
+def _results() -> tuple[bytes, ...]:
+    """A result of every command that has one to read, as the command itself writes it."""
+    from tests.unit.models.making import write_llama_lm
     from toposcope.cli import main
 
-    found = [
-        making.loss().as_dict(),
-        making.traced().as_dict(),
-        making.ablated().as_dict(),
-        making.trained("rope", 0, 0.5),
-        making.swept(),
-    ]
-    write_llama(scratch / "lm")
-    write_llama(scratch / "lm2", seed=1)
+    here = _stays("results")
+    (here / "lm").mkdir(parents=True)
+    write_llama_lm(here / "lm", num_hidden_layers=LAYERS)
+    texts = ("--text", str(_stays("text.txt")), "--tokens", "10", "--sequences", "2")
+    found = []
     for words in (
-        ["scan", "lm"],
-        ["check", "lm"],
-        ["inspect", "lm"],
-        ["compare", "lm", "lm2"],
-        ["flow", "--preset", "collapse", "--horizon", "1", "--tokens", "3"],
-        ["spectrum", "rope", "--context", "32"],
+        ("scan", "lm"),
+        ("check", "lm"),
+        ("inspect", "lm"),
+        ("compare", "lm", "lm"),
+        ("flow", "--preset", "collapse", "--horizon", "1", "--tokens", "3"),
+        ("spectrum", "rope", "--context", "32"),
+        ("loss", "lm", *texts, "--encoding", "none"),
+        ("trace", "lm", *texts),
+        ("ablate", "lm", *texts, "--heads", "0.0,1.1"),
+        (*TRAIN, "--store", str(here / "store")),
+        ("sweep", "--tasks", "count", "--encodings", "rope", "--seeds", "1", *TINY, "--store", str(here / "store")),
     ):
-        given = [str(scratch / word) if word in ("lm", "lm2") else word for word in words]
-        with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):
-            main([*given, "--json", str(scratch / "r.json")])
-        found.append(json.loads((scratch / "r.json").read_text()))
-    return [{"r.json": json.dumps(result).encode()} for result in found]
+        given = [str(here / word) if word == "lm" else word for word in words]
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as said:
+            _command(main, [*given, "--json", str(here / "r.json")])
+        assert (here / "r.json").exists(), f"{words}: {said.getvalue()}"
+        found.append((here / "r.json").read_bytes())
+        (here / "r.json").unlink()
+    return tuple(found)
+
+
+def _result_seeds(_: Path) -> list[Tree]:
+    return [{"r.json": each} for each in _results()]
 
 
 def _report(place: Path) -> None:
@@ -639,11 +649,10 @@ def _report(place: Path) -> None:
     assert "<script>alert(1)" not in text, "a word of the result became code"
 
 
-def _compare_seeds(scratch: Path) -> list[Tree]:
+def _compare_seeds(_: Path) -> list[Tree]:
     """Two results of a kind."""
-    trees = [tree["r.json"] for tree in _result_seeds(scratch)]
-    wanted = (b"toposcope/scan/1", b"toposcope/trace/2", b"toposcope/ablate/2")
-    return [{"a.json": each, "b.json": each} for each in trees if any(word in each[:200] for word in wanted)]
+    kinds = {each: json.loads(each)["schema"].split("/")[1] for each in _results()}
+    return [{"a.json": each, "b.json": each} for each, kind in kinds.items() if kind in ("scan", "trace", "ablate")]
 
 
 def _compare(place: Path) -> None:

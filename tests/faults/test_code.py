@@ -13,8 +13,8 @@ MODULES = sorted(path.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("*
 
 # Who may open a file for writing, rename, remove or connect to a database, and what for.
 WRITERS = {
-    "files.py": "every result: to a temporary name, then renamed",
-    "journal.py": "lines that are appended",
+    "core/files.py": "every result: to a temporary name, then renamed",
+    "core/journal.py": "lines that are appended",
     "runs/lock.py": "the signature in a lock",
     "runs/store.py": "the removal of runs",
     "runs/index.py": "the index",
@@ -24,31 +24,32 @@ WRITERS = {
     "core/saved.py": "the removal of a checkpoint",
     "models/gguf_cache.py": "a copy of a model: a directory that is renamed",
     "models/load.py": "the content of that copy",
-    "dynamics/plots.py": "a movie's temporary directory",
-    "lab/text/sotu.py": "a temporary directory for npm",
+    "report/movie.py": "a movie's temporary directory",
+    "studies/language/sotu.py": "a temporary directory for npm",
     "cli/__init__.py": "standard output, when its reader has gone",
     "web/server.py": "the page that takes a browser to the server, in a temporary directory",
 }
 # Who may open a file for reading by itself; all others use toposcope.core.untrusted, the one door.
 READERS = {
-    "untrusted.py": "the door",
+    "core/untrusted.py": "the door",
     "checkpoints/pickled.py": "an archive whose file came through the door",
     "checkpoints/torch_file.py": "weights that torch reads, after the door has let them in",
     "checkpoints/torch_storage.py": "what torch says of a file that the door has let in; no byte of it is touched",
-    "refine/diagonal.py": "values that safetensors maps, after the door has let them in",
+    "refinements/diagonal.py": "values that safetensors maps, after the door has let them in",
     "core/saved.py": "torch.load of bytes that came through the door",
-    "arrays.py": "an archive whose file came through the door",
-    "lab/text/sotu.py": "an archive whose file came through the door",
+    "core/arrays.py": "an archive whose file came through the door",
+    "studies/language/sotu.py": "an archive whose file came through the door",
     "runs/index.py": "SQLite, after the door has looked at the file; a copy in memory for who only looks",
     "runs/lock.py": "the lock, which follows no link",
-    "journal.py": "the journal, which is written as well",
-    "files.py": "the directory of what was written, to have it on the disk; the temporary file",
+    "core/journal.py": "the journal, which is written as well",
+    "core/files.py": "the directory of what was written, to have it on the disk; the temporary file",
     "models/gguf_cache.py": "its own copy, to have it on the disk and to hold it",
-    "memory.py": "what the system says of its memory",
+    "core/memory.py": "what the system says of its memory",
     "report/page.py": "the page's own parts, which come with the package",
+    "report/paint.py": "the page's own colours, which come with the package",
     "web/app.py": "the page's own parts, which come with the package",
     "core/errors.py": "the pages of errors, which come with the package",
-    "dynamics/plots.py": "the movie that was just drawn",
+    "report/movie.py": "the movie that was just drawn",
     "cli/__init__.py": "standard output, when its reader has gone",
 }
 REMOVES = {

@@ -8,7 +8,7 @@ from toposcope.lab.config import RunConfig
 from toposcope.lab.result import TrainResult
 from toposcope.lab.train import TEST_SENTENCES, train
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("lab-smoke")]
+pytestmark = [pytest.mark.slow, pytest.mark.sample(1, of="models that learn")]
 
 
 def trained(encoding: str, steps: int | None, place: pytest.TempPathFactory) -> TrainResult:
