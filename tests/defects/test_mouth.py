@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
-from toposcope.core.results import emit_csv
 
 from tests.unit.checkpoints.making import gguf_bytes, gguf_pair, gguf_string
 from tests.unit.tiny import write_llama
 from toposcope.cli import main
+from toposcope.core.result import csv_text
 from toposcope.dynamics.flow import flow
 from toposcope.encodings import Sizes, kinds, parse
 from toposcope.encodings.registry import _brought
@@ -376,7 +376,7 @@ def test_10_cells_are_no_formulas(tmp_path: Path) -> None:
     formulas = ["=1+1", "+1+1", "-1+1", "@SUM(A1)", "\t=1", "\r=1", " =1+1", "=cmd|' /C calc'!A0"]
     numbers = [-0.5, 0.25, -3, "-0.5", "+1e-3", "-inf", None, True]
     rows = [{"text": text, "=name": number} for text, number in zip(formulas, numbers, strict=True)]
-    emit_csv(rows, str(tmp_path / "x.csv"))
+    (tmp_path / "x.csv").write_text(csv_text(rows, list(rows[0])))
     head, *cells = list(csv.reader((tmp_path / "x.csv").read_text().splitlines()))
     assert not any(re.match(r"\s*[=+@-]", cell) for cell in [*head, *(row[0] for row in cells)])
     assert [row[1] for row in cells] == ["-0.5", "0.25", "-3", "-0.5", "+1e-3", "-inf", "", "True"]

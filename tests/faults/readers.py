@@ -663,11 +663,11 @@ def _compare(place: Path) -> None:
 
 
 def _frames(place: Path) -> None:
-    from toposcope.core.frames import frame, tables
+    from toposcope.report.kinds import read
 
-    path = place / "r.json"
-    for name in tables(path):
-        frame(path, name)
+    found = read(place / "r.json")
+    for name in found.tables():
+        found.frame(name)
 
 
 def _speeches_seeds(_: Path) -> list[Tree]:

@@ -50,7 +50,6 @@ MODULES = {  # and their public names, where they have no __all__
     "toposcope.lab.tasks": (),
     "toposcope.refinements": (),
     "toposcope.report": (),
-    "toposcope.schema": ("NAMES", "document"),
     "toposcope.spectra": (),
 }
 

@@ -12,13 +12,10 @@ from typing import Any
 
 import jsonschema
 import pytest
-from toposcope.schema import NAMES
-from toposcope.schema.types import described
 
 from tests.unit.models.making import TEXT, write_bert, write_llama_lm
 from tests.unit.models.planting import write_planted
 from tests.unit.tiny import write_llama
-from toposcope import schema as old
 from toposcope.cli import COMMANDS, main
 from toposcope.core.errors import BadValue
 from toposcope.report import kinds
@@ -43,8 +40,7 @@ def told(*arguments: str) -> dict[str, Any]:
 
 def hold(result: dict[str, Any]) -> None:
     """The result fits its schema; with a key too many or too few, anywhere in it, it does not."""
-    kind = result["schema"].split("/")[1]
-    schema = (kinds if kind in kinds.KINDS else old).document(result["schema"])
+    schema = kinds.document(result["schema"])
     checker = jsonschema.Draft202012Validator(schema)
     for fault in checker.iter_errors(result):
         pytest.fail(f"{result['schema']}: {deepest(fault)}")
@@ -87,11 +83,10 @@ def at(value: Any, place: Sequence[Any]) -> Any:
 
 
 def test_every_schema_is_one_and_is_closed() -> None:
-    for name in (*NAMES, *kinds.KINDS):
-        home, version = (kinds, 2) if name in kinds.KINDS else (old, 1)
-        schema = home.document(name)
+    for name in kinds.KINDS:
+        schema = kinds.document(name)
         jsonschema.Draft202012Validator.check_schema(schema)
-        assert schema["$id"] == f"toposcope/{name}/{version}" == schema["properties"]["schema"]["const"]
+        assert schema["$id"] == f"toposcope/{name}/2" == schema["properties"]["schema"]["const"]
         assert schema["additionalProperties"] is False
         assert all(part["additionalProperties"] is False for part in schema["$defs"].values())
 
@@ -105,13 +100,13 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["schema"])
     listed = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
-    assert listed == [*kinds.KINDS, *NAMES]
+    assert listed == list(kinds.KINDS)
     with pytest.raises(BadValue, match="'check'"):
         kinds.document("chekc")
 
 
 def test_commands_without_a_schema_are_those_without_a_result() -> None:
-    without = set(COMMANDS) - set(NAMES) - set(kinds.KINDS)
+    without = set(COMMANDS) - set(kinds.KINDS)
     assert without == {"bench", "explain", "report", "schema", "serve"}
 
 
@@ -123,20 +118,15 @@ def test_schemas_of_results_need_no_torch() -> None:
         "        if name.split('.')[0] in ('torch', 'transformers'):\n"
         "            raise ModuleNotFoundError(name, name=name)\n"
         "sys.meta_path.insert(0, Nothing())\n"
-        "from toposcope.schema import NAMES, document\n"
+        "from toposcope.report.kinds import KINDS, document\n"
         "from toposcope.core.errors import MissingExtra\n"
-        "for name in NAMES:\n"
+        "for name in KINDS:\n"
         "    try:\n        document(name)\n"
         "    except MissingExtra as error:\n        print(name, error)\n"
     )
     out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
     assert [line.split()[0] for line in out.splitlines()] == ["refine"]
     assert "needs torch" in out
-
-
-def test_types_that_have_no_schema_are_refused() -> None:
-    with pytest.raises(TypeError, match="has no schema"):
-        described(complex, {})
 
 
 def test_results_of_weights(tmp_path: Path) -> None:
