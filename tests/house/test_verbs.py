@@ -1,4 +1,4 @@
-"""Every verb from Python, on tiny inputs: its result prints, saves, reads back, frames, draws, and shows in a notebook."""
+"""Every verb from Python, on tiny inputs: its result prints, saves, reads back, frames, draws and shows itself."""
 
 from __future__ import annotations
 

@@ -144,11 +144,11 @@ def compare(
     if one is not None and two is not None:
         if layers:
             raise BadValue("--layers chooses layers of models; stored results are compared as they are.")
-        found = compare_results(one, two, names=(_name(a, one), _name(b, two)))
+        found = compare_results(one, two, names=_names(a, b, one, two))
     else:
         with ExitStack() as stack:
             first, second = (stack.enter_context(opened(each, family=family, num_heads=num_heads)) for each in (a, b))
-            names = (_name(a, first), _name(b, second))
+            names = _names(a, b, first, second)
             found = compare_models(first, second, layers, names=names, jobs=jobs, progress=progress)
     options = {"layers": layers, "family": family, "num_heads": num_heads}
     done = replace(found.provenance, options=options, seconds=time.perf_counter() - started)
@@ -164,9 +164,17 @@ def _stored(given: Any) -> Any:
     return None
 
 
+def _names(a: Any, b: Any, first: Any, second: Any) -> tuple[str, str]:
+    """What to call the two; files of one name in two directories with those."""
+    names = _name(a, first), _name(b, second)
+    if names[0] == names[1] and isinstance(a, str | Path) and isinstance(b, str | Path):
+        return "/".join(Path(a).parts[-2:]), "/".join(Path(b).parts[-2:])
+    return names
+
+
 def _name(given: Any, found: Any) -> str:
-    if isinstance(given, str):
-        return given
+    if isinstance(given, str | Path):
+        return Path(given).name if Path(given).exists() else str(given)
     if isinstance(found, Result):
         return found.provenance.subjects[0].name if found.provenance.subjects else found.kind
     return called(given, found.path) if isinstance(found, Model) else str(given)[:80]
