@@ -10,12 +10,15 @@ from toposcope.core.drawing import draw_with
 
 if TYPE_CHECKING:
     from toposcope.checkpoints import Model, load
+    from toposcope.checkpoints.inspect import inspect
     from toposcope.checkpoints.live import view as from_transformers
     from toposcope.checkpoints.live_lens import view_lens as from_transformer_lens
+    from toposcope.checks.model import check
     from toposcope.checks.module import check_module
     from toposcope.core.errors import ToposcopeError
     from toposcope.core.frames import frame
     from toposcope.dynamics.flow import flow
+    from toposcope.lab.known import ls
     from toposcope.models.intervene import ablated, captured
     from toposcope.models.loss import loss
     from toposcope.models.what_if import encoding
@@ -27,14 +30,17 @@ _HOMES = {
     "ToposcopeError": "toposcope.core.errors",
     "ablated": "toposcope.models.intervene",
     "captured": "toposcope.models.intervene",
+    "check": "toposcope.checks.model",
     "check_module": "toposcope.checks.module",
     "encoding": "toposcope.models.what_if",
     "flow": "toposcope.dynamics.flow",
     "frame": "toposcope.core.frames",
     "from_transformer_lens": "toposcope.checkpoints.live_lens:view_lens",
     "from_transformers": "toposcope.checkpoints.live:view",
+    "inspect": "toposcope.checkpoints.inspect",
     "load": "toposcope.checkpoints",
     "loss": "toposcope.models.loss",
+    "ls": "toposcope.lab.known",
     "read": "toposcope.report.kinds",
     "spectrum": "toposcope.spectra.spectrum",
 }
@@ -44,14 +50,17 @@ __all__ = [
     "__version__",
     "ablated",
     "captured",
+    "check",
     "check_module",
     "encoding",
     "flow",
     "frame",
     "from_transformer_lens",
     "from_transformers",
+    "inspect",
     "load",
     "loss",
+    "ls",
     "read",
     "spectrum",
 ]

@@ -108,7 +108,8 @@ def test_7_names_of_directories(command: Command, tmp_path: Path, name: str, ver
     code, out, err = command(verb, write_llama(tmp_path / name))
     assert code == 0
     assert unseen(out + err) == []
-    shown = name if name.isprintable() else name.encode("unicode_escape").decode()
+    last = Path(name).name
+    shown = last if last.isprintable() else last.encode("unicode_escape").decode()
     assert shown in out.splitlines()[0], "what is not seen is shown, and markup is text"
 
 
@@ -149,7 +150,7 @@ def test_7_a_page_shows_what_is_not_seen(command: Command, tmp_path: Path) -> No
     model = write_llama(tmp_path / "model")
     assert command("inspect", model, "--json", tmp_path / "x.json")[0] == 0
     result = json.loads((tmp_path / "x.json").read_text())
-    result["subject"] |= {"path": f"/m/{NASTY}".replace("[/", "["), "family": NASTY}
+    result["provenance"]["subjects"][0] |= {"path": f"/m/{NASTY}".replace("[/", "["), "family": NASTY, "name": NASTY}
     result["skipped"] = [{"what": NASTY, "why": "x" * 100_000, "tensors": []}]
     page = render([result])
     assert unseen(page) == []
@@ -161,7 +162,7 @@ def test_7_json_on_a_terminal_is_the_same_json(command: Command, tmp_path: Path)
     code, out, _ = command("inspect", model, "--json", "-")
     assert code == 0
     assert unseen(out) == []
-    assert json.loads(out)["subject"]["path"] == str(model)
+    assert json.loads(out)["provenance"]["subjects"][0]["path"] == str(model)
 
 
 def test_7_a_movie_of_a_name_with_dollars(tmp_path: Path) -> None:

@@ -131,9 +131,9 @@ CASES = (
     _case("scan", "scan", "lm", out=("o.json", "o.csv", "o.html")),
     Case("scan, figure", ("scan", "lm", "--figure", "o.svg"), ("o.svg",)),
     Case("scan, kept", ("scan", "lm", "--null", "--out", "kept", *_files("o.json"))),
-    _case("check", "check", "lm", out=("o.json", "o.html")),
+    _case("check", "check", "lm", out=("o.json", "o.csv", "o.html")),
     _case("inspect", "inspect", "lm", out=("o.json", "o.csv", "o.html"), old=()),
-    _case("ls", "ls", "encodings", out=("o.json",)),
+    _case("ls", "ls", "encodings", out=("o.json", "o.csv")),
     _case("cite", "cite", out=("o.json",), old=()),
     Case(
         "spectrum",

@@ -49,6 +49,7 @@ READERS = {
     "memory.py": "what the system says of its memory",
     "report/page.py": "the page's own parts, which come with the package",
     "web/app.py": "the page's own parts, which come with the package",
+    "core/errors.py": "the pages of errors, which come with the package",
     "dynamics/plots.py": "the movie that was just drawn",
     "cli/__init__.py": "standard output, when its reader has gone",
 }

@@ -32,8 +32,10 @@ import toposcope.core.errors
 from toposcope.cli import COMMANDS, main
 
 ROOT = Path(__file__).parents[2]
+ERRORS = ROOT / "src/toposcope/core/error_pages"
 PAGES = sorted(
-    [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")], key=lambda page: page.as_posix()
+    [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md"), *ERRORS.glob("*.md")],
+    key=lambda page: page.as_posix(),
 )
 REASONS = ("a gpu", "a cluster", "a ray cluster", "hours", "an outside model")
 MARK = re.compile(r"not run in tests: needs (.+)")
@@ -285,17 +287,20 @@ def named_errors() -> set[str]:
 
 
 def test_every_error_has_its_page_and_every_page_its_error() -> None:
-    pages = {page.stem for page in (ROOT / "docs/errors").glob("*.md")} - {"README"}
-    assert named_errors() == pages
+    assert named_errors() == {page.stem for page in ERRORS.glob("*.md")}
     index = (ROOT / "docs/errors/README.md").read_text()
-    assert named_errors() == set(re.findall(r"\((\w+)\.md\)", index))
+    assert named_errors() == set(re.findall(r"^\| `(\w+)`", index, re.M))
+    assert named_errors() == set(re.findall(r'^--8<-- "src/toposcope/core/error_pages/(\w+).md"$', index, re.M))
 
 
 @pytest.mark.parametrize("name", sorted(named_errors()))
 def test_every_error_page_shows_a_message(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """That it really occurs is shown by `test_blocks_run`; what needs a missing package is brought about here."""
-    shown = [block for block in blocks(ROOT / f"docs/errors/{name}.md") if f"docs/errors/{name}.md" in block.body]
+    shown = [block for block in blocks(ERRORS / f"{name}.md") if f"toposcope explain {name}" in block.body]
     assert len(shown) == 1
+    code, said = run(["explain", name])
+    assert code == 0
+    assert all(word in said for word in ("Symptom.", "Cause.", "Cure."))
     if name != "MissingExtra":
         assert shown[0].language == "console"
         assert shown[0].shows_output

@@ -16,9 +16,11 @@ import pytest
 from tests.unit.models.making import TEXT, write_bert, write_llama_lm
 from tests.unit.models.planting import write_planted
 from tests.unit.tiny import write_llama
+from toposcope import schema as old
 from toposcope.cli import COMMANDS, main
 from toposcope.core.errors import BadValue
-from toposcope.schema import NAMES, document
+from toposcope.report import kinds
+from toposcope.schema import NAMES
 from toposcope.schema.types import described
 
 TINY = ("--set", "steps=4", "--set", "batch=8", "--set", "width=16", "--set", "heads=2", "--set", "ff=16")
@@ -41,11 +43,11 @@ def told(*arguments: str) -> dict[str, Any]:
 
 def hold(result: dict[str, Any]) -> None:
     """The result fits its schema; with a key too many or too few, anywhere in it, it does not."""
-    schema = document(result["schema"])
+    kind = result["schema"].split("/")[1]
+    schema = (kinds if kind in kinds.KINDS else old).document(result["schema"])
     checker = jsonschema.Draft202012Validator(schema)
     for fault in checker.iter_errors(result):
         pytest.fail(f"{result['schema']}: {deepest(fault)}")
-    assert result["schema"].split("/")[1] in NAMES
     for place in closed(result, schema, schema):
         spoilt = copy.deepcopy(result)
         found = at(spoilt, place)
@@ -85,30 +87,32 @@ def at(value: Any, place: Sequence[Any]) -> Any:
 
 
 def test_every_schema_is_one_and_is_closed() -> None:
-    for name in NAMES:
-        schema = document(name)
+    for name in (*NAMES, *kinds.KINDS):
+        home, version = (kinds, 2) if name in kinds.KINDS else (old, 1)
+        schema = home.document(name)
         jsonschema.Draft202012Validator.check_schema(schema)
-        assert schema["$id"] == f"toposcope/{name}/1" == schema["properties"]["schema"]["const"]
+        assert schema["$id"] == f"toposcope/{name}/{version}" == schema["properties"]["schema"]["const"]
         assert schema["additionalProperties"] is False
         assert all(part["additionalProperties"] is False for part in schema["$defs"].values())
 
 
 def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments, expected in ((["schema", "scan"], "toposcope/scan/1"), (["schema", "toposcope/run/1"], None)):
+    for name, expected in (("check", "check/2"), ("toposcope/loss/2", "loss/2"), ("inspect", "inspect/2")):
         with pytest.raises(SystemExit) as ended:
-            main(arguments)
+            main(["schema", name])
         assert ended.value.code == 0
-        assert json.loads(capsys.readouterr().out)["$id"] == expected or expected is None
+        assert json.loads(capsys.readouterr().out)["$id"] == f"toposcope/{expected}"
     with pytest.raises(SystemExit):
         main(["schema"])
     listed = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
-    assert listed == list(NAMES)
-    with pytest.raises(BadValue, match="Did you mean 'scan'"):
-        document("scann")
+    assert listed == [*kinds.KINDS, *NAMES]
+    with pytest.raises(BadValue, match="'check'"):
+        kinds.document("chekc")
 
 
 def test_commands_without_a_schema_are_those_without_a_result() -> None:
-    assert set(COMMANDS) - set(NAMES) == {"bench", "report", "schema", "serve"}  # no results
+    without = set(COMMANDS) - set(NAMES) - set(kinds.KINDS)
+    assert without == {"bench", "explain", "report", "schema", "serve"}
 
 
 def test_schemas_of_results_need_no_torch() -> None:
@@ -138,7 +142,7 @@ def test_types_that_have_no_schema_are_refused() -> None:
 def test_results_of_weights(tmp_path: Path) -> None:
     llama, other = str(write_llama(tmp_path / "a")), str(write_llama(tmp_path / "b", seed=1))
     for what in ("models", "families", "encodings", "texts"):
-        assert told("ls", what)[what]
+        assert told("ls", what)["names"]
     assert told("inspect", llama)["heads"]
     assert told("check", llama)["findings"]
     scanned = told("scan", llama, "--null", "--what-if", "none", "--what-if", "alibi", "--what-if", "sinusoidal")

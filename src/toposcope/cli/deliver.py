@@ -33,26 +33,27 @@ def deliver(
     table: str | None = None,
     beside: Sequence[Result] = (),
     written: Sequence[str | None] = (),
+    full: bool = False,
 ) -> None:
     """Write what was asked for, then print the result, unless standard output is taken by '-'.
 
-    `table` is the one that --csv writes; results `beside` this one stand in the page too. Files `written` before are
-    named too.
+    `table` is the one that --csv writes; results `beside` this one stand in the page too; files `written` already are
+    named too; in `full` the terminal shows all that the page does.
     """
     from toposcope.report import drawing, terminal
 
     if json:
-        _write(result.json(), json)
+        write(result.json(), json)
     if csv:
-        _write(result.csv(table=table), csv)
+        write(result.csv(table=table), csv)
     if html:
-        _write(drawing.page([*beside, result]), html)
+        write(drawing.page([*beside, result]), html)
     if figure:
         result.figure(figure)
     if "-" in (json, csv, html):
         return
     out = console()
-    terminal.show(drawing.page_of([result]), out)
+    terminal.show(drawing.page_of([result]), out, full=full)
     for name in filter(None, (*written, json, csv, html, figure)):
         out.print(f"Written: {name}", soft_wrap=True)
 
@@ -82,7 +83,8 @@ def watched() -> Iterator[Progress | None]:
         yield tell
 
 
-def _write(text: str, where: str) -> None:
+def write(text: str, where: str) -> None:
+    """Write to a file, or to standard output where that is called '-'."""
     if where == "-":
         sys.stdout.write(text)
     else:

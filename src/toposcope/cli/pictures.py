@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from toposcope.core.result import Result
 
 
 def checked_figure(figure: str | None) -> None:
@@ -16,7 +19,7 @@ def checked_figure(figure: str | None) -> None:
 
 
 def write_pictures(
-    results: Sequence[Mapping[str, Any]], html: str | None, figure: str | None, *, title: str | None = None
+    results: Sequence[Mapping[str, Any] | Result], html: str | None, figure: str | None, *, title: str | None = None
 ) -> list[str]:
     """Write the report of all results and the figure of the last one, where asked for; say what was written."""
     written = []
@@ -28,7 +31,11 @@ def write_pictures(
     if figure:
         from toposcope.report.figure_old import draw
 
-        draw(results[-1], figure)
+        last = results[-1]
+        if isinstance(last, Mapping):
+            draw(last, figure)
+        else:
+            last.figure(figure)
         written.append(figure)
     return written
 

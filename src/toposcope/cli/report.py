@@ -32,15 +32,17 @@ def run(
 
     from toposcope.cli.pictures import checked_figure, write_pictures
     from toposcope.core.errors import BadFile
+    from toposcope.core.result import Result
     from toposcope.core.results import emit_json, plain
-    from toposcope.report import read_results
+    from toposcope.report.render import stored_results
 
     checked_figure(figure)
-    found = read_results(results)
+    found = stored_results(results)
     if html is None and figure is None and json is None:
         html = "toposcope-report.html"
     if json:
-        emit_json(plain(found[0] if len(found) == 1 else found), json)
+        data = [each.as_dict() if isinstance(each, Result) else plain(each) for each in found]
+        emit_json(data[0] if len(data) == 1 else data, json)
     try:
         written = write_pictures(found, html, figure, title=title)
     except (*_DAMAGE, TemplateError) as error:

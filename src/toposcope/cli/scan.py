@@ -36,6 +36,7 @@ from toposcope.core.printable import LONGEST_PATH
 
 if TYPE_CHECKING:
     from toposcope.checkpoints.view import Model
+    from toposcope.checks import CheckResult
     from toposcope.scanning.record import Entry
     from toposcope.scanning.sample import Sample
 
@@ -197,14 +198,11 @@ def _estimate(opened: Model, sample: Sample, rows: list[dict[str, Any]]) -> dict
     return estimates(sample, sizes, verdicts)
 
 
-def _checked(opened: Model) -> list[dict[str, Any]]:
+def _checked(opened: Model) -> list[CheckResult]:
     """The findings of `check`, which stand on top of a report."""
-    from toposcope.checks import check_model
-    from toposcope.core.results import envelope, subject
+    from toposcope.checks import check
 
-    started = time.perf_counter()
-    body = check_model(opened).as_dict()
-    return [envelope("check", body, about=subject(opened), options={}, seconds=time.perf_counter() - started)]
+    return [check(opened)]
 
 
 def _flat(row: dict[str, Any]) -> dict[str, Any]:

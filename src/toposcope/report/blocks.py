@@ -43,10 +43,11 @@ class Facts:
 
 @dataclass(frozen=True)
 class Findings:
-    """Findings of `check`, those that ask for attention open."""
+    """Findings of `check`, those that ask for attention open, all where `explained`."""
 
     kind: ClassVar[str] = "findings"
     items: tuple[Mapping[str, Any], ...]
+    explained: bool = False
 
 
 @dataclass(frozen=True)

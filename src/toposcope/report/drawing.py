@@ -50,7 +50,8 @@ def page_of(results: Sequence[Result], title: str | None = None) -> Page:
     page = Page(title=title or "")
     for kind in (kind for kind in KINDS if any(each.kind == kind for each in results)):
         add_view([each for each in results if each.kind == kind], page)
-    subjects = list(dict.fromkeys(each for result in results for each in result.provenance.subjects))
+    # the same model may stand there with other hashes, where other parts of it were read
+    subjects = list({each.path: each for result in results for each in result.provenance.subjects}.values())
     page.title = page.title or " and ".join(each.name for each in subjects) or f"Toposcope: {results[0].kind}"
     if len(subjects) == 1 and not page.line:
         page.line = about(subjects[0])

@@ -19,9 +19,14 @@ from toposcope.report.blocks import Page
 
 # In the order in which a report shows them: first what is wrong, then what is there, then what it does.
 KINDS = {
+    "check": "toposcope.checks.findings:CheckResult",
+    "check-module": "toposcope.checks.module:ModuleCheckResult",
+    "inspect": "toposcope.checkpoints.inspect:InspectResult",
     "loss": "toposcope.models.loss:LossResult",
     "flow": "toposcope.dynamics.flow:FlowResult",
     "spectrum": "toposcope.spectra.spectrum:SpectrumResult",
+    "ls": "toposcope.lab.known:LsResult",
+    "cite": "toposcope.core.citation:CiteResult",
 }
 
 

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from toposcope.core.errors import BadFile, BadValue
 from toposcope.core.files import write_text
+from toposcope.core.printable import printable
 from toposcope.core.result import Result
 from toposcope.core.untrusted import read_saved
 from toposcope.report.blocks import Page
 from toposcope.report.drawing import origin, page_of
-from toposcope.report.kinds import KINDS, from_dict
+from toposcope.report.kinds import KINDS, add_view, from_dict
 from toposcope.report.page import page_html
 
 # In the order in which a report shows them: first what is wrong, then what is there, then what it does.
 SCHEMAS = (
-    "check", "scan", "inspect", "compare", "trace", "ablate", "lab-ablate", "ablate-check", "refine",
+    "scan", "compare", "trace", "ablate", "lab-ablate", "ablate-check", "refine",
     "beside", "reproduce", "sweep", "train",
 )  # fmt: skip
 
@@ -27,27 +29,20 @@ def render(results: Sequence[Mapping[str, Any] | Result], *, title: str | None =
     """The HTML text of a report on one or more results."""
     if not results:
         raise BadValue("a report needs at least one result.")
-    known = [each if isinstance(each, Result) else _typed(each) for each in results]
-    new = [each for each in known if isinstance(each, Result)]
-    if len(new) == len(known):
+    new = [each for each in map(_typed, results) if isinstance(each, Result)]
+    old = [_complete(each) for each in map(_typed, results) if not isinstance(each, Result)]
+    if not old:
         return page_html(page_of(new, title), [{**each.as_dict(), **origin(each)} for each in new])
-    old = [each for each in known if not isinstance(each, Result)]
-    return _render_old(old, title)
-
-
-def _typed(data: Mapping[str, Any]) -> Mapping[str, Any] | Result:
-    kind = str(data.get("schema", "")).removeprefix("toposcope/").partition("/")[0]
-    return from_dict(data) if kind in KINDS else data
-
-
-def _render_old(results: Sequence[Mapping[str, Any]], title: str | None) -> str:
-    ordered = sorted((_complete(result) for result in results), key=lambda each: SCHEMAS.index(schema_of(each)))
-    page = Page(title=title or _title(ordered))
-    subject = next((result["subject"] for result in ordered if result.get("subject")), None)
+    page = Page(title=title or _title(old))
+    subject = next((result["subject"] for result in old if result.get("subject")), None)
     if subject:
         page.line = _line(subject)
-    for name in SCHEMAS:
-        mine = [result for result in ordered if schema_of(result) == name]
+    shown: list[Mapping[str, Any]] = []
+    for name in dict.fromkeys(("check", "check-module", *SCHEMAS, *KINDS)):
+        mine = [result for result in old if schema_of(result) == name]
+        typed = [result for result in new if result.kind == name]
+        if typed:
+            add_view(typed, page)
         if mine:
             renderer = importlib.import_module(f"toposcope.report.of_{name.replace('-', '_')}")
             if hasattr(renderer, "build_several"):
@@ -55,7 +50,15 @@ def _render_old(results: Sequence[Mapping[str, Any]], title: str | None) -> str:
             else:
                 for result in mine:
                     renderer.build(result, page)
-    return page_html(page, ordered)
+        shown += [*({**each.as_dict(), **origin(each)} for each in typed), *mine]
+    return page_html(page, shown)
+
+
+def _typed(data: Mapping[str, Any] | Result) -> Mapping[str, Any] | Result:
+    if isinstance(data, Result):
+        return data
+    kind = str(data.get("schema", "")).removeprefix("toposcope/").partition("/")[0]
+    return from_dict(data) if kind in KINDS else data
 
 
 def _line(subject: Mapping[str, Any]) -> str:
@@ -109,6 +112,13 @@ def read_results(places: Sequence[str | Path]) -> list[dict[str, Any]]:
             schema_of(each)
             found.append(each)
     return found
+
+
+def stored_results(places: Sequence[str | Path]) -> list[dict[str, Any] | Result]:
+    """The same, those of kinds that have a dataclass as such."""
+    kinds = f"toposcope/({'|'.join(KINDS)})/"
+    found = [(place, each) for place in places for each in read_results([place])]
+    return [from_dict(each, printable(place)) if re.match(kinds, each["schema"]) else each for place, each in found]
 
 
 def _of_run(place: Path) -> dict[str, Any] | None:

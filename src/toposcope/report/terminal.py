@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import io
+import sys
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from rich.table import Table
@@ -26,7 +29,7 @@ from toposcope.report.blocks import (
 from toposcope.report.console import IndentedConsole, literal
 
 WIDTH = 80
-COLOURS = {"ok": "green", "warning": "yellow", "error": "red"}
+COLOURS = {"ok": "green", "warning": "yellow", "fault": "red"}
 _WORDS = ("text", "wrap", "plain")
 
 
@@ -37,17 +40,32 @@ def text(page: Page, *, width: int = WIDTH) -> str:
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
 
 
-def show(page: Page, out: IndentedConsole) -> None:
-    """Print the page: its title, its numbers, its sections."""
-    out.print(f"[bold]{_safe(page.title)}[/bold]" + (f"  {_safe(page.line)}" if page.line else ""), soft_wrap=True)
+def show(page: Page, out: IndentedConsole, *, full: bool = False) -> None:
+    """Print the page: its title, its numbers, its sections; in `full` with all details and all rows of tables."""
+    below = len(page.title) + 2 + len(page.line) > out.width
+    beside = f"  {_safe(page.line)}" if page.line and not below else ""
+    out.print(f"[bold]{_safe(page.title)}[/bold]{beside}", soft_wrap=True)
+    if below and page.line:
+        out.print(f"  {_safe(page.line)}")
     if page.facts:
         out.print("  " + "; ".join(f"{_safe(value)} {_safe(label)}" for value, label in page.facts))
     for section in page.sections:
         drawable = [block for block in section.blocks if _drawer(block) is not None]
-        if drawable and not section.detail:
+        if full:
+            drawable = [_in_full(block) for block in drawable]
+        if drawable and (full or not section.detail):
             out.print(f"\n[bold]{_safe(section.title)}[/bold]")
             for block in drawable:
                 _draw(block, page, out)
+
+
+def _in_full(block: Any) -> Any:
+    """The same block with nothing left to the page."""
+    if isinstance(block, Listing):
+        return replace(block, top=sys.maxsize)
+    if isinstance(block, Findings):
+        return replace(block, explained=True)
+    return replace(block, blocks=tuple(map(_in_full, block.blocks))) if isinstance(block, Row) else block
 
 
 def _draw(block: Any, page: Page, out: IndentedConsole) -> None:
@@ -78,9 +96,12 @@ def _facts(block: Facts, page: Page, out: IndentedConsole) -> None:
 
 def _findings(block: Findings, page: Page, out: IndentedConsole) -> None:
     for each in block.items:
-        mark = f"[{COLOURS[each['status']]}]{each['status']:7s}[/{COLOURS[each['status']]}]"
-        out.print(f"  {mark} {_safe(each['title'])}")
-        if each["status"] != "ok":
+        colour = COLOURS[each["status"]]
+        title, *rest = textwrap.wrap(sentences(each["title"]), max(20, out.width - 10)) or [""]
+        out.print(f"  [{colour}]{each['status']:7s}[/{colour}] {literal(title)}")
+        for line in rest:
+            out.print(f"          {literal(line)}")
+        if block.explained or each["status"] != "ok":
             out.print(f"          {_safe(each['explanation'])}")
             if each["what_to_do"]:
                 out.print(f"          What to do: {_safe(each['what_to_do'])}")

@@ -12,9 +12,6 @@ from toposcope.core.errors import BadValue, MissingExtra, did_you_mean
 from toposcope.schema import of_runs, of_texts, of_weights, types
 
 _OF = {
-    "ls": of_weights.ls,
-    "inspect": of_weights.inspect,
-    "check": of_weights.check,
     "scan": of_weights.scan,
     "compare": of_weights.compare,
     "trace": of_texts.trace,
@@ -28,7 +25,6 @@ _OF = {
     "runs": of_runs.runs,
     "run": of_runs.run,
     "reproduce": of_runs.reproduce,
-    "cite": of_weights.cite,
 }
 NAMES = tuple(_OF)
 WRITTEN_BY = {

@@ -1,4 +1,4 @@
-"""The results made of weights alone, or of an encoding alone: ls, inspect, check, scan, compare."""
+"""The results made of weights alone: scan, compare."""
 
 from __future__ import annotations
 
@@ -8,55 +8,6 @@ from typing import Any
 
 from toposcope.schema.parts import MODEL, envelope, options
 from toposcope.schema.types import Maybe, Shape, fields, many
-
-
-def ls(schema: str) -> Shape:
-    item = Shape("Item", "A model or a text, and whether it is ready.", {"name": str, "about": str, "ready": str})
-    family = Shape("Family", "What can be read.", {"family": str, "reads": list[str], "about": str, "origin": str})
-    encoding = Shape(
-        "Encoding",
-        "An encoding by name; `origin` is the package that brings it.",
-        {"encoding": str, "aliases": list[str], "parameters": list[str], "about": str, "origin": str},
-    )
-    task = Shape("Task", "A task of the lab.", {"task": str, "about": str, "sizes": list[str], "origin": str})
-    body = {"models": many(item), "texts": many(item), "families": many(family), "encodings": many(encoding)}
-    body |= {"tasks": many(task)}
-    return envelope(schema, type(None), options(what=str), body, "What Toposcope knows: one of five lists.", *body)
-
-
-def cite(schema: str) -> Shape:
-    work = Shape(
-        "Work",
-        "The software, or a paper it builds on.",
-        {
-            "key": str,
-            "title": str,
-            "authors": list[str],
-            "year": int,
-            "where": str | None,
-            "url": str | None,
-            "note": str | None,
-            "version": str | None,
-        },
-    )
-    return envelope(schema, type(None), options(), {"works": many(work)}, "What to cite.")
-
-
-def inspect(schema: str) -> Shape:
-    from toposcope.checkpoints.summary import Inspection
-
-    asked = options(layers=str | None, family=str | None, heads=int | None)
-    return envelope(schema, MODEL, asked, fields(Inspection, without=["skipped"]), "What a checkpoint is made of.")
-
-
-def check(schema: str) -> Shape:
-    from toposcope.checks.findings import CheckReport
-
-    found = fields(CheckReport)
-    body = {**found, "worst": str, "verdict": str, "counts": Mapping[str, int]}
-    asked = options(family=str | None, heads=int | None, strict=bool)
-    return envelope(schema, MODEL, asked, body, "Is a checkpoint's positional encoding there, and in force?")
-
 
 SYMMETRIC = Shape(
     "SymmetricPart",

@@ -1,21 +1,25 @@
-"""What a checkpoint is made of, layer by layer and head by head: the result of `toposcope inspect`."""
+"""What a checkpoint is made of, layer by layer and head by head."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from toposcope.checkpoints.fold import fold
-from toposcope.checkpoints.spec import Skipped
+from toposcope.checkpoints.opened import ModelLike, opened, subject
 from toposcope.checkpoints.view import Array, Head, Layer, Model
+from toposcope.core.progress import Progress, steps
+from toposcope.core.ranges import parse_range
+from toposcope.core.result import Provenance, Result
 from toposcope.encodings import Encoding
 
 
 @dataclass(frozen=True)
-class HeadRow:
+class InspectedHead:
     """One head: how strongly it can look, and how strongly it writes, seen from the residual stream.
 
     `logit_strength` is the Frobenius norm of scale * Q^T K, `write_strength` that of O V, norm gains folded in;
@@ -31,8 +35,17 @@ class HeadRow:
 
 
 @dataclass(frozen=True)
-class LayerRow:
-    """One attention layer: its shape, its mask, its norms and its encoding."""
+class StrengthRange:
+    """The least, the median and the greatest strength of a layer's heads."""
+
+    least: float
+    median: float
+    most: float
+
+
+@dataclass(frozen=True)
+class InspectedLayer:
+    """One attention layer: its shape, its mask, its norms, its encoding, and how strong its heads are."""
 
     layer: int
     stack: str
@@ -53,50 +66,70 @@ class LayerRow:
     shared_with: int | None
     encoding: str
     encoding_title: str
-    encoding_parameters: dict[str, Any]
+    encoding_parameters: Mapping[str, Any]
     mechanisms: tuple[str, ...]
     warnings: tuple[str, ...]
+    logit_strength: StrengthRange
+    write_strength: StrengthRange
 
 
-@dataclass(frozen=True)
-class Inspection:
-    """The whole of it."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class InspectResult(Result):
+    """What a checkpoint is made of; `dtypes` counts its tensors by the type they are stored in."""
+
+    kind = "inspect"
+    table = "heads"
 
     family: str
     format: str
     width: int
     parameters: int
     stored_bytes: int
-    dtypes: dict[str, int]
+    dtypes: Mapping[str, int]
     context: int | None
-    layers: tuple[LayerRow, ...]
-    heads: tuple[HeadRow, ...]
-    skipped: tuple[Skipped, ...]
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        return asdict(self)
+    layers: tuple[InspectedLayer, ...]
+    heads: tuple[InspectedHead, ...]
 
 
-def summarise(
-    model: Model,
-    layers: Sequence[int] | None = None,
+def inspect(
+    model: ModelLike,
     *,
-    tick: Callable[[], None] = lambda: None,
-) -> Inspection:
-    """Read the chosen layers once and describe the model; `tick` is called after each layer."""
-    chosen = model.layers if layers is None else [model.layers[i] for i in layers]
-    layer_rows: list[LayerRow] = []
-    head_rows: list[HeadRow] = []
-    for layer in chosen:
-        layer_rows.append(_layer_row(layer))
-        head_rows.extend(_head_row(layer, fold(layer, head)) for head in layer.heads)
-        tick()
+    layers: str | None = None,
+    family: str | None = None,
+    num_heads: int | None = None,
+    progress: Progress | None = None,
+) -> InspectResult:
+    """What a checkpoint is made of: its layers, how each encodes position, its heads, and what was not read.
+
+    `model` is a name, a path, a `Model`, or a loaded model of transformers or TransformerLens; `layers` selects
+    ("0-3,7"). `family` and `num_heads` say how a file is to be read.
+    """
+    started = time.perf_counter()
+    with opened(model, family=family, num_heads=num_heads) as found:
+        result = inspect_model(found, parse_range(layers, len(found.layers)), progress=progress)
+        asked = {"layers": layers, "family": family, "num_heads": num_heads}
+        return replace(
+            result,
+            provenance=Provenance((subject(found, model),), asked, time.perf_counter() - started),
+            skipped=found.skipped,
+        )
+
+
+def inspect_model(model: Model, layers: Sequence[int], *, progress: Progress | None = None) -> InspectResult:
+    """Read these layers of an open model once, and describe it."""
+    layer_rows: list[InspectedLayer] = []
+    head_rows: list[InspectedHead] = []
+    step = steps(progress, "layers", len(layers))
+    for layer in (model.layers[i] for i in layers):
+        heads = [_head_row(layer, fold(layer, head)) for head in layer.heads]
+        layer_rows.append(_layer_row(layer, heads))
+        head_rows += heads
+        step()
     infos = [model.source.info(name) for name in model.source.names()]
     dtypes: dict[str, int] = {}
     for info in infos:
         dtypes[info.dtype] = dtypes.get(info.dtype, 0) + 1
-    return Inspection(
+    return InspectResult(
         family=model.family,
         format=model.source.format,
         width=model.layers[0].spec.width if model.layers else 0,
@@ -106,22 +139,13 @@ def summarise(
         context=model.spec.context,
         layers=tuple(layer_rows),
         heads=tuple(head_rows),
-        skipped=model.skipped,
     )
 
 
-def same_encoding(rows: Sequence[LayerRow]) -> list[tuple[LayerRow, list[int]]]:
-    """Layers grouped by what encodes position in them: an example of each, and the layers' numbers."""
-    groups: dict[tuple[str, str, str], tuple[LayerRow, list[int]]] = {}
-    for row in rows:
-        groups.setdefault((row.stack, row.kind, row.encoding_title), (row, []))[1].append(row.layer)
-    return list(groups.values())
-
-
-def _layer_row(layer: Layer) -> LayerRow:
+def _layer_row(layer: Layer, heads: Sequence[InspectedHead]) -> InspectedLayer:
     spec, w = layer.spec, layer.weights
     biases = {"q": w.q_bias_HR, "k": w.k_bias_GR, "v": w.v_bias_GV, "o": w.o_bias_D}
-    return LayerRow(
+    return InspectedLayer(
         layer=layer.number,
         stack=spec.stack,
         index=spec.index,
@@ -144,11 +168,18 @@ def _layer_row(layer: Layer) -> LayerRow:
         encoding_parameters=dict(spec.encoding.parameters),
         mechanisms=spec.encoding.mechanisms,
         warnings=spec.warnings,
+        logit_strength=_range([head.logit_strength for head in heads]),
+        write_strength=_range([head.write_strength for head in heads]),
     )
 
 
-def _head_row(layer: Layer, head: Head) -> HeadRow:
-    return HeadRow(
+def _range(strengths: Sequence[float]) -> StrengthRange:
+    ranked = sorted(strengths)
+    return StrengthRange(ranked[0], ranked[len(ranked) // 2], ranked[-1])
+
+
+def _head_row(layer: Layer, head: Head) -> InspectedHead:
+    return InspectedHead(
         layer=head.layer,
         head=head.head,
         kv_group=head.kv_group,
