@@ -18,14 +18,14 @@ from typing import Any
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
+from toposcope.core.results import emit_csv
 
 from tests.unit.checkpoints.making import gguf_bytes, gguf_pair, gguf_string
 from tests.unit.tiny import write_llama
 from toposcope.cli import main
-from toposcope.core.results import emit_csv
 from toposcope.dynamics.flow import flow
 from toposcope.encodings import Sizes, kinds, parse
-from toposcope.encodings.kinds import _brought
+from toposcope.encodings.registry import _brought
 from toposcope.report import render
 from toposcope.runs.directory import Job
 from toposcope.runs.store import Store

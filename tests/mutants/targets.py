@@ -36,7 +36,7 @@ CENTRAL = {
         "table_points",
         "toeplitz_points",
     ),
-    "models": ("ablation", "deposit", "loss", "patterns"),
+    "models": ("ablation.result", "deposit", "loss", "tracing.patterns"),
     "lab": ("train", "encoding"),
     "runs": ("store",),
 }
@@ -54,7 +54,7 @@ ELSEWHERE = {
         "reference/families/test_deepseek.py",
         "unit/dynamics/test_heads.py",
     ),
-    "models": ("reference/test_instrument.py", "reference/test_what_if.py"),
+    "models": ("reference/test_instrument.py", "reference/test_swap_encoding.py"),
     "lab": ("reference/lab/test_attention.py",),
 }
 # Start and kill processes: minutes on the wall, and the module's own tests say the same.

@@ -12,6 +12,8 @@ from typing import Any
 
 import jsonschema
 import pytest
+from toposcope.schema import NAMES
+from toposcope.schema.types import described
 
 from tests.unit.models.making import TEXT, write_bert, write_llama_lm
 from tests.unit.models.planting import write_planted
@@ -20,8 +22,6 @@ from toposcope import schema as old
 from toposcope.cli import COMMANDS, main
 from toposcope.core.errors import BadValue
 from toposcope.report import kinds
-from toposcope.schema import NAMES
-from toposcope.schema.types import described
 
 TINY = ("--set", "steps=4", "--set", "batch=8", "--set", "width=16", "--set", "heads=2", "--set", "ff=16")
 
@@ -97,7 +97,7 @@ def test_every_schema_is_one_and_is_closed() -> None:
 
 
 def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
-    for name, expected in (("check", "check/2"), ("toposcope/loss/2", "loss/2"), ("inspect", "inspect/2")):
+    for name, expected in (("scan", "scan/2"), ("toposcope/loss/2", "loss/2"), ("inspect", "inspect/2")):
         with pytest.raises(SystemExit) as ended:
             main(["schema", name])
         assert ended.value.code == 0
@@ -145,13 +145,15 @@ def test_results_of_weights(tmp_path: Path) -> None:
         assert told("ls", what)["names"]
     assert told("inspect", llama)["heads"]
     assert told("check", llama)["findings"]
-    scanned = told("scan", llama, "--null", "--what-if", "none", "--what-if", "alibi", "--what-if", "sinusoidal")
-    assert scanned["null"]["heads"] == 12
+    scanned = told(
+        "scan", llama, "--random-baseline", "--encoding", "none", "--encoding", "alibi", "--encoding", "sinusoidal"
+    )
+    assert scanned["random_baseline"]["heads"] == 12
     assert len(scanned["what_if"]) == 3
     assert told("scan", llama, "--layers", "sample:2")["estimate"]["drawn"]
     Path("told.json").rename("scan.json")
     assert told("compare", llama, other)["heads"]
-    assert told("compare", "scan.json", "scan.json")["of"] == "toposcope/scan/1"
+    assert told("compare", "scan.json", "scan.json")["of"] == "scan"
 
 
 def test_results_of_texts(tmp_path: Path) -> None:
@@ -166,15 +168,16 @@ def test_results_of_texts(tmp_path: Path) -> None:
     assert told("trace", str(bert), *cut)["null_share"] is not None
     assert told("scan", str(bert))["spectra"]["table"]
     assert len(told("loss", str(model), *cut, "--encoding", "none", "--each", "layer")["conditions"]) == 4
-    once = ("--text", str(text), "--tokens", "12")
-    assert told("beside", str(model), *once)["beside"]["texts"]
-    assert told("beside", str(model), *once, "--verdicts")["verdicts"][0]["runs"]
+    once = ("--text", str(text), "--tokens", "12", "--sequences", "1")
+    followed = told("trace", str(model), *once, "--depth", "--verify", "--jobs", "1")
+    assert followed["depth"]
+    assert followed["verified"]
     steps = ("--tokens", "12", "--steps", "2", "--held-out", "2")
     assert told("refine", str(model), "--out", "refined", "--text", str(text), *steps)["moved"]
     planted = write_planted(tmp_path / "planted", (2,))
     words = ("ablate", str(planted), "--text", str(planted / "text.txt"), "--lines", "--sequences", "4")
-    assert told(*words, "--pairs", "layer0")["ablation"]["pairs"]
-    assert told(*words, "--mode", "screen", "--sample", "3")["ablation"]["screen"]
+    assert told(*words, "--pairs", "layer0")["pairs"]
+    assert told(*words, "--mode", "screen", "--sample", "3")["screen"]
     assert told(*words, "--check")["holds"]
 
 
@@ -182,7 +185,7 @@ def test_results_of_the_laboratory() -> None:
     pytest.importorskip("torch", reason="training needs torch")
     trained = told("train", "--task", "distance", "--encoding", "rope", *TINY)
     assert trained["ablation"]["zero"]
-    sweep = told("sweep", "--tasks", "distance", "--encodings", "rope", "--seeds", "1", "--workers", "1", *TINY)
+    sweep = told("sweep", "--tasks", "distance", "--encodings", "rope", "--seeds", "1", "--jobs", "1", *TINY)
     assert len(sweep["runs"]) == len(told("runs")["runs"]) == 1
     assert told("runs", "show", trained["key"])["result"]["accuracy"] == trained["accuracy"]
     assert told("ablate", str(Path(trained["directory"]) / "model"))["task"] == "distance"
@@ -199,7 +202,7 @@ def test_results_of_the_papers_claims(monkeypatch: pytest.MonkeyPatch) -> None:
         sizes = [f"{name}={getattr(config, name)}" for name in ("steps", "batch", "width", "heads", "ff")]
         told("train", *words, "--store", "store", *(word for size in sizes for word in ("--set", size)))
     monkeypatch.setattr(coupling, "grid", tiny)
-    assert told("reproduce", "coupling", "--store", "store", "--seeds", "1", "--workers", "1")["table"]
+    assert told("reproduce", "coupling", "--store", "store", "--seeds", "1", "--jobs", "1")["cells"]
 
 
 def test_results_of_the_byte_models(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -211,11 +214,11 @@ def test_results_of_the_byte_models(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     text.write_text("the house of the people and the people of the house " * 40)
     sizes: dict[str, Any] = {"width": 8, "ff": 8, "length": 12, "batch": 2, "windows": 4, "steps": 2}
 
-    def grid(size: groups.Size, seeds: Sequence[int]) -> dict[str, list[ProbeConfig]]:
+    def grid(size: groups.ProbeSize, seeds: Sequence[int]) -> dict[str, list[ProbeConfig]]:
         cells = ("full-pd", "full-nd")
         made = [ProbeConfig(c, seed=s, text=str(text), other=str(text), **sizes) for s in seeds for c in cells]
         return {"causal": made}
 
     monkeypatch.setattr(groups, "grid", grid)
-    found = told("reproduce", "dynamics", "--size", "demo", "--store", "store", "--seeds", "1", "--workers", "1")
+    found = told("reproduce", "dynamics", "--size", "demo", "--store", "store", "--seeds", "1", "--jobs", "1")
     assert found["probe"]["rows"]

@@ -29,6 +29,8 @@ from toposcope.report.blocks import (
 from toposcope.report.console import IndentedConsole, literal
 
 WIDTH = 80
+MOST_SKIPPED = 6
+BAR = 20
 COLOURS = {"ok": "green", "warning": "yellow", "fault": "red"}
 _WORDS = ("text", "wrap", "plain")
 
@@ -57,6 +59,16 @@ def show(page: Page, out: IndentedConsole, *, full: bool = False) -> None:
             out.print(f"\n[bold]{_safe(section.title)}[/bold]")
             for block in drawable:
                 _draw(block, page, out)
+    _left_out(page, out)
+
+
+def _left_out(page: Page, out: IndentedConsole) -> None:
+    if page.skipped:
+        out.print("\n[bold]Left out[/bold]")
+        for what, why in page.skipped[:MOST_SKIPPED]:
+            out.print(f"  {_safe(what)}: {_safe(why)}")
+        if len(page.skipped) > MOST_SKIPPED:
+            out.print(f"  ... {len(page.skipped) - MOST_SKIPPED} more; --json and the page hold all")
 
 
 def _in_full(block: Any) -> Any:
@@ -177,15 +189,35 @@ def _head_map(block: HeadMap, page: Page, out: IndentedConsole) -> None:
     for layer, head, value in zip(columns["layer"], columns["head"], columns[measure.key], strict=True):
         rows.setdefault(layer, {})[head] = _mark(measure, value, low, high)
     wide = max(max(heads) for heads in rows.values()) + 1
-    out.print(f"  {'layer':>5s}  {measure.label.lower()} of each head")
+    means = _means(block, columns)
+    if block.mean is None:
+        out.print(f"  {'layer':>5s}  {measure.label[:1].lower()}{measure.label[1:]} of each head")
+    else:
+        out.print(f"  layer  {'heads':{wide}s}  mean {block.mean.replace('_', ' ')}")
     for layer, heads in rows.items():
-        out.print(f"  {layer:5d}  {literal(''.join(heads.get(i, ' ') for i in range(wide)))}", soft_wrap=True)
+        letters = "".join(heads.get(i, " ") for i in range(wide)).ljust(5)
+        out.print(f"  {layer:5d}  {literal(letters)}  {means.get(layer, '')}".rstrip(), soft_wrap=True)
     if measure.words:
         there = [word for word in measure.words if word in columns[measure.key]]
         out.print("         " + ", ".join(f"{measure.words[word]} {word.replace('_', ' ')}" for word in there))
     else:
         out.print(f"         0 is {shown(low, measure.format)}, 9 is {shown(high, measure.format)}; - has none")
     out.print(f"         {_safe(measure.sentence)}")
+    for each in block.measures:
+        if each.key == block.mean:
+            out.print(f"         {each.label}: {_safe(each.sentence)}")
+
+
+def _means(block: HeadMap, columns: Mapping[str, Sequence[Any]]) -> dict[int, str]:
+    """By layer, the mean of the column that the map wants beside it, with a bar from 0 to 1."""
+    if block.mean is None:
+        return {}
+    known: dict[int, list[float]] = {}
+    for layer, value in zip(columns["layer"], columns[block.mean], strict=True):
+        if value is not None:
+            known.setdefault(layer, []).append(value)
+    means = {layer: sum(values) / len(values) for layer, values in known.items()}
+    return {layer: f"{mean:.2f} {'#' * round(BAR * min(1.0, max(0.0, mean)))}" for layer, mean in means.items()}
 
 
 def _range(measure: Measure, values: Sequence[Any]) -> tuple[float, float]:

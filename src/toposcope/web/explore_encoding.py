@@ -23,7 +23,7 @@ from toposcope.spectra.encoding_spectrum import spectrum_of
 from toposcope.spectra.offsets import symbol_range
 from toposcope.spectra.points import Point
 from toposcope.spectra.rotary_kernel import contraction_law, kernel_spectrum, kernel_values, rotary_weights
-from toposcope.web.asked import Asked
+from toposcope.web.query import Query
 
 Array = NDArray[np.float64]
 
@@ -41,15 +41,15 @@ ALL_ALIBI = 2**12
 CURVE = tuple(2**k for k in range(4, 21, 2))
 
 
-def explore(asked: Asked) -> dict[str, Any]:
+def explore(query: Query) -> dict[str, Any]:
     """Everything the page shows for one position of its controls."""
-    text = asked.text("encoding", "rope")
-    head_dim = asked.whole("head_dim", 64, 2, WIDEST_HEAD)
-    heads = asked.whole("heads", 8, 1, MOST_HEADS)
-    head = asked.whole("head", 0, 0, MOST_HEADS - 1)
-    context = asked.whole("context", 4096, 1, LONGEST)
-    settled = asked.flag("settled", False)
-    asked.close()
+    text = query.text("encoding", "rope")
+    head_dim = query.whole("head_dim", 64, 2, WIDEST_HEAD)
+    heads = query.whole("heads", 8, 1, MOST_HEADS)
+    head = query.whole("head", 0, 0, MOST_HEADS - 1)
+    context = query.whole("context", 4096, 1, LONGEST)
+    settled = query.flag("settled", False)
+    query.close()
     if head >= heads:
         raise BadValue(f"'head' is {head}, but there are {heads} heads, 0 to {heads - 1}.")
     started = time.perf_counter()
