@@ -632,7 +632,7 @@ def _report(place: Path) -> None:
 def _compare_seeds(scratch: Path) -> list[Tree]:
     """Two results of a kind."""
     trees = [tree["r.json"] for tree in _result_seeds(scratch)]
-    wanted = (b"toposcope/scan/1", b"toposcope/trace/1", b"toposcope/ablate/1")
+    wanted = (b"toposcope/scan/2", b"toposcope/trace/1", b"toposcope/ablate/1")
     return [{"a.json": each, "b.json": each} for each in trees if any(word in each[:200] for word in wanted)]
 
 

@@ -289,7 +289,7 @@ def _is_number(value: Any) -> bool:
 def _heads(result: Any) -> dict[Place, dict[str, Any]]:
     """The rows of a result by layer and head, flat."""
     rows = result.rows("heads") if isinstance(result, Result) and "heads" in result.tables() else _plain_rows(result)
-    if not rows or not all("layer" in row and "head" in row for row in rows):
+    if not rows or not all(isinstance(row.get(name), int) for row in rows for name in ("layer", "head")):
         kind = result.kind if isinstance(result, Result) else result.get("schema")
         raise BadValue(f"a result of {kind} holds no heads that could be compared.")
     return {(int(row["layer"]), int(row["head"])): row for row in rows}
@@ -297,14 +297,15 @@ def _heads(result: Any) -> dict[Place, dict[str, Any]]:
 
 def _plain_rows(result: Any) -> list[dict[str, Any]]:
     """The same of a result that is still kept as plain data: medians of a trace, damages of an ablation."""
-    rows = (result.get("ablation") or result).get("heads") if isinstance(result, Mapping) else None
+    body = result.get("ablation", result) if isinstance(result, Mapping) else None
+    rows = body.get("heads") if isinstance(body, Mapping) else None
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         return []
     found = []
     for row in rows:
         flat = dict(row)
         for group in ("metrics", "scores", "damage"):
-            for key, value in (row.get(group) or {}).items():
+            for key, value in (row[group] if isinstance(row.get(group), dict) else {}).items():
                 number = value.get("median") if isinstance(value, dict) else value
                 if _is_number(number):
                     flat[f"{group}_{key}" if group != "metrics" else key] = number
