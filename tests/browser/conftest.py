@@ -1,4 +1,4 @@
-"""One browser for all tests of a process. Each module is one group, so that it stays in one process (make test)."""
+"""One browser for all tests: they are one group, and so stay in one process (make test)."""
 
 from __future__ import annotations
 

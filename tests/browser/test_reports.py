@@ -17,13 +17,13 @@ from tests.browser.browser import NARROW, WIDE, Visit, visit
 from tests.unit.report import making
 from tests.unit.tiny import write_llama
 from tests.unit.web.running import Visitor, running
-from toposcope.report import write_report
+from toposcope.report import render
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 
-pytestmark = pytest.mark.xdist_group("browser-reports")
+pytestmark = pytest.mark.xdist_group("browser")
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str
         "compare": [making.command("compare", str(place / "model"), other, out=place / "c.json")],
         "loss": [making.loss()],
         "trace": [making.really_traced(lm)],
-        "beside": [making.beside(lm)],
+        "depth": [making.followed(lm)],
         "refine": [making.refined(lm)],
         "proof": [making.proved(lm)],
         "ablate": [making.ablated()],
@@ -84,14 +84,14 @@ def address(
     def written(name: str) -> str:
         file = place / f"{name}.html"
         if not file.exists():
-            write_report(file, results[name], title=f"A report of {name}")
+            file.write_text(render(results[name], title=f"A report of {name}"))
         return file.as_uri()
 
     return written
 
 
 NAMES = (
-    "ablate", "beside", "big", "compare", "dynamics", "empty", "flow", "inspect", "lab", "loss", "proof", "refine",
+    "ablate", "big", "compare", "depth", "dynamics", "empty", "flow", "inspect", "lab", "loss", "proof", "refine",
     "reproduce", "scan", "spectrum", "sweep", "trace", "train",
 )  # fmt: skip
 BOTH = ("flow", "scan")  # looked at in the dark and on a telephone as well
@@ -108,6 +108,7 @@ def drawn(seen: Visit) -> None:
     assert maps.count() == sum(kind in ("headmap", "matrix") for kind in blocks)
 
 
+@pytest.mark.sample(9)
 @pytest.mark.parametrize("name", NAMES)
 def test_draws_without_complaint_and_axe_finds_nothing_serious(
     browser: Browser, address: Callable[[str], str], name: str
@@ -315,7 +316,7 @@ def test_markup_in_names_is_shown_and_does_not_run(browser: Browser, results: di
     scan["spectra"]["heads"][0]["looks"] = nasty
     scan["skipped"] = [{"what": nasty, "why": nasty}]
     file = tmp_path / "nasty.html"
-    write_report(file, [scan])
+    file.write_text(render([scan]))
     with visit(browser, file.as_uri() + "#head-0.0") as seen:
         assert nasty in seen.page.locator("h1").inner_text() or "img src" in seen.page.locator("h1").inner_text()
         assert "onerror" in seen.page.locator(".head-page").inner_text()

@@ -17,7 +17,7 @@ from tests.unit.web.making import HOSTILE, write_spectrum, write_store
 from tests.unit.web.running import Visitor, running
 
 expect = pytest.importorskip("playwright.sync_api", reason="playwright is not installed").expect
-pytestmark = pytest.mark.xdist_group("browser-web")
+pytestmark = pytest.mark.xdist_group("browser")
 
 
 # ---------------------------------------------------------------- what the tests share

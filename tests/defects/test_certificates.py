@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import toposcope
+from tests import sampling
 from tests.unit.dynamics.systems import make_head, make_layer, orthogonal, random_head
 from toposcope.checkpoints.fold import fold
 from toposcope.checkpoints.view import Layer
@@ -54,8 +55,8 @@ def integral(random: np.random.Generator, d: int) -> tuple[np.ndarray, np.ndarra
 
 def test_A_no_certified_verdict_is_false() -> None:
     """3,000 systems with a known spectrum, both masks, given in full or as heads that move d of d + 2 dimensions."""
-    exact = 0
-    for seed in range(3000):
+    exact, chosen = 0, sampling.sample(range(3000), 300, of="systems")
+    for seed in chosen:
         random = np.random.default_rng([15, seed])
         d = int(random.integers(1, 7))
         v, real = (integral if seed % 3 == 0 else triangular)(random, d)
@@ -72,7 +73,7 @@ def test_A_no_certified_verdict_is_false() -> None:
         exact += found.exact
         real = np.delete(real, np.flatnonzero(real == 0)[: int((~kept).sum())])  # one zero for each row of zeros
         assert holds(found, real), (seed, found)
-    assert exact > 1000
+    assert exact > 0.3 * len(chosen)
 
 
 @pytest.mark.parametrize("v", [[[-1, 1e8], [0, 0.5]], [[-1, 0], [0, 1e-15]]])

@@ -9,13 +9,14 @@ import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tests.faults import mutations as m
-from tests.faults.cases import SETTINGS
+from tests.faults.cases import LAYERS, SETTINGS, TINY, TRAIN
 from tests.unit.checkpoints.making import gguf_bytes, gguf_pair, gguf_string, gguf_tensor
 from tests.unit.checkpoints.test_fuzz import gguf_seeds, read_all, safetensors_seeds
 from tests.unit.tiny import CONFIG, write_llama
@@ -278,7 +279,7 @@ def _lab_result(place: Path) -> None:
             json.dumps(summary(read_result(place, job) or {}), allow_nan=False)
         with contextlib.suppress(ToposcopeError):
             RunConfig.from_dict(job.config)
-    TrainResult.read(place)
+    TrainResult.stored(place)
 
 
 def _lab_checkpoint_seeds(scratch: Path) -> list[Tree]:
@@ -336,9 +337,9 @@ def _probe(place: Path) -> None:
 def _reproduced_seeds(scratch: Path) -> list[Tree]:
     """A store with a finished run of both reproductions."""
     from toposcope.runs.directory import Job
+    from toposcope.runs.jobs import PROBE as KIND
     from toposcope.runs.jobs import work
     from toposcope.runs.store import Claim, Store
-    from toposcope.studies.language.expected import KIND
 
     with Store(scratch / "kept") as store:
         for kind, config in (("train", _lab_config()), (KIND, _probe_config())):
@@ -375,14 +376,14 @@ def _reproduced(place: Path) -> None:
     try:
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
             for read in (
-                lambda: reproduce.run(reproduce.What.coupling, store=store, json=str(place / "c.json")),
-                lambda: reproduce.run(reproduce.What.dynamics, store=store, json=str(place / "d.json")),
+                lambda: reproduce.run("coupling", store=store, json=str(place / "c.json")),
+                lambda: reproduce.run("dynamics", store=store, json=str(place / "d.json")),
                 lambda: sweep.run(
                     ["count"], ["rope@heads:0,none"], seeds="1", settings=settings, store=store, html=str(place / "s")
                 ),
-                lambda: runs.run(runs.Action.ls, store=store, json=str(place / "l.json")),
-                lambda: runs.run(runs.Action.show, [_lab_config().key()], store=store),
-                lambda: runs.run(runs.Action.show, [probe.key()], store=store),
+                lambda: runs.run("ls", store=store, json=str(place / "l.json")),
+                lambda: runs.run("show", [_lab_config().key()], store=store),
+                lambda: runs.run("show", [probe.key()], store=store),
                 lambda: _web_runs(place / "kept"),
             ):
                 try:
@@ -421,13 +422,16 @@ def _refine_seeds(scratch: Path) -> list[Tree]:
         "parameters": [parameter.detach()],
         "optimizer": optimizer.state_dict(),
     }
-    return [{"checkpoint.pt": _saved({"key": "k", "losses": {"before": [1.0, 2.0]}, "arms": {"diagonal": arm}})}]
+    from toposcope._version import __version__
+
+    state = {"key": "k", "losses": {"before": [1.0, 2.0]}, "arms": {"diagonal": arm}, "toposcope": __version__}
+    return [{"checkpoint.pt": _saved(state)}]
 
 
 def _refine(place: Path) -> None:
     import torch
 
-    from toposcope.refinements.saved import State
+    from toposcope.studies.tuning import State
 
     parameter = torch.nn.Parameter(torch.ones(2, 3))
     state = State(place, "k")
@@ -447,13 +451,13 @@ def _refined_seeds(scratch: Path) -> list[Tree]:
 
 
 def _refined(place: Path) -> None:
-    from toposcope.cli import refine
+    from toposcope.studies import refine
 
     _forge(place)
-    with contextlib.redirect_stdout(io.StringIO()):
-        found = refine._finished(place, "k")
-        if found is not None:
-            refine._deliver(found, place, "lm", html=str(place / "r.html"), json=str(place / "r.json"), kept=True)
+    found = refine._finished(place, "k")
+    if found is not None:
+        str(found)
+        found.html(place / "r.html")
 
 
 def _diagonal_seeds(scratch: Path) -> list[Tree]:
@@ -477,14 +481,15 @@ def _flow_seeds(scratch: Path) -> list[Tree]:
     from toposcope.cli import main
 
     with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):
-        main(["flow", "--preset", "collapse", "--horizon", "1", "--tokens", "3", "--out", str(scratch / "f.npz")])
+        main(["flow", "--preset", "collapse", "--horizon", "1", "--tokens", "3", "--save", str(scratch / "f.npz")])
     return [{"f.npz": (scratch / "f.npz").read_bytes()}]
 
 
 def _flow(place: Path) -> None:
-    from toposcope.dynamics.record import FlowResult
+    from toposcope.core.fields import plain
+    from toposcope.dynamics.trajectory import Trajectory
 
-    json.dumps(FlowResult.load(place / "f.npz").as_dict(), allow_nan=True)
+    json.dumps(plain(Trajectory.load(place / "f.npz")))
 
 
 def _npy_seeds(_: Path) -> list[Tree]:
@@ -594,30 +599,45 @@ def _store(place: Path) -> None:
 
 def _command(main: Any, words: list[str]) -> None:
     """A command may end in a sentence (exit code 2) or well; any other exception is a crash."""
-    with contextlib.redirect_stderr(io.StringIO()), contextlib.suppress(SystemExit):
+    with contextlib.suppress(SystemExit):
         main(words)
 
 
-def _result_seeds(scratch: Path) -> list[Tree]:
-    from tests.unit.report import making
+@cache
+def _results() -> tuple[bytes, ...]:
+    """A result of every command that has one to read, as the command itself writes it."""
+    from tests.unit.models.making import write_llama_lm
     from toposcope.cli import main
 
-    found = [making.loss(), making.traced(), making.ablated(), making.trained("rope", 0, 0.5), making.swept()]
-    write_llama(scratch / "lm")
-    write_llama(scratch / "lm2", seed=1)
+    here = _stays("results")
+    (here / "lm").mkdir(parents=True)
+    write_llama_lm(here / "lm", num_hidden_layers=LAYERS)
+    texts = ("--text", str(_stays("text.txt")), "--tokens", "10", "--sequences", "2")
+    found = []
     for words in (
-        ["scan", "lm"],
-        ["check", "lm"],
-        ["inspect", "lm"],
-        ["compare", "lm", "lm2"],
-        ["flow", "--preset", "collapse", "--horizon", "1", "--tokens", "3"],
-        ["spectrum", "rope", "--context", "32"],
+        ("scan", "lm"),
+        ("check", "lm"),
+        ("inspect", "lm"),
+        ("compare", "lm", "lm"),
+        ("flow", "--preset", "collapse", "--horizon", "1", "--tokens", "3"),
+        ("spectrum", "rope", "--context", "32"),
+        ("loss", "lm", *texts, "--encoding", "none"),
+        ("trace", "lm", *texts),
+        ("ablate", "lm", *texts, "--heads", "0.0,1.1"),
+        (*TRAIN, "--store", str(here / "store")),
+        ("sweep", "--tasks", "count", "--encodings", "rope", "--seeds", "1", *TINY, "--store", str(here / "store")),
     ):
-        given = [str(scratch / word) if word in ("lm", "lm2") else word for word in words]
-        with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):
-            main([*given, "--json", str(scratch / "r.json")])
-        found.append(json.loads((scratch / "r.json").read_text()))
-    return [{"r.json": json.dumps(result).encode()} for result in found]
+        given = [str(here / word) if word == "lm" else word for word in words]
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as said:
+            _command(main, [*given, "--json", str(here / "r.json")])
+        assert (here / "r.json").exists(), f"{words}: {said.getvalue()}"
+        found.append((here / "r.json").read_bytes())
+        (here / "r.json").unlink()
+    return tuple(found)
+
+
+def _result_seeds(_: Path) -> list[Tree]:
+    return [{"r.json": each} for each in _results()]
 
 
 def _report(place: Path) -> None:
@@ -629,11 +649,10 @@ def _report(place: Path) -> None:
     assert "<script>alert(1)" not in text, "a word of the result became code"
 
 
-def _compare_seeds(scratch: Path) -> list[Tree]:
+def _compare_seeds(_: Path) -> list[Tree]:
     """Two results of a kind."""
-    trees = [tree["r.json"] for tree in _result_seeds(scratch)]
-    wanted = (b"toposcope/scan/2", b"toposcope/trace/1", b"toposcope/ablate/1")
-    return [{"a.json": each, "b.json": each} for each in trees if any(word in each[:200] for word in wanted)]
+    kinds = {each: json.loads(each)["schema"].split("/")[1] for each in _results()}
+    return [{"a.json": each, "b.json": each} for each, kind in kinds.items() if kind in ("scan", "trace", "ablate")]
 
 
 def _compare(place: Path) -> None:
@@ -644,11 +663,11 @@ def _compare(place: Path) -> None:
 
 
 def _frames(place: Path) -> None:
-    from toposcope.core.frames import frame, tables
+    from toposcope.report.kinds import read
 
-    path = place / "r.json"
-    for name in tables(path):
-        frame(path, name)
+    found = read(place / "r.json")
+    for name in found.tables():
+        found.frame(name)
 
 
 def _speeches_seeds(_: Path) -> list[Tree]:

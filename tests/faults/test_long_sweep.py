@@ -1,4 +1,4 @@
-"""Many runs, two drivers, kills and clocks that jump; `python -m tests.faults.long_sweep` does it at full length."""
+"""Many runs, two drivers, kills and clocks that jump: a short sweep, or one of full length."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ from pathlib import Path
 
 import pytest
 
+from tests import sampling
 from tests.faults.long_sweep import first_claim, jobs_of, sweep
 from toposcope.runs.store import Store
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-JOBS, KILLS = 150, 6
+JOBS, KILLS = sampling.count(60, 20_000), sampling.count(4, 40)
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(7200)
 def test_no_run_is_lost_or_done_twice(tmp_path: Path) -> None:
-    found = sweep(tmp_path, JOBS, KILLS)
+    found = sweep(tmp_path, JOBS, KILLS, seed=sampling.SEED)
     assert (found.done, found.wrong, found.begun_after_end) == (JOBS, 0, 0)
     assert found.kills == KILLS
     assert found.begun_twice <= KILLS, "only a kill makes a run begin again"

@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import ctypes
+import fnmatch
 import gc
 import json
 import os
@@ -66,7 +67,7 @@ class Tally:
 class Walk:
     """A scratch directory with a template, and the one place in which every command runs."""
 
-    def __init__(self, scratch: Path) -> None:
+    def __init__(self, scratch: Path, chosen: Sequence[Case] = CASES) -> None:
         self.scratch = scratch.resolve()
         self.template, self.work, self.temporary = (self.scratch / name for name in ("template", "work", "tmp"))
         self.words, self.log = self.scratch / "words", self.scratch / "log"
@@ -77,12 +78,12 @@ class Walk:
         self.removed = ""
         cases.prepare(self.template, self._in_template)
         self.removed = cases.removed_key(self.template)
-        self._warm_up()
+        self._warm_up(chosen)
 
-    def _warm_up(self) -> None:
+    def _warm_up(self, chosen: Sequence[Case]) -> None:
         """Do every light command once in this very process: what it imports and compiles, all forks then have."""
         here, out, errors = Path.cwd(), sys.stdout, sys.stderr
-        for case in CASES:
+        for case in chosen:
             if case.call is None and case.roles == ("command",):
                 self.begin(case)
                 os.chdir(self.work)
@@ -310,7 +311,7 @@ class CaseWalk:
         self.walk, self.case = walk, case
         self.before = walk.begin(case)
         self.calm = walk.run(case, Plan())
-        assert self.calm.code in (0, 1), self.calm.words
+        assert self.calm.code in (0, 1), f"{case.name}: {self.calm.words}"
         assert "Traceback" not in self.calm.words, self.calm.words
         self.final = tree(walk.work)
         self.rows = {name: rows_of(walk.work / name) for name in self.final if name.endswith("index.sqlite")}
@@ -408,12 +409,12 @@ def _get_ready() -> None:
     from matplotlib.figure import Figure
 
     import toposcope
-    from toposcope.cli import ablate_lab
-    from toposcope.dynamics import plots
-    from toposcope.lab import train
-    from toposcope.refinements import tune
+    from toposcope.dynamics import trajectory
+    from toposcope.lab import ablation, train
+    from toposcope.report import figure
     from toposcope.runs import local, store, worker
     from toposcope.scanning import scan as scanning
+    from toposcope.studies import tuning
     from toposcope.studies.language import probe
 
     os.environ["COLUMNS"] = "80"
@@ -428,14 +429,15 @@ def _get_ready() -> None:
         "matplotlib.font_manager",
     ):
         importlib.import_module(name)
-    train.SAVE_EVERY = probe.SAVE_EVERY = tune.EVERY = cases.SAVED_EVERY
-    train.GLANCE, ablate_lab.SENTENCES = 8, 16
+    train.SAVE_EVERY = probe.SAVE_EVERY = tuning.EVERY = cases.SAVED_EVERY
+    train.GLANCE, ablation.SENTENCES = 8, 16
     train.fixed_sentences.__defaults__ = (16,)  # 2,000 in earnest
     store._now = lambda: "2026-01-01T00:00:00+00:00"
     torch.optim.Adam.step = _counted(torch.optim.Adam.step)  # AdamW's as well
     scanning.layer_entry = _counted(scanning.layer_entry)
     cases.make_reproductions_tiny()
-    plots.FRAMES, Figure.savefig = 2, _pictured(Figure.savefig)
+    trajectory.FRAMES, Figure.savefig = 2, _pictured(Figure.savefig)
+    figure._converter = _drawn  # type: ignore[assignment]
     local.subprocess = SimpleNamespace(  # type: ignore[attr-defined]
         Popen=_Forked, DEVNULL=local.subprocess.DEVNULL, TimeoutExpired=local.subprocess.TimeoutExpired
     )
@@ -465,6 +467,16 @@ def _pictured(savefig: Any) -> Any:
             target.write(f"a picture as {format}\n".encode() * 4000)
 
     return saved
+
+
+def _drawn() -> SimpleNamespace:
+    """In place of the converter, whose threads do not outlive a fork."""
+    bytes_of = {kind: f"a picture as {kind}\n".encode() * 4000 for kind in ("png", "pdf")}
+    return SimpleNamespace(
+        vegalite_to_png=lambda *_, **__: bytes_of["png"],
+        vegalite_to_pdf=lambda *_, **__: bytes_of["pdf"],
+        vegalite_to_svg=lambda *_, **__: "a picture as svg\n" * 4000,
+    )
 
 
 class _Forked:
@@ -530,12 +542,13 @@ def main() -> None:
     parser.add_argument("--all", action="store_true", help="every write point, every fault")
     parser.add_argument("--sample", type=int, default=60, help="so many faults, shared among the commands")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", help="commands whose names begin so, separated by ';'")
+    parser.add_argument("--only", help="names or patterns ('scan*') of commands, separated by ';'")
     given = parser.parse_args()
-    chosen = [case for case in CASES if given.only is None or case.name.startswith(tuple(given.only.split(";")))]
+    wanted = (given.only or "*").split(";")
+    chosen = [case for case in CASES if any(fnmatch.fnmatchcase(case.name, each) for each in wanted)]
     with tempfile.TemporaryDirectory(prefix="toposcope-walk-") as name:
         tally = walk_all(
-            Walk(Path(name)),
+            Walk(Path(name), chosen),
             chosen,
             None if given.all else given.sample,
             given.seed,

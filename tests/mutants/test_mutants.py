@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.mutants import targets
 from tests.mutants.mutate import Mutant, mutants, sample
 from tests.mutants.targets import MODULES, ROOT, file_of
@@ -92,6 +94,8 @@ def outcomes(tmp_path: Path, *options: str) -> list[dict[str, Any]]:
     return list(json.loads(told.read_text())["mutants"])
 
 
+@pytest.mark.slow
+@pytest.mark.sample(0.25)
 def test_good_tests_notice_and_empty_ones_do_not(tmp_path: Path) -> None:
     """A handful of mutants of a quick module: its own tests notice all of them, tests that look at nothing none."""
     before = file_of("encodings.absolute").read_bytes()

@@ -212,6 +212,7 @@ def _in_child(
         sys.path.insert(0, str(copy.place))
         os.environ["PYTHONPATH"] = str(copy.place)
         os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+        os.environ["TOPOSCOPE_TESTS"] = "all"  # a sample would notice less
         sys.dont_write_bytecode = True
         watcher = Watcher(chosen)
         options = [each for each in OPTIONS if not (whole and each == "-x")]

@@ -29,17 +29,18 @@ def reference() -> Reference:
 
 @pytest.mark.slow
 def test_a_few_steps_of_d_and_its_control(reference: Reference) -> None:
-    from toposcope.studies.refine import Settings, tune
+    from toposcope.studies.refine import ArmParameters, TuneSettings
+    from toposcope.studies.tuning import tune
 
     content = read_text("wiki")
     train = cut(reference, content, tokens=24, count=2)
     held = cut(reference, content, tokens=24, count=2, begin=len(content) // 2)
     before = {name: value.clone() for name, value in reference.model.state_dict().items()}
-    found, values = tune(reference, train, held, Settings(steps=2))
-    assert found.parameters == {"diagonal": 30 * 576, "control": 30 * 576}
+    found, values = tune(reference, train, held, TuneSettings(steps=2))
+    assert found.parameters == ArmParameters(30 * 576, 30 * 576)
     assert all(value.shape == (9, 64) and bool((value > 0).all()) for value in values.values())
-    assert all(np.isfinite(losses).all() for losses in found.held_out.values())
-    assert abs(np.mean(found.held_out["start"]) - np.mean(found.held_out["before"])) < 0.2  # a small start is small
+    assert all(np.isfinite(losses).all() for losses in vars(found.held_out).values())
+    assert abs(found.held_out_mean.start - found.held_out_mean.before) < 0.2  # a small start is small
     assert all(row.bound > 10 * row.largest * row.start for row in found.moved)
     after = reference.model.state_dict()
     assert before.keys() == after.keys()

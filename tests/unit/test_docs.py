@@ -127,10 +127,11 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     from tests.unit.cli.test_reproduce import tiny
     from toposcope.cli import ablate_lab
     from toposcope.lab import profiles, train
-    from toposcope.runs import grid, jobs, local
+    from toposcope.runs import local, sweep
+    from toposcope.runs.jobs import work
     from toposcope.studies.language import groups
     from toposcope.studies.language.config import ProbeConfig
-    from toposcope.studies.reproduce import coupling
+    from toposcope.studies.reproduce import coupling, reproduce
     from toposcope.web import server
 
     few = {
@@ -144,14 +145,15 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(train, "ablation_map", lambda *given, **more: removed(*given, **more, draws=20))
     monkeypatch.setattr(ablate_lab, "SENTENCES", 64)
 
-    seeds = grid.read_seeds
-    monkeypatch.setattr(grid, "read_seeds", lambda text: seeds(text)[:1])
+    seeds = sweep.read_seeds
+    for module in (sweep, reproduce):
+        monkeypatch.setattr(module, "read_seeds", lambda text: seeds(text)[:1])
 
-    def here(queue: Any, *, workers: int, threads: int = 1) -> None:
+    def here(queue: Any, *, jobs: int, threads: int = 1) -> None:
         while queue.open:
             claim = queue.next()
             if claim is not None:
-                jobs.work(claim.job.kind)(claim.job.config, claim.directory, lambda said: None)
+                work(claim.job.kind)(claim.job.config, claim.directory, lambda said: None)
                 queue.finished(claim)
 
     sizes: dict[str, Any] = {"width": 8, "ff": 8, "length": 12, "batch": 2, "windows": 4, "steps": 2}

@@ -94,6 +94,7 @@ def test_the_extras_of_the_wheel_lead_to_known_names(built: tuple[Path, Path]) -
 
 
 @pytest.mark.slow
+@pytest.mark.sample(0.1)
 @pytest.mark.xdist_group("release")
 def test_the_wheel_alone_scans_a_model_in_an_empty_environment(
     built: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]

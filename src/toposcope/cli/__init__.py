@@ -22,7 +22,6 @@ GROUPS = {
 COMMANDS = {
     "ablate": "Which heads does a model need? Remove them one by one.",
     "bench": "Speed and memory as ratios, in a checkout.",
-    "beside": "What layers do to a real text, beside the flow.",
     "check": "Is the positional encoding really there and in force?",
     "cite": "What to cite, as text or BibTeX.",
     "compare": "Two checkpoints head by head: what did tuning change?",
@@ -46,7 +45,6 @@ COMMANDS = {
 EXAMPLES = {
     "ablate": "toposcope ablate minilm --tokens 64 --sequences 2",
     "bench": "toposcope bench",
-    "beside": "toposcope beside minilm --tokens 32",
     "check": "toposcope check smollm2 --verbose",
     "cite": "toposcope cite --bibtex",
     "compare": "toposcope compare rxnfp/bert_pretrained rxnfp/bert_ft",
@@ -74,6 +72,7 @@ FORMER_OPTIONS = {
     "inspect": {"--heads": "--num-heads"},
     "scan": {"--heads": "--num-heads", "--null": "--random-baseline", "--what-if": "--encoding"},
 }
+FORMER_COMMANDS = {"beside": "trace MODEL --depth, or --verify for its verdicts"}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -88,6 +87,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with _mouths():
         try:
             called = next((word for word in given if not word.startswith("-")), None)
+            if called in FORMER_COMMANDS:
+                raise BadValue(f"'{called}' is now: toposcope {FORMER_COMMANDS[called]}.")  # noqa: TRY301
             if called is not None and called not in COMMANDS:
                 raise BadValue(f"unknown command '{called}'. {did_you_mean(called, COMMANDS)}")  # noqa: TRY301
             app = _application(called)

@@ -56,6 +56,6 @@ def _given(name: str) -> Any:
     """A stored result of any kind as such; a model's name as it is."""
     if not (Path(name).suffix == ".json" and Path(name).is_file()):
         return name
-    from toposcope.report.render import stored_results
+    from toposcope.report.kinds import read
 
-    return stored_results([name])[0]
+    return read(name)

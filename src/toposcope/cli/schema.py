@@ -25,13 +25,11 @@ def run(
     ] = None,
 ) -> None:
     """Print the JSON Schema (draft 2020-12) of a kind of result; without a name, list the kinds."""
-    from toposcope import schema as old
     from toposcope.core.result import json_text
     from toposcope.report import kinds
 
     if name is not None:
-        kind = name.removeprefix("toposcope/").partition("/")[0]
-        write(json_text((old if kind in old.NAMES else kinds).document(name), indent=2), "-")
+        write(json_text(kinds.document(name), indent=2), "-")
         return
-    for each in (*kinds.KINDS, *old.NAMES):
+    for each in kinds.KINDS:
         console().print(f"{each:14s} {WRITTEN_BY.get(each, f'toposcope {each} --json')}", soft_wrap=True)

@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-from toposcope.dynamics.flow import simulate
-from toposcope.dynamics.record import FlowResult
+from toposcope.dynamics.matrices import simulate
 from toposcope.dynamics.regime import Regime, Verdict, regime
+from toposcope.dynamics.trajectory import Trajectory
 
-__all__ = ["FlowResult", "Regime", "Verdict", "regime", "simulate"]
+__all__ = ["Regime", "Trajectory", "Verdict", "regime", "simulate"]

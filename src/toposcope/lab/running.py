@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from toposcope.checkpoints.config import read_json
 from toposcope.core.errors import BadConfig, BadValue
+from toposcope.core.untrusted import read_object
 from toposcope.lab.export import CONFIG, description
 from toposcope.lab.load import load_model
 from toposcope.lab.model import Transformer
@@ -47,7 +47,7 @@ def load_running(directory: Path) -> Running:
 
 def own_task(directory: Path, model: Transformer) -> Task:
     """The task a model was trained on, in the size it was trained for."""
-    name = read_json(directory / CONFIG, BadConfig, inside=directory).get("task")
+    name = read_object(directory / CONFIG, BadConfig, inside=directory).get("task")
     if not isinstance(name, str):
         raise BadValue(f"{directory} does not say on which task it was trained. Train it with 'toposcope train'.")
     shape = (model.config.vocabulary, model.config.classes, model.config.length)
@@ -75,3 +75,15 @@ def random_corpus(task: Task, count: int, seed: int = 0) -> Corpus:
     """As many sequences of the task's length, of any of its tokens but the padding, drawn by Zipf's law."""
     found = zipf(np.arange(1, task.vocabulary), [task.length] * count, seed)
     return Corpus(RANDOM, tuple(found), f"{count} sequences of {task.length} tokens of {NO_TEXT}")
+
+
+def with_sequences(directory: Path, text: str | None, count: int, seed: int) -> tuple[Running, Corpus]:
+    """A model, and sentences of its own task for `trace`; or random tokens, where `text` asks for them."""
+    if text not in (None, RANDOM):
+        raise BadValue(
+            f"'{text}' cannot be read by a model of the laboratory, which has no tokenizer. Leave --text out for "
+            "sentences of its own task, or give --text random."
+        )
+    model = load_running(directory)
+    task = own_task(directory, model.inner)
+    return model, (random_corpus if text == RANDOM else corpus)(task, count, seed)

@@ -8,6 +8,7 @@ a `Listing` or a `HeadMap`.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -244,7 +245,7 @@ class Page:
 def rounded(value: Any, digits: int = 5) -> Any:
     """The same with every float to so many significant digits: what a picture needs, at a third of the size."""
     if isinstance(value, float):
-        return float(f"{value:.{digits}g}")
+        return float(f"{value:.{digits}g}") if math.isfinite(value) else None
     if isinstance(value, list | tuple):
         return [rounded(each, digits) for each in value]
     if isinstance(value, Mapping):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import typing
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from toposcope.core.fields import plain
 from toposcope.core.result import Result, Subject
 from toposcope.report import figure, notebook, terminal
 from toposcope.report.blocks import Page
-from toposcope.report.kinds import KINDS, add_view
+from toposcope.report.kinds import KINDS, add_view, from_dict
 from toposcope.report.page import page_html
 
 
@@ -20,11 +21,12 @@ def text(result: Result) -> str:
     return terminal.text(page_of([result]))
 
 
-def page(results: Sequence[Result], title: str | None = None) -> str:
-    """The HTML text of a report on one or more results."""
+def page(results: Sequence[Result | Mapping[str, Any]], title: str | None = None) -> str:
+    """The HTML text of a report on one or more results, or on the plain data of some."""
     if not results:
         raise BadValue("a report needs at least one result.")
-    return page_html(page_of(results, title), [{**each.as_dict(), **origin(each)} for each in results])
+    known = [each if isinstance(each, Result) else from_dict(each) for each in results]
+    return page_html(page_of(known, title), [{**each.as_dict(), **origin(each)} for each in known])
 
 
 def fragment(result: Result) -> str:
@@ -35,6 +37,13 @@ def fragment(result: Result) -> str:
 def draw(result: Result, path: str | Path) -> Path:
     """The figure of a result, in a file."""
     return figure.draw(page_of([result]), path)
+
+
+def movie(result: Result, path: str | Path) -> Path:
+    """The moving picture of a flow, in a file."""
+    from toposcope.report import movie as animated
+
+    return animated.movie(typing.cast(Any, result), path)
 
 
 def page_of(results: Sequence[Result], title: str | None = None) -> Page:

@@ -138,7 +138,7 @@ def _listing(block: Listing, page: Page, out: IndentedConsole) -> None:
     count = len(columns[block.columns[0].key])
     top = min(count, block.top)
     cells = [[shown(columns[column.key][i], column.show) for i in range(top)] for column in block.columns]
-    chosen = _fitting(block, cells, out.width - 2)
+    chosen, fits = _fitting(block, cells, out.width - 2)
     if block.sentence:
         out.print(f"  {_safe(block.sentence)}")
     table = Table(box=None, show_edge=False, pad_edge=False, padding=(0, 2, 0, 0), header_style="")
@@ -146,7 +146,10 @@ def _listing(block: Listing, page: Page, out: IndentedConsole) -> None:
         column = block.columns[i]
         words = column.show in _WORDS
         table.add_column(
-            Text(column.heading), justify="left" if words else "right", no_wrap=column.show != "wrap", overflow="fold"
+            Text(column.heading),
+            justify="left" if words else "right",
+            no_wrap=fits and column.show != "wrap",
+            overflow="fold",
         )
     for row in zip(*(cells[i] for i in chosen), strict=True):
         table.add_row(*(Text(printable(cell, 400)) for cell in row))
@@ -158,13 +161,17 @@ def _listing(block: Listing, page: Page, out: IndentedConsole) -> None:
         out.print(f"  ... {count - top:,} more; --csv, --json and the page hold all")
 
 
-def _fitting(block: Listing, cells: Sequence[Sequence[str]], width: int) -> list[int]:
-    """The columns that are shown: all where they fit, else those that the view calls brief."""
+def _fitting(block: Listing, cells: Sequence[Sequence[str]], width: int) -> tuple[list[int], bool]:
+    """The columns that are shown: all where they fit, else those that the view calls brief; and whether they fit."""
     every = list(range(len(block.columns)))
     needed = [_needed(column.heading, column.show, cell) for column, cell in zip(block.columns, cells, strict=True)]
-    if sum(needed) + 2 * len(needed) <= width or not block.brief:
-        return every
-    return [i for i in every if block.columns[i].key in block.brief]
+
+    def fit(chosen: Sequence[int]) -> bool:
+        return sum(needed[i] + 2 for i in chosen) <= width
+
+    brief = [i for i in every if block.columns[i].key in block.brief]
+    chosen = every if fit(every) or not brief else brief
+    return chosen, fit(chosen)
 
 
 def _needed(heading: str, show: str, cells: Sequence[str]) -> int:

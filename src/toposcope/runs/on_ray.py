@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from toposcope.core.cluster import TICK, connect, stop_signals
-from toposcope.runs.directory import Job, pack, unpack, write_job
+from toposcope.runs.directory import pack, unpack, write_job
+from toposcope.runs.jobs import Job
 from toposcope.runs.queue import Failure, Queue
 from toposcope.runs.store import Claim, said_plainly
 
@@ -30,7 +31,7 @@ def run(
     queue: Queue,
     *,
     address: str | None = None,
-    workers: int | None = None,
+    jobs: int | None = None,
     threads: int = 1,
     post: float = POST_FILES,
 ) -> None:
@@ -45,7 +46,7 @@ def run(
                 while queue.open:
                     if stopped.is_set():
                         raise KeyboardInterrupt
-                    room = workers or max(1, int(ray.cluster_resources().get("CPU", 1)) // threads)
+                    room = jobs or max(1, int(ray.cluster_resources().get("CPU", 1)) // threads)
                     while len(out) < room and (claim := queue.next()):
                         job, files = claim.job, pack(claim.directory)
                         out[task.remote(job.kind, job.key, dict(job.config), files, threads, box, post)] = claim

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from toposcope.checkpoints.fold import fold
 from toposcope.checkpoints.view import Layer, Model
 from toposcope.encodings import Encoding, EncodingSpec, Sizes
-from toposcope.spectra.encoding_spectrum import spectrum
+from toposcope.spectra.encoding_spectrum import spectrum_of
 from toposcope.spectra.head_kernel import TokenRows
 from toposcope.spectra.of_heads import HeadSpectra, LogitShares, first_layer_shares, head_spectra
 from toposcope.spectra.singular import effective_rank, numerical_rank
@@ -149,7 +149,7 @@ def bias_spectra(encoding: Encoding, context: int) -> tuple[BiasSpectrum, ...]:
     length = min(context, LONGEST_BIAS)
     found = []
     for head in range(encoding.bias.heads):
-        point = spectrum(encoding, [length], head).points[-1]
+        point = spectrum_of(encoding, [length], head).points[-1]
         found.append(BiasSpectrum(head, length, point.lambda_max_over_n, point.effective_rank, point.statement))
     return tuple(found)
 

@@ -21,7 +21,7 @@ from starlette.routing import Route
 
 from toposcope._version import __version__
 from toposcope.core.errors import NotFound, ToposcopeError
-from toposcope.core.results import plain
+from toposcope.core.fields import plain
 from toposcope.encodings import kinds
 from toposcope.report.page import readable
 from toposcope.web import explore_encoding, explore_flow

@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 from toposcope.core.errors import BadValue
 from toposcope.encodings import Encoding, EncodingSpec, Sizes, parse
 from toposcope.spectra import bias_kernel, toeplitz
-from toposcope.spectra.encoding_spectrum import Point, rotary_weights, spectrum
+from toposcope.spectra.encoding_spectrum import spectrum_of
 from toposcope.spectra.offsets import symbol_range
-from toposcope.spectra.rotary_kernel import contraction_law, kernel_spectrum, kernel_values
+from toposcope.spectra.points import Point
+from toposcope.spectra.rotary_kernel import contraction_law, kernel_spectrum, kernel_values, rotary_weights
 from toposcope.web.query import Query
 
 Array = NDArray[np.float64]
@@ -144,7 +145,7 @@ def _point(
         return None, "computed when the slider rests"
     if family == "toeplitz" and n > (DENSE_SETTLED if settled else DENSE_LIVE):
         return _long(encoding, head, n, settled)
-    found = spectrum(encoding, [n], head)
+    found = spectrum_of(encoding, [n], head)
     return (found.points[0], None) if found.points else (None, found.skipped[0])
 
 

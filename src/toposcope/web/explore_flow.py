@@ -15,15 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.core.errors import BadValue
-from toposcope.core.results import plain
+from toposcope.core.fields import plain
 from toposcope.dynamics.agreement import compare
-from toposcope.dynamics.flow import matrices
-from toposcope.dynamics.integrate import Ended, Event, Step, integrate
+from toposcope.dynamics.dormand_prince import Step
+from toposcope.dynamics.integrate import Ended, Event, integrate
+from toposcope.dynamics.matrices import matrices
 from toposcope.dynamics.observables import OBSERVABLES, norms
 from toposcope.dynamics.presets import PRESETS, find_preset
-from toposcope.dynamics.record import FlowResult, Status
 from toposcope.dynamics.regime import Regime
 from toposcope.dynamics.run import CONVERGED, GROWTH_CAP, Problem, run
+from toposcope.dynamics.trajectory import Status, Trajectory
 from toposcope.encodings import parse
 from toposcope.report.verdicts import scope_words, theorem
 from toposcope.web.explore_encoding import within
@@ -63,7 +64,7 @@ def explore(query: Query, head_problem: HeadProblem) -> dict[str, Any]:
     query.close()
     found = _settled(problem, horizon, started) if settled else _preview(problem, horizon, started)
     verdict = problem.decide() if settled or problem.start.shape[1] <= 3 else None
-    result: FlowResult | None = found.pop("result", None)
+    result: Trajectory | None = found.pop("result", None)
     if result is not None:
         word = compare(verdict, result)
         found |= {"agreement": word.word, "observed": word.sentence}

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from toposcope.core.errors import BadFile, NotFound, ToposcopeError
-from toposcope.core.results import plain
+from toposcope.core.fields import plain
 from toposcope.core.untrusted import read_saved
 from toposcope.scanning.result import ScanResult
 from toposcope.scanning.scan import JOURNAL, RESULT

@@ -10,6 +10,10 @@ import pytest
 from . import harness
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    item.add_marker(pytest.mark.sample(2))  # settings of each family; make test-all compares all of them
+
+
 @pytest.fixture(autouse=True)
 def _hand_over(request: pytest.FixtureRequest) -> Iterator[None]:
     """Attach what a test compared to its report, from which tests/conftest.py makes the table."""

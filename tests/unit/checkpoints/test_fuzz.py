@@ -18,6 +18,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from tests import sampling
 from tests.unit.checkpoints.making import (
     gguf_bytes,
     gguf_pair,
@@ -31,7 +32,7 @@ from toposcope.checkpoints.locate import open_checkpoint
 from toposcope.checkpoints.safetensors_file import SafetensorsFile
 from toposcope.core.errors import ToposcopeError
 
-FILES = 2_000  # of each format read directly; with a quarter of them through the front door, 5,000 in all
+FILES = sampling.count(200, 2_000)  # of each format read directly, and a quarter of them through the front door
 SLOWEST = 5.0  # seconds of processor time for a file of a few kilobytes: far above a reading, far below a hang
 Mutation = Callable[[np.random.Generator, bytes], bytes]
 

@@ -11,7 +11,7 @@ import scipy.linalg
 from toposcope.core.errors import BadEncoding, BadValue
 from toposcope.encodings import Sizes, parse
 from toposcope.spectra.bias_kernel import alibi_kernel_eigenvalues, alibi_kernel_eigenvalues_at
-from toposcope.spectra.encoding_spectrum import spectrum
+from toposcope.spectra.encoding_spectrum import spectrum_of as spectrum
 from toposcope.web.explore_encoding import explore
 from toposcope.web.query import Query
 

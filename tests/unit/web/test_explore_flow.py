@@ -9,7 +9,7 @@ import pytest
 from scipy.integrate import solve_ivp
 
 from toposcope.core.errors import BadEncoding, BadValue
-from toposcope.dynamics.flow import simulate
+from toposcope.dynamics.matrices import simulate
 from toposcope.dynamics.presets import PRESETS, rotation
 from toposcope.dynamics.regime import regime
 from toposcope.web import explore_flow
