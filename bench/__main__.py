@@ -30,8 +30,8 @@ from bench import (
 from bench.page import page
 from bench.row import Row, spread_since, table
 from toposcope._version import __version__
+from toposcope.core.fields import plain
 from toposcope.core.files import write_json, write_text
-from toposcope.core.results import plain
 
 ROWS = {
     "startup": startup.measure,

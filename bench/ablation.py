@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 from bench.row import Row, cpu, interleaved
+from toposcope.models.ablation.runner import WHOLE, AblationRunner, ablation_runner, name_of, texts_of
+from toposcope.models.ablation.screen import GATES, TOP, estimates, slopes
 from toposcope.models.corpus import cut
 from toposcope.models.load import load_reference, read_text
-from toposcope.models.meter import WHOLE, Meter, metering, name_of, texts_of
-from toposcope.models.screen import GATES, TOP, estimates, slopes
 
 LAYERS = (0, 10, 20, 29)
 SAMPLE = 20
@@ -37,25 +37,25 @@ def measure() -> list[Row]:
         corpus = cut(reference, read_text("wiki"), tokens=128, count=4, name="wiki", begin=1000)
         texts = texts_of(reference, corpus, ["text"])
         with (
-            metering(reference.model, texts) as resumed,
-            metering(reference.model, texts, resume=False) as full,
+            ablation_runner(reference.model, texts) as resumed,
+            ablation_runner(reference.model, texts, resume=False) as full,
         ):
             return _rows(resumed, full)
     finally:
         torch.set_num_threads(threads)
 
 
-def _rows(resumed: Meter, full: Meter) -> list[Row]:
+def _rows(resumed: AblationRunner, full: AblationRunner) -> list[Row]:
     each = resumed.texts["text"].trials[0]
     heads = resumed.all_heads()
     resumed._run(each, resumed.resumable.record)
     difference = 0.0
     for layer in LAYERS:
-        pair = [_score(meter, layer, each) for meter in (resumed, full)]
+        pair = [_score(runner, layer, each) for runner in (resumed, full)]
         difference = max(difference, abs(pair[0] - pair[1]))
 
-    def one(meter: Meter, layer: int) -> Callable[[], float]:
-        return lambda: cpu(lambda: _score(meter, layer, each))
+    def one(runner: AblationRunner, layer: int) -> Callable[[], float]:
+        return lambda: cpu(lambda: _score(runner, layer, each))
 
     whole, record, backward, *some = interleaved(
         ROUNDS,
@@ -96,13 +96,13 @@ def _rows(resumed: Meter, full: Meter) -> list[Row]:
     ]
 
 
-def _score(meter: Meter, layer: int, each: Any) -> float:
+def _score(runner: AblationRunner, layer: int, each: Any) -> float:
     """The score without the first head of a layer, from the run that was recorded before."""
     from toposcope.models.intervene import ablated
-    from toposcope.models.score import as_number, score
+    from toposcope.models.score import as_number, trial_loss
 
-    with ablated(meter.model, layer, 0):
-        return as_number(score(each, meter._run(each, meter.resumable.run, layer)))
+    with ablated(runner.model, layer, 0):
+        return as_number(trial_loss(each, runner._run(each, runner.resumable.run, layer)))
 
 
 def _missed(heads: list[Any], guess: np.ndarray, top: int) -> str:

@@ -168,7 +168,7 @@ def measure(counts: Sequence[int] = (1, 2, 4)) -> list[Row]:
         seconds, peaks, read = {}, {}, {}
         for count in counts:
             found, peaks[count], read[count] = command(directory, "scan", "--layers", f"sample:{count}")
-            seconds[count] = float(str(found["seconds"]))
+            seconds[count] = float(str(found["provenance"]["seconds"]))
         _, inspect_peak, inspect_read = command(directory, "inspect", "--layers", str(filled[0]))
     few, many = min(counts), max(counts)
     each = (seconds[many] - seconds[few]) / (many - few)

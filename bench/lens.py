@@ -16,9 +16,9 @@ import numpy as np
 from bench.ablation import LAYERS, _score
 from bench.peers import MISSING, Peer, there
 from bench.row import Row, cpu, interleaved
+from toposcope.models.ablation.runner import AblationRunner, ablation_runner, texts_of
 from toposcope.models.corpus import cut
 from toposcope.models.load import Reference, load_reference, read_text
-from toposcope.models.meter import Meter, metering, texts_of
 
 ROUNDS = 3
 TOKENS = 128
@@ -37,36 +37,36 @@ def measure() -> list[Row]:
         corpus = cut(reference, read_text("wiki"), tokens=TOKENS, count=4, name="wiki", begin=1000)
         with (
             tempfile.TemporaryDirectory() as name,
-            metering(reference.model, texts_of(reference, corpus, ["text"])) as meter,
+            ablation_runner(reference.model, texts_of(reference, corpus, ["text"])) as runner,
         ):
             _save(reference, name)
             with Peer("bench.peer_lens", name) as peer:
-                return [_row(meter, peer)]
+                return [_row(runner, peer)]
     finally:
         torch.set_num_threads(threads)
 
 
-def _row(meter: Meter, peer: Peer) -> Row:
-    each = meter.texts["text"].trials[0]
+def _row(runner: AblationRunner, peer: Peer) -> Row:
+    each = runner.texts["text"].trials[0]
     ids = each.inputs["input_ids"].tolist()
 
     def theirs(layer: int) -> dict[str, Any]:
         return peer.ask(ids=ids, layer=layer, head=0)
 
     def record() -> None:
-        meter._run(each, meter.resumable.record)
+        runner._run(each, runner.resumable.record)
 
     record()
-    difference = max(abs(_score(meter, layer, each) - theirs(layer)["loss"]) for layer in LAYERS)
+    difference = max(abs(_score(runner, layer, each) - theirs(layer)["loss"]) for layer in LAYERS)
     first, *times = interleaved(
         ROUNDS,
         lambda: cpu(record),
-        *(lambda layer=layer: cpu(lambda: _score(meter, layer, each)) for layer in LAYERS),
+        *(lambda layer=layer: cpu(lambda: _score(runner, layer, each)) for layer in LAYERS),
         *(lambda layer=layer: float(theirs(layer)["seconds"]) for layer in LAYERS),
     )
-    every = range(len(meter.sizes))
+    every = range(len(runner.sizes))
     ours, full = (np.interp(every, LAYERS, part) for part in (times[: len(LAYERS)], times[len(LAYERS) :]))
-    layers = [layer for ((layer, _),) in meter.all_heads()]
+    layers = [layer for ((layer, _),) in runner.all_heads()]
     sweep, sweep_full = first + sum(ours[layers]), sum(full[layers])
     return Row(
         _work(len(layers)),

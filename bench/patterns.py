@@ -15,9 +15,9 @@ from typing import Any
 import toposcope
 from toposcope.checkpoints.fold import fold
 from toposcope.core.files import write_json
-from toposcope.models.patterns import THRESHOLDS
 from toposcope.models.rank import area_under_curve
-from toposcope.models.trace_result import TraceResult
+from toposcope.models.tracing.patterns import THRESHOLDS
+from toposcope.models.tracing.result import TraceResult
 from toposcope.spectra.of_heads import FAST_ON_SMOLLM2, fast_share
 
 TOKENS, SEQUENCES, SENTENCES = 256, 4, 64
@@ -83,23 +83,23 @@ def smollm2(seed: int = 0) -> tuple[TraceResult, TraceResult]:
     """SmolLM2 on wiki, and on random tokens."""
     from toposcope.models.corpus import cut, drawn
     from toposcope.models.load import load_reference, read_text
-    from toposcope.models.trace import trace
+    from toposcope.models.tracing.measure import trace_corpus
 
     reference = load_reference("smollm2", attention="sdpa")
     text = cut(reference, read_text("wiki"), tokens=TOKENS, count=SEQUENCES)
     random = drawn(reference, tokens=TOKENS, count=SEQUENCES, seed=seed)
-    return trace(reference, text, only_patterns=True), trace(reference, random, only_patterns=True)
+    return trace_corpus(reference, text, only_patterns=True), trace_corpus(reference, random, only_patterns=True)
 
 
 def laboratory(directory: Path, seed: int = 0) -> tuple[TraceResult, TraceResult]:
     """A trained small model on sentences of its task, and on random tokens."""
     from toposcope.lab import running
-    from toposcope.models.trace import trace
+    from toposcope.models.tracing.measure import trace_corpus
 
     model = running.load_running(directory)
     task = running.own_task(directory, model.inner)
     made = (running.corpus(task, SENTENCES, seed), running.random_corpus(task, SENTENCES, seed))
-    first, second = (trace(model, corpus, only_patterns=True) for corpus in made)
+    first, second = (trace_corpus(model, corpus, only_patterns=True) for corpus in made)
     return first, second
 
 

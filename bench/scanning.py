@@ -17,10 +17,9 @@ from toposcope.checkpoints.installed import MODELS
 WALK = """
 import json, sys, time
 import toposcope
-from toposcope.dynamics.scan import scan
 with toposcope.load(sys.argv[1]) as model:
     began, cpu = time.perf_counter(), time.process_time()
-    found = scan(model, [0], workers=2)
+    found = toposcope.scan(model, layers="0", jobs=2)
     peak = next(line for line in open("/proc/self/status") if line.startswith("VmHWM"))
     print(json.dumps({
         "seconds": time.perf_counter() - began,

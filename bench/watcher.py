@@ -15,7 +15,7 @@ from bench.peers import MISSING, Peer, there
 from bench.row import Row, cpu, interleaved
 from toposcope.checkpoints.installed import MODELS
 from toposcope.checkpoints.view import Model
-from toposcope.dynamics.scan import scan
+from toposcope.scanning.scan import scan
 
 LAYERS = [0, 15, 29]
 ROUNDS = 5
@@ -27,12 +27,12 @@ def measure() -> list[Row]:
         return []
     with toposcope.load(path) as model, tempfile.TemporaryDirectory() as name:
         matrices = _matrices(model)
-        found = scan(model, LAYERS, workers=1)
+        found = scan(model, layers=LAYERS, jobs=1)
         work = f"attention of {len(LAYERS)} layers of SmolLM2 from its weights (different questions)"
         yields = f"{len(found.heads)} heads: spectra of their products, verdicts"
 
         def ours() -> float:
-            return cpu(lambda: scan(model, LAYERS, workers=1))
+            return cpu(lambda: scan(model, layers=LAYERS, jobs=1))
 
         if not there():
             (mine,) = interleaved(ROUNDS, ours)

@@ -18,7 +18,7 @@ def main() -> None:
     for preset in PRESETS:
         picture = IMAGES / f"flow-{preset}.png"
         subprocess.run(
-            [sys.executable, "-m", "toposcope", "flow", "--preset", preset, "--plot", str(picture)],
+            [sys.executable, "-m", "toposcope", "flow", "--preset", preset, "--figure", str(picture)],
             check=True,
             stdout=subprocess.DEVNULL,
         )

@@ -43,7 +43,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str
         "compare": [making.command("compare", str(place / "model"), other, out=place / "c.json")],
         "loss": [making.loss()],
         "trace": [making.really_traced(lm)],
-        "beside": [making.beside(lm)],
+        "depth": [making.followed(lm)],
         "refine": [making.refined(lm)],
         "proof": [making.proved(lm)],
         "ablate": [making.ablated()],
@@ -59,7 +59,7 @@ def _big(scan: dict[str, Any]) -> dict[str, Any]:
     """32 layers of 32 heads of width 64, drawn at random."""
     random = np.random.default_rng(0)
     verdicts = ["converges", "diverges", "not_convergent", "indeterminate"]
-    big = {**scan, "heads": [], "spectra": {**scan["spectra"], "heads": [], "first_layer": []}}
+    big = {**scan, "heads": [], "spectra": {**scan["spectra"], "first_layer": []}}
     for layer in range(32):
         for head in range(32):
             own = {
@@ -69,10 +69,9 @@ def _big(scan: dict[str, Any]) -> dict[str, Any]:
                 "growth_index": random.random(),
             }
             values = np.abs(random.standard_normal((36, 2))).round(4).tolist()
-            big["heads"].append({**scan["heads"][0], **own, "eigenvalues": values})
             kernel, energy = random.standard_normal(64).round(4).tolist(), random.dirichlet(np.ones(32)).tolist()
-            row = {**scan["spectra"]["heads"][0], "layer": layer, "head": head, "kernel": kernel}
-            big["spectra"]["heads"].append({**row, "query_energy": energy, "key_energy": energy})
+            row = {**scan["heads"][0], **own, "eigenvalues": values, "kernel": kernel}
+            big["heads"].append({**row, "query_energy": energy, "key_energy": energy})
     return big
 
 
@@ -92,7 +91,7 @@ def address(
 
 
 NAMES = (
-    "ablate", "beside", "big", "compare", "dynamics", "empty", "flow", "inspect", "lab", "loss", "proof", "refine",
+    "ablate", "big", "compare", "depth", "dynamics", "empty", "flow", "inspect", "lab", "loss", "proof", "refine",
     "reproduce", "scan", "spectrum", "sweep", "trace", "train",
 )  # fmt: skip
 BOTH = ("flow", "scan")  # looked at in the dark and on a telephone as well

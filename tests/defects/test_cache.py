@@ -1,7 +1,7 @@
 """Another encoding with a cache, in half precision, and in several threads: lines D and 11 of the list of defects.
 
-The reference is the whole text in one pass without a cache, under the same encoding; tests/reference/test_what_if.py
-compares that pass with models built so, and with attention written out.
+The reference is the whole text in one pass without a cache, under the same encoding;
+tests/reference/test_swap_encoding.py compares that pass with models built so, and with attention written out.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from toposcope.core.errors import BadConfig, BadEncoding, BadValue, ToposcopeErr
 from toposcope.encodings import kinds
 from toposcope.models.instrument import attached
 from toposcope.models.intervene import captured, gated
-from toposcope.models.what_if import encoding
+from toposcope.models.swap_encoding import swap_encoding
 
 TRAINED = ("cope", "pope")  # these have parts that must be trained with the model, and are refused
 PAIRS = "/".join
@@ -103,7 +103,7 @@ def same_everywhere(model: Any) -> None:
 def test_D_cached_steps_equal_whole(written: str) -> None:
     """Every encoding of the registry, and every scaling, in a rotary model whose heads share keys."""
     model = build("llama")
-    with encoding(model, written):
+    with swap_encoding(model, written):
         same_everywhere(model)
 
 
@@ -112,17 +112,17 @@ def test_D_cached_steps_equal_whole(written: str) -> None:
 def test_D_other_families(name: str, written: str) -> None:
     """Learned vectors, a rotation of part of a head, sliding windows, latent attention, positions from the mask."""
     model = opt() if name == "opt" else build(name)
-    with encoding(model, written):
+    with swap_encoding(model, written):
         same_everywhere(model)
 
 
 @pytest.mark.parametrize("name", ["bloom", "falcon", "mpt", "gptj"])
 def test_D_families_that_attend_by_themselves(name: str) -> None:
     model = build(name)
-    with encoding(model, "none"):
+    with swap_encoding(model, "none"):
         same_everywhere(model)
     cache = cache_of(model)
-    with encoding(model, "none"), pytest.raises(BadValue, match="outside of this block"):
+    with swap_encoding(model, "none"), pytest.raises(BadValue, match="outside of this block"):
         logits(model, IDS[:, 5:6], past_key_values=cache)
 
 
@@ -141,7 +141,7 @@ def cache_of(model: Any, tokens: int = 5) -> Any:
 
 def test_D_only_some_layers_and_heads() -> None:
     model = build("llama")
-    with encoding(model, "alibi", heads=[(1, 2)]), encoding(model, "rope:base=50", layers=[2]):
+    with swap_encoding(model, "alibi", heads=[(1, 2)]), swap_encoding(model, "rope:base=50", layers=[2]):
         same_everywhere(model)
 
 
@@ -150,7 +150,7 @@ def test_D_an_encoder_and_a_decoder(written: str) -> None:
     model = build("t5", sharp=1.0)
     mask = torch.ones_like(IDS)
     mask[:, :PAD] = 0
-    with encoding(model, written), torch.no_grad():
+    with swap_encoding(model, written), torch.no_grad():
         whole = model(input_ids=IDS, decoder_input_ids=IDS).logits
         read = model.get_encoder()(IDS)
         first = model(encoder_outputs=read, decoder_input_ids=IDS[:, :5], use_cache=True)
@@ -167,7 +167,7 @@ def test_D_positions_follow_the_mask_where_none_are_given(written: str) -> None:
     """Without position_ids the model turns by columns; the new encoding still counts the tokens of the text."""
     model = build("llama")
     ids, mask = padded()
-    with encoding(model, written):
+    with swap_encoding(model, written):
         whole, short = logits(model), logits(model, IDS[1:, :-PAD])
         assert from_padded(logits(model, ids, attention_mask=mask), whole, short) <= NEAR
         pieces = in_pieces(model, ids, CHUNKS, given=lambda a, b: {"attention_mask": mask[:, :b]})
@@ -182,7 +182,7 @@ def test_D_positions_given_by_place() -> None:
     """Arguments may be given without their names."""
     model = build("llama")
     shift = torch.arange(17)[None] + 700
-    with encoding(model, "fire"), torch.no_grad():
+    with swap_encoding(model, "fire"), torch.no_grad():
         named = logits(model, position_ids=shift)
         assert torch.equal(model(IDS, None, shift).logits, named)
         assert apart(named, logits(model)) > 1e-4
@@ -194,7 +194,7 @@ def test_D_other_caches_and_searches(written: str) -> None:
     model = build("llama")
     ids, mask = padded()
     settings = {"attention_mask": mask, "max_new_tokens": 6, "do_sample": False, "pad_token_id": 0}
-    with encoding(model, written):
+    with swap_encoding(model, written):
         whole = logits(model)
         fixed = hf.StaticCache(config=model.config, max_cache_len=24)
         assert apart(in_pieces(model, IDS, CHUNKS, fixed), whole) <= NEAR
@@ -212,29 +212,29 @@ def test_D_other_caches_and_searches(written: str) -> None:
 def test_D_what_cannot_be_done_is_refused() -> None:
     model = build("llama")
     outside = cache_of(model)
-    with encoding(model, "alibi"):
+    with swap_encoding(model, "alibi"):
         inside = cache_of(model)
         with pytest.raises(BadValue, match="outside of this block"):
             logits(model, IDS[:, 5:6], past_key_values=outside)
     logits(model, IDS[:, 5:6], past_key_values=inside)  # continued outside
-    with encoding(model, "alibi"):
+    with swap_encoding(model, "alibi"):
         with pytest.raises(BadValue, match="outside of this block"):
             logits(model, IDS[:, 6:7], past_key_values=inside)
         inside = cache_of(model)
-    with encoding(model, "none"), pytest.raises(BadValue, match="under another encoding"):
+    with swap_encoding(model, "none"), pytest.raises(BadValue, match="under another encoding"):
         logits(model, IDS[:, 5:6], past_key_values=inside)
     with captured(model):
         own = cache_of(model)
-        with encoding(model, "alibi"), pytest.raises(BadValue, match="under another encoding"):
+        with swap_encoding(model, "alibi"), pytest.raises(BadValue, match="under another encoding"):
             logits(model, IDS[:, 5:6], past_key_values=own)
     windows = build("gemma2")
-    with encoding(windows, "alibi"), pytest.raises(BadValue, match="StaticSlidingWindowLayer"):
+    with swap_encoding(windows, "alibi"), pytest.raises(BadValue, match="StaticSlidingWindowLayer"):
         logits(windows, past_key_values=hf.StaticCache(config=windows.config, max_cache_len=24))
     x = torch.zeros(1, 3, 32)
     turns = model.model.rotary_emb(x, torch.arange(3)[None])
-    with encoding(model, "alibi"), pytest.raises(BadValue, match="a part of LlamaForCausalLM was run by itself"):
+    with swap_encoding(model, "alibi"), pytest.raises(BadValue, match="a part of LlamaForCausalLM was run by itself"):
         model.model.layers[0](x, position_embeddings=turns)
-    with encoding(model, "sinusoidal"), pytest.raises(BadValue, match="inputs_embeds"):
+    with swap_encoding(model, "sinusoidal"), pytest.raises(BadValue, match="inputs_embeds"):
         logits(model, None, inputs_embeds=model.get_input_embeddings()(IDS))
 
 
@@ -244,7 +244,7 @@ def test_D_a_batch_that_changes_is_refused(rows: list[int]) -> None:
     model = build("llama")
     ids, mask = padded()
     more = torch.cat([mask, mask.new_ones(2, 1)], dim=1)
-    with encoding(model, "alibi"), torch.no_grad():
+    with swap_encoding(model, "alibi"), torch.no_grad():
         cache = model(input_ids=ids, attention_mask=mask, use_cache=True).past_key_values
         cache.batch_select_indices(torch.tensor(rows))
         given = {"input_ids": ids[rows, :1], "attention_mask": more[rows], "past_key_values": cache}
@@ -260,7 +260,7 @@ def test_D_frequencies_that_change_with_the_length(which: str) -> None:
     """Below the original length all is well; beyond it steps and the whole differ by definition, and are refused."""
     written = "rope:scaling=dynamic,factor=2,original_context=8" if which == "new" else "none"
     model = build("llama") if which == "new" else dynamic_host()
-    with encoding(model, written):
+    with swap_encoding(model, written):
         assert apart(in_pieces(model, IDS[:, :8], ((0, 3), (3, 8))), logits(model, IDS[:, :8])) <= NEAR
         cache = cache_of(model, 8)
         with pytest.raises(BadEncoding, match="8 and 9 tokens"):
@@ -281,7 +281,7 @@ def dynamic_host() -> Any:
 
 def test_D_a_host_that_keeps_the_frequencies_of_a_longer_text() -> None:
     model = dynamic_host()
-    with encoding(model, "none"):
+    with swap_encoding(model, "none"):
         assert apart(logits(model), logits(model, position_ids=torch.zeros_like(IDS))) <= NEAR
         logits(model)
         with pytest.raises(BadConfig, match="not those of a text of 12 tokens"):
@@ -292,9 +292,9 @@ def test_D_one_encoding_at_a_time() -> None:
     """The inner one would have had no effect, silently."""
     model = build("llama")
     with (
-        encoding(model, "alibi"),
+        swap_encoding(model, "alibi"),
         pytest.raises(BadValue, match="layer 0 is computed otherwise"),
-        encoding(model, "none"),
+        swap_encoding(model, "none"),
     ):
         pass
 
@@ -368,7 +368,7 @@ def test_11_half_precision_is_rounded_once(written: str, dtype: Any) -> None:
 
     model = build("llama").to(dtype)
     seen: list[Any] = []
-    with attached(model) as instrument, encoding(model, written) as put_in:
+    with attached(model) as instrument, swap_encoding(model, written) as put_in:
         reader = ContentReader.of(instrument)
         instrument.observers.append(lambda call, output: seen.append((reader.of_call(call, 0), output[0].double())))
         in_pieces(model, IDS, CHUNKS)
@@ -393,7 +393,7 @@ def test_11_half_precision_generates_alike(dtype: Any) -> None:
     model = build("llama").to(dtype)
     settings = {"max_new_tokens": 6, "do_sample": False, "pad_token_id": 0}
     for written in ("none", "alibi", "rope:base=500"):
-        with encoding(model, written):
+        with swap_encoding(model, written):
             assert torch.equal(model.generate(IDS, **settings), model.generate(IDS, use_cache=False, **settings))
     with gated(model, [torch.ones(4) for _ in range(3)]):
         inside = logits(model)
@@ -404,7 +404,7 @@ def test_11_a_wrong_record_is_still_found_in_half_precision() -> None:
     """The rounding that is allowed does not hide a rotation that is not the configuration's."""
     model = build("llama").to(torch.bfloat16)
     model.model.rotary_emb.inv_freq.mul_(1.1)
-    with pytest.raises(BadConfig, match="of which its bfloat16 explains"), encoding(model, "none"):
+    with pytest.raises(BadConfig, match="of which its bfloat16 explains"), swap_encoding(model, "none"):
         pass
 
 
@@ -433,14 +433,14 @@ def test_11_threads_get_a_true_error() -> None:
     """One thread has the model; the others are told so, and by whom. Nothing is wrong afterwards."""
     model = build("llama")
     before = logits(model)
-    with encoding(model, "alibi"):
+    with swap_encoding(model, "alibi"):
         expected = logits(model)
     right: list[bool] = []
     done = threading.Barrier(6)
 
     def work(number: int) -> None:
         try:
-            with encoding(model, "alibi"):
+            with swap_encoding(model, "alibi"):
                 right.append(torch.equal(logits(model), expected))
                 done.wait(60)
         except ToposcopeError:
@@ -455,7 +455,7 @@ def test_11_threads_get_a_true_error() -> None:
         assert isinstance(error, BadValue)
         assert "one thread at a time" in str(error)
     assert torch.equal(logits(model), before)
-    with encoding(model, "alibi"):
+    with swap_encoding(model, "alibi"):
         assert torch.equal(logits(model), expected)
 
 
@@ -467,7 +467,7 @@ def test_11_two_passes_at_once_are_refused() -> None:
         inside.set()
         go_on.wait(60)
 
-    with encoding(model, "alibi"), attached(model) as instrument:
+    with swap_encoding(model, "alibi"), attached(model) as instrument:
         expected = logits(model)
         instrument.observers.append(wait)
         first: list[Any] = []
@@ -489,7 +489,7 @@ def test_11_another_thread_may_run_what_one_has_changed() -> None:
     """`generate` in a thread of its own, as for streaming."""
     model = build("llama")
     found: list[Any] = []
-    with encoding(model, "alibi"):
+    with swap_encoding(model, "alibi"):
         thread = threading.Thread(target=lambda: found.append(logits(model)))
         thread.start()
         thread.join()
@@ -506,16 +506,16 @@ def test_11_nothing_stays_in_the_tables_of_transformers() -> None:
     from toposcope.models.instrument import PREFIX
 
     models = [build("llama"), build("gpt2")]
-    with encoding(models[0], "none"), encoding(models[1], "none"):
+    with swap_encoding(models[0], "none"), swap_encoding(models[1], "none"):
         assert any(name.startswith(PREFIX) for name in tables())
     assert not any(name.startswith(PREFIX) for name in tables())
-    with pytest.raises(RuntimeError), encoding(models[0], "none"):
+    with pytest.raises(RuntimeError), swap_encoding(models[0], "none"):
         raise RuntimeError
-    with pytest.raises(BadEncoding), encoding(models[0], "rope:scaling=yarn"):
+    with pytest.raises(BadEncoding), swap_encoding(models[0], "rope:scaling=yarn"):
         pass
     broken = build("llama")
     broken.model.layers[1].mlp.down_proj = torch.nn.Linear(3, 3)
-    with pytest.raises(RuntimeError), encoding(broken, "none"):
+    with pytest.raises(RuntimeError), swap_encoding(broken, "none"):
         pass
     assert not any(name.startswith(PREFIX) for name in tables())
     assert broken.config._attn_implementation == "sdpa"

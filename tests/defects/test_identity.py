@@ -156,7 +156,7 @@ class ThisProcess:
 def test_E_a_node_with_other_weights_is_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The driver's checkpoint, and on the node one of the same shapes."""
     from toposcope.scanning import on_ray
-    from toposcope.scanning.asked import Asked
+    from toposcope.scanning.options import ScanOptions
 
     ray = ThisProcess()
     whole = ray.remote
@@ -170,7 +170,7 @@ def test_E_a_node_with_other_weights_is_found_out(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(on_ray, "_OPENED", {})
     model = tiny.write_llama(tmp_path / "model")
     entries: list[Any] = []
-    asked = Asked(context=64)
+    asked = ScanOptions(context=64)
     with toposcope.load(model) as opened:
         on_ray.run(opened, [0], asked, entries.append, target=str(model))
         assert [entry["layer"] for entry in entries] == [0]
@@ -184,24 +184,24 @@ def test_E_a_node_with_other_weights_is_found_out(tmp_path: Path, monkeypatch: p
 
 def test_E_the_page_does_not_mix_two_models(tmp_path: Path) -> None:
     """The file is replaced between the first look at a head and the scan: all that is shown is of one of them."""
-    from toposcope.web.models import Shelf
+    from toposcope.web.models import ModelRegistry
 
     model, other = tiny.write_llama(tmp_path / "model"), tiny.write_llama(tmp_path / "other", seed=7)
 
-    def scanned(shelf: Shelf) -> dict[str, Any] | None:
+    def scanned(registry: ModelRegistry) -> dict[str, Any] | None:
         """The head as the page shows it after the scan; None where that is refused."""
-        shown = shelf.get(shelf.list()[0]["id"])
+        shown = registry.get(registry.list()[0]["id"])
         for _ in range(3):  # a scan whose file was replaced meanwhile begins anew
             state = shown.start_scan()["state"]
             shown.wait(60)
         found = None if state == "failed" else shown.head(0, 0)
-        shelf.close()
+        registry.close()
         return found
 
-    shelf = Shelf([str(model)], with_installed=False)
-    before = shelf.get(shelf.list()[0]["id"]).head(0, 0)
+    registry = ModelRegistry([str(model)], with_installed=False)
+    before = registry.get(registry.list()[0]["id"]).head(0, 0)
     put_in_place(model / "model.safetensors", other / "model.safetensors")
-    seen, now = scanned(shelf), scanned(Shelf([str(model)], with_installed=False))
+    seen, now = scanned(registry), scanned(ModelRegistry([str(model)], with_installed=False))
     assert now is not None
     assert now["kernel"] != before["kernel"]
     assert seen is None or seen == now
@@ -335,12 +335,12 @@ from pathlib import Path
 from starlette.testclient import TestClient
 from toposcope.web.app import Served, application
 from toposcope.web.library import Library
-from toposcope.web.models import Shelf
+from toposcope.web.models import ModelRegistry
 model = Path(sys.argv[1])
-shelf = Shelf([str(model)], with_installed=False)
-app = application(Served(Library(Path(sys.argv[2]), []), shelf))
+registry = ModelRegistry([str(model)], with_installed=False)
+app = application(Served(Library(Path(sys.argv[2]), []), registry))
 with TestClient(app, base_url="http://127.0.0.1:8123", raise_server_exceptions=False) as client:
-    name = shelf.list()[0]["id"]
+    name = registry.list()[0]["id"]
     print(client.get(f"/api/models/{name}/heads/0.0").status_code)
     os.truncate(model / "model.safetensors", 4096)
     print(client.get(f"/api/models/{name}/heads/2.0").status_code)

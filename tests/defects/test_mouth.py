@@ -11,6 +11,7 @@ import subprocess
 import sys
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +22,14 @@ from safetensors.numpy import load_file, save_file
 from tests.unit.checkpoints.making import gguf_bytes, gguf_pair, gguf_string
 from tests.unit.tiny import write_llama
 from toposcope.cli import main
-from toposcope.core.results import emit_csv
+from toposcope.core.result import csv_text
+from toposcope.dynamics.flow import flow
 from toposcope.encodings import Sizes, kinds, parse
-from toposcope.encodings.kinds import _brought
+from toposcope.encodings.registry import _brought
 from toposcope.report import render
 from toposcope.runs.directory import Job
 from toposcope.runs.store import Store
-from toposcope.spectra.encoding_spectrum import spectrum
+from toposcope.spectra.encoding_spectrum import spectrum_of as spectrum
 
 NASTY = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202egnp.[/bold][link=x]"
 Told = tuple[int, str, str]
@@ -106,7 +108,8 @@ def test_7_names_of_directories(command: Command, tmp_path: Path, name: str, ver
     code, out, err = command(verb, write_llama(tmp_path / name))
     assert code == 0
     assert unseen(out + err) == []
-    shown = name if name.isprintable() else name.encode("unicode_escape").decode()
+    last = Path(name).name
+    shown = last if last.isprintable() else last.encode("unicode_escape").decode()
     assert shown in out.splitlines()[0], "what is not seen is shown, and markup is text"
 
 
@@ -147,7 +150,7 @@ def test_7_a_page_shows_what_is_not_seen(command: Command, tmp_path: Path) -> No
     model = write_llama(tmp_path / "model")
     assert command("inspect", model, "--json", tmp_path / "x.json")[0] == 0
     result = json.loads((tmp_path / "x.json").read_text())
-    result["subject"] |= {"path": f"/m/{NASTY}".replace("[/", "["), "family": NASTY}
+    result["provenance"]["subjects"][0] |= {"path": f"/m/{NASTY}".replace("[/", "["), "family": NASTY, "name": NASTY}
     result["skipped"] = [{"what": NASTY, "why": "x" * 100_000, "tensors": []}]
     page = render([result])
     assert unseen(page) == []
@@ -159,21 +162,15 @@ def test_7_json_on_a_terminal_is_the_same_json(command: Command, tmp_path: Path)
     code, out, _ = command("inspect", model, "--json", "-")
     assert code == 0
     assert unseen(out) == []
-    assert json.loads(out)["subject"]["path"] == str(model)
+    assert json.loads(out)["provenance"]["subjects"][0]["path"] == str(model)
 
 
-def test_7_a_figure_of_a_name_with_dollars(command: Command, tmp_path: Path) -> None:
+def test_7_a_movie_of_a_name_with_dollars(tmp_path: Path) -> None:
     """matplotlib would take what stands between two dollar signs for a formula."""
     pytest.importorskip("matplotlib")
-    where = tmp_path / r"w$\frac$.npy"
-    np.save(where, -np.eye(2))
-    drawn = tmp_path / "flow.svg"
-    assert command("flow", "--W", where, "--V", where, "--horizon", "1", "--plot", drawn)[0] == 0
-    point = {"context": 32, "lambda_max_over_n": 0.5, "law": None, "effective_rank": 2.0, "statement": "theorem"}
-    result = {"schema": "toposcope/spectrum/1", "encodings": [{"spec": r"$\frac$", "points": [point]}]}
-    from toposcope.report.figure_old import draw
-
-    assert draw(result, tmp_path / "spectrum.svg").exists()
+    found = flow(preset="collapse", tokens=2, horizon=0.1)
+    named = replace(found, flows=(replace(found.flows[0], title=r"w$\frac$"),))
+    assert named.movie(tmp_path / "flow.gif").read_bytes().startswith(b"GIF")
 
 
 # ------------------------------------------------------------------ 8: memory and time
@@ -366,7 +363,7 @@ def test_9_what_nobody_foresaw_is_still_a_sentence(command: Command, monkeypatch
     def fail(*_: object, **__: object) -> None:
         raise FloatingPointError("overflow")
 
-    monkeypatch.setattr("toposcope.spectra.encoding_spectrum.spectrum", fail)
+    monkeypatch.setattr("toposcope.spectra.spectrum.spectrum_of", fail)
     monkeypatch.delenv("TOPOSCOPE_TRACEBACK", raising=False)
     code, _, err = command("spectrum", "rope", "--context", "64")
     assert code == 3, "a bug is told from a mistake by its exit code"
@@ -379,7 +376,7 @@ def test_10_cells_are_no_formulas(tmp_path: Path) -> None:
     formulas = ["=1+1", "+1+1", "-1+1", "@SUM(A1)", "\t=1", "\r=1", " =1+1", "=cmd|' /C calc'!A0"]
     numbers = [-0.5, 0.25, -3, "-0.5", "+1e-3", "-inf", None, True]
     rows = [{"text": text, "=name": number} for text, number in zip(formulas, numbers, strict=True)]
-    emit_csv(rows, str(tmp_path / "x.csv"))
+    (tmp_path / "x.csv").write_text(csv_text(rows, list(rows[0])))
     head, *cells = list(csv.reader((tmp_path / "x.csv").read_text().splitlines()))
     assert not any(re.match(r"\s*[=+@-]", cell) for cell in [*head, *(row[0] for row in cells)])
     assert [row[1] for row in cells] == ["-0.5", "0.25", "-3", "-0.5", "+1e-3", "-inf", "", "True"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,13 @@ from tests.unit.report.reading import Reader, table
 from tests.unit.spectra.test_of_model import planted
 from tests.unit.tiny import write_llama
 from toposcope.cli import main
+from toposcope.core.result import Result
+from toposcope.core.statistics import from_error
+from toposcope.models.ablation.result import AblateResult, HeadDamage
+from toposcope.models.loss import Bin
+from toposcope.models.tracing.result import Spread
 from toposcope.report import render
-from toposcope.spectra import encoding_spectrum
+from toposcope.spectra import toeplitz_points
 
 STRANGE = "zug hub vor mit ost wie gut " * 40  # of words that no tokenizer here knows
 
@@ -41,7 +47,7 @@ def told(*arguments: str) -> dict[str, Any]:
     return making.command(*arguments, out=Path("told.json"))
 
 
-def summary(result: dict[str, Any]) -> str:
+def summary(result: dict[str, Any] | Result) -> str:
     """What the page of a result says, in its words."""
     return " ".join(Reader(render([result])).words.split())
 
@@ -59,11 +65,11 @@ def test_J_scan_names_no_previous_token_heads(tmp_path: Path, capsys: pytest.Cap
 def test_J_scan_ranks_heads_by_their_share_of_fast_pairs(tmp_path: Path) -> None:
     """Head 1 has no queries, so it has no share; head 0 spreads evenly, so its share is that of fast pairs."""
     found = told("scan", str(planted(tmp_path / "m", 1)))
-    shares = [row["fast_share"] for row in found["spectra"]["heads"]]
+    shares = [row["fast_share"] for row in found["heads"]]
     assert shares[0] == pytest.approx(sum(10000 ** (-i / 16) * 8 >= 1 for i in range(16)) / 16, abs=1e-5)
     assert shares[1] is None
     ranked = table(Reader(render([found])), "heads-by-fast-pairs")
-    assert [(row["layer"], row["head"]) for row in ranked] == [(0, 0)]
+    assert [row["name"] for row in ranked] == ["0.0"]
 
 
 def test_J_trace_without_a_text_finds_the_planted_head(tmp_path: Path) -> None:
@@ -71,7 +77,7 @@ def test_J_trace_without_a_text_finds_the_planted_head(tmp_path: Path) -> None:
     words = ("trace", str(model), "--text", "random", "--tokens", "16", "--sequences", "3")
     found, again, other = told(*words), told(*words), told(*words, "--seed", "1")
     assert found["patterns"]["previous"] == ["0.2"]
-    assert found["options"]["text"] == "random"
+    assert found["provenance"]["options"]["text"] == "random"
     assert found["heads"] == again["heads"]
     assert found["heads"] != other["heads"]
 
@@ -80,14 +86,12 @@ def test_J_trace_without_a_text_finds_the_planted_head(tmp_path: Path) -> None:
 def test_K_a_head_may_follow_two_patterns() -> None:
     """An induction head that rests on the first token is shown as both, in its cell, its legend and its table."""
     result = making.traced()
-    head = result["heads"][3]
-    head["names"] = ["first", "induction"]
-    head["scores"] |= {
-        "first": {"median": 0.9, "low": 0.8, "high": 1.0, "count": 2},
-        "induction": {"median": 0.5, "low": 0.4, "high": 0.6, "count": 2},
-    }
-    head["uniform"]["induction"] = 0.1
-    result["patterns"] |= {"first": ["1.1"], "induction": ["1.1"]}
+    both = replace(
+        result.heads[3], names=("first", "induction"), on_first=Spread(0.9, 0.8, 1.0, 2),
+        on_induction=Spread(0.5, 0.4, 0.6, 2), uniform={**result.heads[3].uniform, "induction": 0.1},
+    )  # fmt: skip
+    patterns = {**result.patterns, "first": ("1.1",), "induction": ("1.1",)}
+    result = replace(result, heads=(*result.heads[:3], both), patterns=patterns)
     page = Reader(render([result]))
     (row,) = [each for each in table(page, "traced-heads") if (each["layer"], each["head"]) == (1, 1)]
     assert "induction" in row["pattern"]
@@ -97,15 +101,19 @@ def test_K_a_head_may_follow_two_patterns() -> None:
 
 
 # ------------------------------------------------------------------ L
-def noisy(damage: float, error: float | None, sequences: int) -> dict[str, Any]:
+def noisy(damage: float, error: float | None, sequences: int) -> AblateResult:
     """An ablation in which head 1.2 is the worst."""
-    result = making.ablated()
-    for head in result["ablation"]["heads"]:
-        worst = (head["layer"], head["head"]) == (1, 2)
-        head["damage"]["text"], head["error"]["text"] = (damage, error) if worst else (0.0, error)
-        head["scores"]["text"] = [2.0 + head["damage"]["text"]] * sequences
-    result["ablation"]["texts"][0]["base"] = [2.0] * sequences
-    return result
+    made = making.ablated()
+
+    def head(each: HeadDamage) -> HeadDamage:
+        value = damage if each.name == "1.2" else 0.0
+        return replace(
+            each, damage={**each.damage, "text": value}, error={**each.error, "text": error},
+            losses={"text": (2.0 + value,) * sequences}, half_width=from_error(error, sequences),
+        )  # fmt: skip
+
+    texts = (replace(made.texts[0], base=(2.0,) * sequences), made.texts[1])
+    return replace(made, heads=tuple(map(head, made.heads)), texts=texts)
 
 
 @pytest.mark.parametrize(("error", "low", "high"), [(0.36, "-0.825", "1.467"), (0.01, "0.289", "0.353")])
@@ -146,8 +154,9 @@ def test_L_a_head_of_the_laboratory_that_does_nothing_is_not_the_one_that_matter
     deposit = {"d_max": 0.003, "d_rel": 0.0, "share": 1.0, "gini": 0.5, "di": 0.0, "head": 0, "second": None}
     layer = {"layer": 0, "accuracy": [0.897, 0.9], **deposit, "same_head": 0.5, "interval": None}
     found = {"sentences": 200, "base": 0.9, "floor": 0.1, "zero": [layer], "mean": [layer], "joint": None}
-    body = {"task": "copy", "ablation": {**found, "draws": 100, "level": 0.95}}
-    result = making.envelope("lab-ablate", body, about=None, options={}, seconds=1.0)
+    provenance = {"subjects": [], "options": {}, "seconds": 1.0, "toposcope": "0"}
+    body = {"task": "copy", "ablation": {**found, "draws": 100, "level": 0.95}, "heads": []}
+    result = {"schema": "toposcope/lab-ablate/2", "provenance": provenance, "skipped": [], **body}
     assert "8.4 points" in summary(result)  # 1.96 (sqrt(.9 .1 / 200) + sqrt(.897 .103 / 200))
     assert "tell that from 0" in summary(result)
 
@@ -203,7 +212,7 @@ def test_N_numerical_ranks_and_lower_bounds_are_marked(capsys: pytest.CaptureFix
     assert rope["points"][0]["condition_statement"] == "at least"
     assert learned["points"][0]["rank_statement"] == "numerical"
     assert learned["points"][0]["tolerance"] == 32 * 2.0**-52
-    assert re.search(r"^ +32 .* 32 +>= \d", printed, re.MULTILINE)
+    assert re.search(r"^ +32 .* 32 +≥ \d", printed, re.MULTILINE)
     assert re.search(r"^ +32 .* 32\* ", printed, re.MULTILINE)
 
 
@@ -211,7 +220,7 @@ def test_N_a_bound_is_not_printed_as_a_value(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Beyond Lanczos only bounds are known: 262,144 positions for a user, 4,096 here."""
-    monkeypatch.setattr(encoding_spectrum, "LANCZOS_LIMIT", 2048)
+    monkeypatch.setattr(toeplitz_points, "LANCZOS_LIMIT", 2048)
     code, printed = said(capsys, "spectrum", "t5", "rope", "--context", "4096", "--json", "told.json")
     assert code == 0
     result = json.loads(Path("told.json").read_text())
@@ -219,10 +228,10 @@ def test_N_a_bound_is_not_printed_as_a_value(
     assert last["statement"] == "bound"
     assert result["encodings"][0]["decay"][-1] is None  # no slope from a value to a bound
     lines = [line for line in printed.splitlines() if line.strip().startswith("4,096")]
-    assert [lines[at].count(">=") for at in (0, 1, -1)] == [1, 1, 1]  # kernel, summand, side by side
+    assert [lines[at].count("≥") for at in range(4)] == [0, 1, 1, 1]  # the longest; side by side, kernel, summand
     page = Reader(render([result]))
     assert table(page, "t5")[-1]["norm"].startswith("≥")
-    assert f"{last['upper']:.3g}" in summary(result)
+    assert f"{last['upper']:.4f}" in summary(result)
 
 
 # ------------------------------------------------------------------ P
@@ -232,12 +241,9 @@ def test_P_loss_counts_positions_from_0_everywhere() -> None:
     assert {(row["first"], row["last"], row["position"]) for row in rows} == {(0, 0, 0), (1, 7, 4)}
     (chart,) = [each for each in page.data["blocks"].values() if each.get("table") == "loss-by-position"]
     assert '"symlog"' in json.dumps(chart["spec"])  # 0 has a place on the axis
-    assert "position 0 " in summary({**making.loss(), "conditions": [longer(making.loss()["conditions"][0])]})
-
-
-def longer(condition: dict[str, Any]) -> dict[str, Any]:
-    more = {"first": 8, "last": 15, "loss": 1.5, "tokens": 24}
-    return {**condition, "bins": [*condition["bins"], more]}
+    own = making.loss().conditions[0]
+    longer = replace(own, bins=(*own.bins, Bin(8, 15, 1.5, 24)))
+    assert "position 0 " in summary(replace(making.loss(), conditions=(longer,)))
 
 
 # ------------------------------------------------------------------ Q
@@ -252,7 +258,7 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-@pytest.mark.parametrize("command", ["trace", "loss", "ablate", "beside", "flow"])
+@pytest.mark.parametrize("command", ["trace", "loss", "ablate", "flow"])
 def test_Q_a_text_of_unknown_tokens_is_refused(llama: Path, capsys: pytest.CaptureFixture[str], command: str) -> None:
     more = ["--head", "0.0"] if command == "flow" else ["--tokens", "12"]
     code, printed = said(capsys, command, str(llama), "--text", str(llama / "strange.txt"), *more)

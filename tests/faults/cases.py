@@ -24,7 +24,7 @@ SETTINGS = (f"steps={STEPS}", "width=8", "layers=1", "heads=2", "ff=8", "batch=2
 TINY = tuple(word for setting in SETTINGS for word in ("--set", setting))
 FLOW = ("flow", "--preset", "collapse", "--horizon", "1", "--tokens", "3")
 TRAIN = ("train", "--task", "count", "--encoding", "rope", *TINY)
-SWEEP = ("sweep", "--tasks", "count", "--encodings", "none,rope", "--seeds", "1", "--workers", "1", *TINY)
+SWEEP = ("sweep", "--tasks", "count", "--encodings", "none,rope", "--seeds", "1", "--jobs", "1", *TINY)
 TEXTS = ("--text", "lm/text.txt", "--tokens", "10", "--sequences", "2")
 OLD = b"what stood here before\n"
 
@@ -109,11 +109,11 @@ def make_reproductions_tiny() -> None:
     from toposcope.studies.language import groups
     from toposcope.studies.reproduce import coupling, dynamics
 
-    facts = json.dumps(dynamics.checked())
-    dynamics.checked = lambda: json.loads(facts)
+    facts = dynamics.checked()
+    dynamics.checked = lambda: facts
     groups.ProbeConfig = make_probe  # type: ignore[assignment,misc]
-    groups.SIZES["demo"] = groups.Size("demo", 1, 0, STEPS, 1.0)
-    groups.GROUPS = (groups.Group("heads", "", "bytes", "rope", 2, ("slice",), 8, 2),)
+    groups.SIZES["demo"] = groups.ProbeSize("demo", 1, 0, STEPS, 1.0)
+    groups.GROUPS = (groups.CellGroup("heads", "", "bytes", "rope", 2, ("slice",), 8, 2),)
     coupling.grid = lambda size, seeds: grid(["count"], ["rope"], [0], changes=read_changes(SETTINGS))
 
 
@@ -130,22 +130,24 @@ TABLES, DRAWN = _files("o.json", "o.csv", "o.html"), ("--figure", "o.svg")
 CASES = (
     _case("scan", "scan", "lm", out=("o.json", "o.csv", "o.html")),
     Case("scan, figure", ("scan", "lm", "--figure", "o.svg"), ("o.svg",)),
-    Case("scan, kept", ("scan", "lm", "--null", "--out", "kept", *_files("o.json"))),
-    _case("check", "check", "lm", out=("o.json", "o.html")),
+    Case("scan, kept", ("scan", "lm", "--random-baseline", "--out", "kept", *_files("o.json"))),
+    _case("check", "check", "lm", out=("o.json", "o.csv", "o.html")),
     _case("inspect", "inspect", "lm", out=("o.json", "o.csv", "o.html"), old=()),
-    _case("ls", "ls", "encodings", out=("o.json",)),
+    _case("ls", "ls", "encodings", out=("o.json", "o.csv")),
     _case("cite", "cite", out=("o.json",), old=()),
     Case(
         "spectrum",
-        ("spectrum", "rope", "--context", "64", *_files("o.json", "o.html"), *DRAWN, "--plot", "p.png"),
-        ("o.json", "o.html", "o.svg", "p.png"),
+        ("spectrum", "rope", "--context", "64", *TABLES, *DRAWN),
+        ("o.json", "o.csv", "o.html", "o.svg"),
     ),
-    Case("flow", (*FLOW, *_files("o.json", "o.html"), "--out", "o.npz"), ("o.json", "o.html", "o.npz")),
-    Case("flow, pictures", (*FLOW, *DRAWN, "--plot", "p.png"), ("p.png",)),
+    Case("flow", (*FLOW, *TABLES, "--save", "o.npz"), ("o.json", "o.html", "o.npz")),
+    Case("flow, pictures", (*FLOW, *DRAWN), ("o.svg",)),
     Case("flow, movie", (*FLOW, "--movie", "o.gif"), ("o.gif",)),
     Case("trace", ("trace", "lm", *TEXTS, *TABLES, *DRAWN), ("o.json", "o.csv", "o.html")),
     Case("loss", ("loss", "lm", *TEXTS, "--encoding", "none", *TABLES, *DRAWN), ("o.json", "o.csv")),
-    _case("beside", "beside", "lm", "--text", "lm/text.txt", "--tokens", "8", out=("o.json", "o.html")),
+    Case(
+        "trace, depth", ("trace", "lm", *TEXTS, "--depth", "--verify", "--jobs", "1", *TABLES), ("o.json", "o.html")
+    ),
     Case("compare", ("compare", "lm", "other", *TABLES, *DRAWN), ("o.json", "o.html", "o.svg")),
     Case("report", ("report", "scan.json", *_files("o.html", "o.json"), *DRAWN), ("o.html",)),
     Case(
@@ -176,12 +178,12 @@ CASES = (
     Case("sweep, again", (*SWEEP, "--store", "store", *TABLES), ("o.csv",)),
     Case(
         "reproduce coupling",
-        ("reproduce", "coupling", "--workers", "1", "--store", "store", *_files("o.json", "o.html")),
+        ("reproduce", "coupling", "--jobs", "1", "--store", "store", *_files("o.json", "o.html")),
         ("o.json",),
     ),
     Case(
         "reproduce dynamics",
-        ("reproduce", "dynamics", "--workers", "1", "--store", "kept", "--markdown", "o.md", *_files("o.json")),
+        ("reproduce", "dynamics", "--jobs", "1", "--store", "kept", "--markdown", "o.md", *_files("o.json")),
         ("o.md",),
         roles=("command", "worker"),
         runs=1,

@@ -198,8 +198,8 @@ def cases(ground: Ground) -> Iterator[Case]:
     for spec in SPECS:
         yield Case(("spectrum", spec, "--context=64"), f"spectrum {spec[:60]!r}")
     yield from each(("spectrum", "rope"), "--offsets")
-    for option in ("--layers", "--heads", "--seed", "--context", "--what-if"):
-        yield from each(("scan", model), option, SPECS if option == "--what-if" else NUMBERS)
+    for option in ("--layers", "--num-heads", "--seed", "--context", "--encoding"):
+        yield from each(("scan", model), option, SPECS if option == "--encoding" else NUMBERS)
     yield from each(("inspect", model), "--layers")
     yield from each(("check", model), "--heads")
     yield from each(("compare", model, model), "--layers")
@@ -207,13 +207,16 @@ def cases(ground: Ground) -> Iterator[Case]:
         what = str(CONFIGS[i])[:60]
         for command in ("check", "inspect", "scan"):
             yield Case((command, changed), f"{command} {what}")
-        yield Case(("scan", changed, "--what-if=alibi", "--null"), f"scan --what-if {what}")
+        yield Case(("scan", changed, "--encoding=alibi", "--random-baseline"), f"scan --encoding {what}")
         yield Case(("flow", changed, "--head=0.0", "--horizon=0.5"), f"flow {what}")
         yield Case(("compare", changed, model), f"compare {what}")
     for size, weights in zip(WEIGHTS, ground.weights, strict=True):
         for command in ("check", "inspect", "scan"):
             yield Case((command, weights), f"{command} weights {size}")
-        yield Case(("scan", weights, "--what-if=none", "--null", "--layer-sums"), f"scan --null weights {size}")
+        yield Case(
+            ("scan", weights, "--encoding=none", "--random-baseline", "--layer-sums"),
+            f"scan baseline {size}",
+        )
         for part in ("--head=0.0", "--layer=0", "--stack"):
             yield Case(("flow", weights, part, "--horizon=0.5"), f"flow {part} weights {size}")
         yield Case(("compare", weights, model), f"compare weights {size}")

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from tests.faults import mutations as m
-from tests.faults.cases import LAYERS, SETTINGS, TINY, TRAIN
+from tests.faults.cases import LAYERS, SETTINGS, STEPS, TINY, TRAIN
 from tests.unit.checkpoints.making import gguf_bytes, gguf_pair, gguf_string, gguf_tensor
 from tests.unit.checkpoints.test_fuzz import gguf_seeds, read_all, safetensors_seeds
 from tests.unit.tiny import CONFIG, write_llama
@@ -279,7 +279,7 @@ def _lab_result(place: Path) -> None:
             json.dumps(summary(read_result(place, job) or {}), allow_nan=False)
         with contextlib.suppress(ToposcopeError):
             RunConfig.from_dict(job.config)
-    TrainResult.read(place)
+    TrainResult.stored(place)
 
 
 def _lab_checkpoint_seeds(scratch: Path) -> list[Tree]:
@@ -295,7 +295,6 @@ def _lab_checkpoint(place: Path) -> None:
 
 def _probe_config(cell: str = "slice") -> Any:
     """A run of the language-model probe, tiny; its text is written beside the fuzz's files."""
-    from tests.faults.cases import STEPS
     from toposcope.studies.language.config import ProbeConfig
 
     text = str(_stays("text.txt"))
@@ -337,9 +336,9 @@ def _probe(place: Path) -> None:
 def _reproduced_seeds(scratch: Path) -> list[Tree]:
     """A store with a finished run of both reproductions."""
     from toposcope.runs.directory import Job
+    from toposcope.runs.jobs import PROBE as KIND
     from toposcope.runs.jobs import work
     from toposcope.runs.store import Claim, Store
-    from toposcope.studies.language.expected import KIND
 
     with Store(scratch / "kept") as store:
         for kind, config in (("train", _lab_config()), (KIND, _probe_config())):
@@ -376,14 +375,14 @@ def _reproduced(place: Path) -> None:
     try:
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
             for read in (
-                lambda: reproduce.run(reproduce.What.coupling, store=store, json=str(place / "c.json")),
-                lambda: reproduce.run(reproduce.What.dynamics, store=store, json=str(place / "d.json")),
+                lambda: reproduce.run("coupling", store=store, json=str(place / "c.json")),
+                lambda: reproduce.run("dynamics", store=store, json=str(place / "d.json")),
                 lambda: sweep.run(
                     ["count"], ["rope@heads:0,none"], seeds="1", settings=settings, store=store, html=str(place / "s")
                 ),
-                lambda: runs.run(runs.Action.ls, store=store, json=str(place / "l.json")),
-                lambda: runs.run(runs.Action.show, [_lab_config().key()], store=store),
-                lambda: runs.run(runs.Action.show, [probe.key()], store=store),
+                lambda: runs.run("ls", store=store, json=str(place / "l.json")),
+                lambda: runs.run("show", [_lab_config().key()], store=store),
+                lambda: runs.run("show", [probe.key()], store=store),
                 lambda: _web_runs(place / "kept"),
             ):
                 try:
@@ -422,13 +421,16 @@ def _refine_seeds(scratch: Path) -> list[Tree]:
         "parameters": [parameter.detach()],
         "optimizer": optimizer.state_dict(),
     }
-    return [{"checkpoint.pt": _saved({"key": "k", "losses": {"before": [1.0, 2.0]}, "arms": {"diagonal": arm}})}]
+    from toposcope._version import __version__
+
+    state = {"key": "k", "losses": {"before": [1.0, 2.0]}, "arms": {"diagonal": arm}, "toposcope": __version__}
+    return [{"checkpoint.pt": _saved(state)}]
 
 
 def _refine(place: Path) -> None:
     import torch
 
-    from toposcope.refinements.saved import State
+    from toposcope.studies.tuning import State
 
     parameter = torch.nn.Parameter(torch.ones(2, 3))
     state = State(place, "k")
@@ -440,21 +442,19 @@ def _refine(place: Path) -> None:
 
 def _refined_seeds(scratch: Path) -> list[Tree]:
     """A finished refinement, as the next call of the same command finds it."""
-    from tests.unit.report import making
-
-    with contextlib.redirect_stdout(io.StringIO()):
-        found = making.refined(making.language_model(scratch / "refined"))
-    return [{"result.json": json.dumps({**found, "key": "k"}).encode()}]
+    words = ("--text", str(_stays("text.txt")), "--tokens", "8", "--steps", str(STEPS), "--held-out", "2")
+    found = _written("refine", str(_language_model()), *words, "--out", str(scratch / "refined"))
+    return [{"result.json": json.dumps({**json.loads(found), "key": "k"}).encode()}]
 
 
 def _refined(place: Path) -> None:
-    from toposcope.cli import refine
+    from toposcope.studies import refine
 
     _forge(place)
-    with contextlib.redirect_stdout(io.StringIO()):
-        found = refine._finished(place, "k")
-        if found is not None:
-            refine._deliver(found, place, "lm", html=str(place / "r.html"), json=str(place / "r.json"), kept=True)
+    found = refine._finished(place, "k")
+    if found is not None:
+        str(found)
+        found.html(place / "r.html")
 
 
 def _diagonal_seeds(scratch: Path) -> list[Tree]:
@@ -478,14 +478,15 @@ def _flow_seeds(scratch: Path) -> list[Tree]:
     from toposcope.cli import main
 
     with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):
-        main(["flow", "--preset", "collapse", "--horizon", "1", "--tokens", "3", "--out", str(scratch / "f.npz")])
+        main(["flow", "--preset", "collapse", "--horizon", "1", "--tokens", "3", "--save", str(scratch / "f.npz")])
     return [{"f.npz": (scratch / "f.npz").read_bytes()}]
 
 
 def _flow(place: Path) -> None:
-    from toposcope.dynamics.record import FlowResult
+    from toposcope.core.fields import plain
+    from toposcope.dynamics.trajectory import Trajectory
 
-    json.dumps(FlowResult.load(place / "f.npz").as_dict(), allow_nan=True)
+    json.dumps(plain(Trajectory.load(place / "f.npz")))
 
 
 def _npy_seeds(_: Path) -> list[Tree]:
@@ -532,7 +533,14 @@ def _scan(place: Path) -> None:
     from toposcope.cli import scan
 
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        scan.run(str(_stays("scanned")), null=True, layer_sums=False, context=32, out=str(place / "kept"), jobs=1)
+        scan.run(
+            str(_stays("scanned")),
+            random_baseline=True,
+            layer_sums=False,
+            context="32",
+            out=str(place / "kept"),
+            jobs=1,
+        )
 
 
 def _ablation_journal_seeds(scratch: Path) -> list[Tree]:
@@ -592,37 +600,48 @@ def _command(main: Any, words: list[str]) -> None:
         main(words)
 
 
+def _language_model() -> Path:
+    """A tiny one that stays, made once."""
+    from tests.unit.models.making import write_llama_lm
+
+    model = _stays("lm")
+    if not model.exists():
+        model.mkdir()
+        write_llama_lm(model, num_hidden_layers=LAYERS)
+    return model
+
+
+def _written(*words: str) -> bytes:
+    """What a command writes with --json."""
+    from toposcope.cli import main
+
+    path = _stays("r.json")
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as said:
+        _command(main, [*words, "--json", str(path)])
+    assert path.exists(), f"{words}: {said.getvalue()}"
+    found = path.read_bytes()
+    path.unlink()
+    return found
+
+
 @cache
 def _results() -> tuple[bytes, ...]:
     """A result of every command that has one to read, as the command itself writes it."""
-    from tests.unit.models.making import write_llama_lm
-    from toposcope.cli import main
-
-    here = _stays("results")
-    (here / "lm").mkdir(parents=True)
-    write_llama_lm(here / "lm", num_hidden_layers=LAYERS)
+    model, store = str(_language_model()), str(_stays("store"))
     texts = ("--text", str(_stays("text.txt")), "--tokens", "10", "--sequences", "2")
-    found = []
-    for words in (
-        ("scan", "lm"),
-        ("check", "lm"),
-        ("inspect", "lm"),
-        ("compare", "lm", "lm"),
-        ("flow", "--preset", "collapse", "--horizon", "1", "--tokens", "3"),
-        ("spectrum", "rope", "--context", "32"),
-        ("loss", "lm", *texts, "--encoding", "none"),
-        ("trace", "lm", *texts),
-        ("ablate", "lm", *texts, "--heads", "0.0,1.1"),
-        (*TRAIN, "--store", str(here / "store")),
-        ("sweep", "--tasks", "count", "--encodings", "rope", "--seeds", "1", *TINY, "--store", str(here / "store")),
-    ):
-        given = [str(here / word) if word == "lm" else word for word in words]
-        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as said:
-            _command(main, [*given, "--json", str(here / "r.json")])
-        assert (here / "r.json").exists(), f"{words}: {said.getvalue()}"
-        found.append((here / "r.json").read_bytes())
-        (here / "r.json").unlink()
-    return tuple(found)
+    return (
+        _written("scan", model),
+        _written("check", model),
+        _written("inspect", model),
+        _written("compare", model, model),
+        _written("flow", "--preset", "collapse", "--horizon", "1", "--tokens", "3"),
+        _written("spectrum", "rope", "--context", "32"),
+        _written("loss", model, *texts, "--encoding", "none"),
+        _written("trace", model, *texts),
+        _written("ablate", model, *texts, "--heads", "0.0,1.1"),
+        _written(*TRAIN, "--store", store),
+        _written("sweep", "--tasks", "count", "--encodings", "rope", "--seeds", "1", *TINY, "--store", store),
+    )
 
 
 def _result_seeds(_: Path) -> list[Tree]:
@@ -652,11 +671,11 @@ def _compare(place: Path) -> None:
 
 
 def _frames(place: Path) -> None:
-    from toposcope.core.frames import frame, tables
+    from toposcope.report.kinds import read
 
-    path = place / "r.json"
-    for name in tables(path):
-        frame(path, name)
+    found = read(place / "r.json")
+    for name in found.tables():
+        found.frame(name)
 
 
 def _speeches_seeds(_: Path) -> list[Tree]:
@@ -791,7 +810,7 @@ def _words(place: Path) -> None:
     from toposcope.lab.mix import parse_mix
     from toposcope.models.load import read_text
     from toposcope.runs.grid import read_changes, read_seeds, split_encodings
-    from toposcope.web.asked import Asked
+    from toposcope.web.query import Query
 
     text = read_text(place / "words.txt")
     for read in (
@@ -803,9 +822,9 @@ def _words(place: Path) -> None:
         lambda given: read_changes([given]),
         lambda given: split_encodings([given]),
         read_ids,
-        lambda given: Asked([("a", given)]).whole("a", 0, 0, 9),
-        lambda given: Asked([("a", given)]).number("a", 0.0, 0.0, 9.0),
-        lambda given: Asked([("a", given)]).text("a"),
+        lambda given: Query([("a", given)]).whole("a", 0, 0, 9),
+        lambda given: Query([("a", given)]).number("a", 0.0, 0.0, 9.0),
+        lambda given: Query([("a", given)]).text("a"),
     ):
         with contextlib.suppress(ToposcopeError):
             read(text)

@@ -21,11 +21,10 @@ WRITERS = {
     "runs/directory.py": "the removal of what a killed process or a finished run leaves",
     "runs/local.py": "a worker's last words, in a temporary file",
     "runs/on_ray.py": "a worker's own temporary directory",
-    "lab/saved.py": "the removal of a checkpoint",
-    "refinements/saved.py": "the removal of a checkpoint",
+    "core/saved.py": "the removal of a checkpoint",
     "models/gguf_cache.py": "a copy of a model: a directory that is renamed",
     "models/load.py": "the content of that copy",
-    "dynamics/plots.py": "a movie's temporary directory",
+    "report/movie.py": "a movie's temporary directory",
     "studies/language/sotu.py": "a temporary directory for npm",
     "cli/__init__.py": "standard output, when its reader has gone",
     "web/server.py": "the page that takes a browser to the server, in a temporary directory",
@@ -37,8 +36,7 @@ READERS = {
     "checkpoints/torch_file.py": "weights that torch reads, after the door has let them in",
     "checkpoints/torch_storage.py": "what torch says of a file that the door has let in; no byte of it is touched",
     "refinements/diagonal.py": "values that safetensors maps, after the door has let them in",
-    "lab/saved.py": "torch.load of bytes that came through the door",
-    "refinements/saved.py": "torch.load of bytes that came through the door",
+    "core/saved.py": "torch.load of bytes that came through the door",
     "core/arrays.py": "an archive whose file came through the door",
     "studies/language/sotu.py": "an archive whose file came through the door",
     "runs/index.py": "SQLite, after the door has looked at the file; a copy in memory for who only looks",
@@ -50,7 +48,8 @@ READERS = {
     "report/page.py": "the page's own parts, which come with the package",
     "report/paint.py": "the page's own colours, which come with the package",
     "web/app.py": "the page's own parts, which come with the package",
-    "dynamics/plots.py": "the movie that was just drawn",
+    "core/errors.py": "the pages of errors, which come with the package",
+    "report/movie.py": "the movie that was just drawn",
     "cli/__init__.py": "standard output, when its reader has gone",
 }
 REMOVES = {
@@ -95,7 +94,7 @@ def reads(on: str, name: str, call: ast.Call) -> bool:
     if name in ("read_text", "read_bytes"):
         return bool(on) and on != "untrusted"  # a method of Path; the door's functions are called plainly
     if name == "open":
-        return on not in ("self", "shown", "webbrowser", "Image")
+        return on not in ("self", "shown", "entry", "webbrowser", "Image")
     if name in ("load", "loads") and on in ("json", "torch", "pickle", "np", "numpy", "safetensors", "tomllib"):
         return name == "load"
     if name in ("fromfile", "genfromtxt", "loadtxt", "memmap", "read_csv", "copyfile", "copy2", "copytree", "fopen"):
@@ -110,7 +109,7 @@ def writes(on: str, name: str, call: ast.Call) -> bool:
         return bool(on)  # a method of Path; our own functions of that name are called plainly
     if name == "open" and on == "os":
         return "O_RDONLY" not in ast.unparse(call)
-    if name == "open" and on not in ("", "tarfile", "self", "shown"):
+    if name == "open" and on not in ("", "tarfile", "self", "shown", "entry"):
         mode = next(
             (arg.value for arg in call.args if isinstance(arg, ast.Constant) and isinstance(arg.value, str)), "r"
         )

@@ -410,12 +410,12 @@ def _get_ready() -> None:
 
     import toposcope
     from toposcope.cli import ablate_lab
-    from toposcope.dynamics import plots
+    from toposcope.dynamics import trajectory
     from toposcope.lab import train
     from toposcope.report import figure
     from toposcope.runs import local, store, worker
-    from toposcope.scanning import local as scanning
-    from toposcope.studies import refine
+    from toposcope.scanning import scan as scanning
+    from toposcope.studies import tuning
     from toposcope.studies.language import probe
 
     os.environ["COLUMNS"] = "80"
@@ -430,14 +430,14 @@ def _get_ready() -> None:
         "matplotlib.font_manager",
     ):
         importlib.import_module(name)
-    train.SAVE_EVERY = probe.SAVE_EVERY = refine.EVERY = cases.SAVED_EVERY
+    train.SAVE_EVERY = probe.SAVE_EVERY = tuning.EVERY = cases.SAVED_EVERY
     train.GLANCE, ablate_lab.SENTENCES = 8, 16
     train.fixed_sentences.__defaults__ = (16,)  # 2,000 in earnest
     store._now = lambda: "2026-01-01T00:00:00+00:00"
     torch.optim.Adam.step = _counted(torch.optim.Adam.step)  # AdamW's as well
     scanning.layer_entry = _counted(scanning.layer_entry)
     cases.make_reproductions_tiny()
-    plots.FRAMES, Figure.savefig = 2, _pictured(Figure.savefig)
+    trajectory.FRAMES, Figure.savefig = 2, _pictured(Figure.savefig)
     figure._converter = _drawn  # type: ignore[assignment]
     local.subprocess = SimpleNamespace(  # type: ignore[attr-defined]
         Popen=_Forked, DEVNULL=local.subprocess.DEVNULL, TimeoutExpired=local.subprocess.TimeoutExpired

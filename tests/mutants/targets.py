@@ -11,7 +11,18 @@ SOURCE = ROOT / "src"
 CENTRAL = {
     "encodings": ("rotary", "scalings", "bias", "record", "absolute"),
     "checkpoints": ("fold", "view", "decode", "spec"),
-    "dynamics": ("regime", "reduction", "stability", "heads", "layers", "factored", "integrate", "fields"),
+    "dynamics": (
+        "regime",
+        "reduction",
+        "stability",
+        "heads",
+        "layers",
+        "factored",
+        "integrate",
+        "dormand_prince",
+        "step_size",
+        "fields",
+    ),
     "spectra": (
         "anova",
         "contraction",
@@ -20,8 +31,12 @@ CENTRAL = {
         "rotary_kernel",
         "head_kernel",
         "encoding_spectrum",
+        "bias_points",
+        "rotary_points",
+        "table_points",
+        "toeplitz_points",
     ),
-    "models": ("ablation", "deposit", "loss", "patterns"),
+    "models": ("ablation.result", "deposit", "loss", "tracing.patterns"),
     "lab": ("train", "encoding"),
     "runs": ("store",),
 }
@@ -39,7 +54,7 @@ ELSEWHERE = {
         "reference/families/test_deepseek.py",
         "unit/dynamics/test_heads.py",
     ),
-    "models": ("reference/test_instrument.py", "reference/test_what_if.py"),
+    "models": ("reference/test_instrument.py", "reference/test_swap_encoding.py"),
     "lab": ("reference/lab/test_attention.py",),
 }
 # Start and kill processes: minutes on the wall, and the module's own tests say the same.

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from toposcope.core.errors import NotFound
-from toposcope.models.ablation import summarise
+from toposcope.models.ablation.check import prove
+from toposcope.models.ablation.result import summarise
+from toposcope.models.ablation.runner import Heads, ablation_runner, texts_of
+from toposcope.models.ablation.screen import estimates
 from toposcope.models.corpus import cut
 from toposcope.models.load import Reference, load_reference, locate, read_text
-from toposcope.models.meter import Heads, metering, texts_of
-from toposcope.models.proof import prove
-from toposcope.models.screen import estimates
 
 pytestmark = pytest.mark.slow
 
@@ -61,24 +61,27 @@ def test_smollm2_needs_a_head_of_layer_1_and_no_other_run_changes_it() -> None:
     corpus = cut(reference, read_text("wiki"), tokens=64, count=2, name="wiki", begin=1000)
     texts = texts_of(reference, corpus, ["text"])
     heads: list[Heads] = [((1, 0),), ((12, 4),)]
-    with metering(reference.model, texts) as meter, metering(reference.model, texts, resume=False) as full:
-        assert meter.resumable.blocks == 30
-        for each in (meter, full):
+    with (
+        ablation_runner(reference.model, texts) as runner,
+        ablation_runner(reference.model, texts, resume=False) as full,
+    ):
+        assert runner.resumable.blocks == 30
+        for each in (runner, full):
             each.measure(heads)
-        meter.measure_floor()
+        runner.measure_floor()
         for removed in heads:
-            np.testing.assert_allclose(meter.scores(removed), full.scores(removed), atol=1e-6, rtol=0)
-        assert meter.damage(heads[0]) > 0.1 > abs(meter.damage(heads[1]))
-        floor = meter.floor()
+            np.testing.assert_allclose(runner.losses(removed), full.losses(removed), atol=1e-6, rtol=0)
+        assert runner.damage(heads[0]) > 0.1 > abs(runner.damage(heads[1]))
+        floor = runner.floor()
         assert floor is not None
-        assert floor.mean() > meter.scores(()).mean() + 1
-        guess = estimates(meter, meter.all_heads())
-        worst = meter.all_heads()[int(np.argmax(guess))][0]
+        assert floor.mean() > runner.losses(()).mean() + 1
+        guess = estimates(runner, runner.all_heads())
+        worst = runner.all_heads()[int(np.argmax(guess))][0]
         assert worst[0] in (0, 1, 24)
     with torch.no_grad():
         given = torch.from_numpy(corpus.sequences[0])[None]
         theirs = float(reference.model(input_ids=given, labels=given).loss)
-    assert meter.scores(())[0] == pytest.approx(theirs, abs=1e-5)
+    assert runner.losses(())[0] == pytest.approx(theirs, abs=1e-5)
     assert prove(reference.model, [(1, 0), (29, 8)], texts[0].trials).holds
 
 
@@ -86,35 +89,35 @@ def test_rxnmapper_by_hidden_tokens_of_reactions() -> None:
     reference = reference_of("rxnmapper")
     corpus = cut(reference, REACTIONS, tokens=64, count=20, name="reactions", lines=True)
     assert len(corpus.sequences) == 20
-    with metering(reference.model, texts_of(reference, corpus, ["text"])) as meter:
-        assert meter.sizes == [8] * 12
-        assert "several times" in str(meter.resumable.reason)
-        meter.measure(meter.all_heads([0, 5]))
-        meter.measure_floor()
-        found = summarise(meter)
-    assert found.score == "masked token"
+    with ablation_runner(reference.model, texts_of(reference, corpus, ["text"])) as runner:
+        assert runner.sizes == [8] * 12
+        assert "several times" in str(runner.resumable.reason)
+        runner.measure(runner.all_heads([0, 5]))
+        runner.measure_floor()
+        found = summarise(runner)
+    assert found.predicts == "masked token"
     base = np.mean(found.texts[0].base)
     assert 0 < base < 2  # it knows its trade: guessing among the tokens of these lines costs over 2.5 nats
     assert found.texts[0].floor is not None
     assert np.mean(found.texts[0].floor) > base + 0.5
     assert [each.layer for each in found.layers] == [0, 5]
     assert len({each.damage["text"] for each in found.heads}) == 16
-    assert prove(reference.model, [(0, 1), (11, 7)], meter.texts["text"].trials).holds
+    assert prove(reference.model, [(0, 1), (11, 7)], runner.texts["text"].trials).holds
 
 
 def test_minilm_by_the_drift_of_its_output() -> None:
     reference = reference_of("minilm")
     corpus = cut(reference, read_text("wiki"), tokens=48, count=3, name="wiki", begin=1000)
-    with metering(reference.model, texts_of(reference, corpus)) as meter:
-        assert meter.resumable.reason is None
-        meter.measure(meter.all_heads())
-        meter.measure_floor()
-        found = summarise(meter)
-    assert found.score == "drift"
+    with ablation_runner(reference.model, texts_of(reference, corpus)) as runner:
+        assert runner.resumable.reason is None
+        runner.measure(runner.all_heads())
+        runner.measure_floor()
+        found = summarise(runner)
+    assert found.predicts == "drift"
     assert found.texts[0].base == pytest.approx((0, 0, 0), abs=1e-9)
     assert len(found.heads) == 72
     assert all(0 <= each.damage["text"] < 0.5 for each in found.heads)
     assert found.ranked()[0].damage["text"] > 3 * np.median([each.damage["text"] for each in found.heads])
     assert found.texts[0].floor is not None
     assert len(found.layers) == 6
-    assert prove(reference.model, [(0, 1), (5, 11)], meter.texts["text"].trials).holds
+    assert prove(reference.model, [(0, 1), (5, 11)], runner.texts["text"].trials).holds

@@ -12,7 +12,7 @@ import pytest
 import toposcope
 from toposcope.checkpoints.installed import find
 from toposcope.checkpoints.view import Model
-from toposcope.checks import CheckReport, Finding, check_model
+from toposcope.checks import CheckResult, Finding, check_model
 from toposcope.checks.tables import look_at, order_of
 from toposcope.core.errors import NotFound
 
@@ -29,18 +29,18 @@ def opened(name: str) -> Model:
     return toposcope.load(name)
 
 
-def report_of(name: str) -> CheckReport:
+def report_of(name: str) -> CheckResult:
     with opened(name) as model:
         return check_model(model)
 
 
-def found(report: CheckReport, id: str) -> Finding:
+def found(report: CheckResult, id: str) -> Finding:
     finding = report.find(id)
     assert finding is not None, [each.id for each in report.findings]
     return finding
 
 
-def clean(report: CheckReport) -> None:
+def clean(report: CheckResult) -> None:
     assert report.worst == "ok", [(each.id, each.explanation) for each in report.findings if each.status != "ok"]
 
 
@@ -66,7 +66,8 @@ def test_smollm2_without_undoing_the_row_order(smollm2: Model) -> None:
     spoilt = Model(replace(smollm2.spec, layers=layers), smollm2.source, smollm2.config, smollm2._read_layer)
     report = check_model(spoilt)
     pairing = found(report, "pairing")
-    assert (pairing.status, pairing.title) == ("fault", "interleaved weights with half-split rotation")
+    assert pairing.status == "fault"
+    assert (pairing.evidence["weights"], pairing.evidence["rotation"]) == ("interleaved", "half-split")
     assert pairing.evidence["z_other"] > 25
     assert len(pairing.layers or ()) == 30
 
@@ -79,7 +80,8 @@ def test_smollm2_declared_interleaved(smollm2: Model) -> None:
     other = replace(encoding, rotary=replace(encoding.rotary, pairs_F2=pairs, pairing="interleaved"))
     layers = tuple(replace(layer, encoding=other) for layer in smollm2.spec.layers)
     spoilt = Model(replace(smollm2.spec, layers=layers), smollm2.source, smollm2.config, smollm2._read_layer)
-    assert found(check_model(spoilt), "pairing").title == "half-split weights with interleaved rotation"
+    pairing = found(check_model(spoilt), "pairing")
+    assert (pairing.evidence["weights"], pairing.evidence["rotation"]) == ("half-split", "interleaved")
 
 
 def test_smollm2_layer_in_a_module_of_ones_own(smollm2: Model) -> None:
@@ -110,16 +112,19 @@ def test_smollm2_layer_in_a_module_of_ones_own(smollm2: Model) -> None:
     good = toposcope.check_module(filled(reorder=False), reference=layer)
     assert good.worst == "ok", [finding.title for finding in good.faults]
     assert {"reference", "pairing", "rotation"} <= {finding.id for finding in good.findings}
-    title = "interleaved weights with half-split rotation"
+    pairs = ("interleaved", "half-split")
     wrong = toposcope.check_module(filled(reorder=True), reference=layer)
-    assert {(finding.id, finding.title) for finding in wrong.faults} == {("reference", title), ("pairing", title)}
+    assert {(each.id, each.evidence["weights"], each.evidence["rotation"]) for each in wrong.faults} == {
+        ("reference", *pairs),
+        ("pairing", *pairs),
+    }
 
 
 def test_minilm_is_trained_though_its_spread_is_that_of_a_fresh_table() -> None:
     report = report_of("minilm")
     clean(report)
     table = found(report, "position-table")
-    assert table.title == "the position table is trained"
+    assert table.evidence["state"] == "trained"
     assert 0.02 < table.evidence["std"] < 0.03
     assert table.evidence["z"] > 40
 
@@ -127,7 +132,7 @@ def test_minilm_is_trained_though_its_spread_is_that_of_a_fresh_table() -> None:
 def test_rxnmapper_shares_one_layer() -> None:
     report = report_of("rxnmapper")
     clean(report)
-    assert found(report, "position-table").title == "the position table is trained"
+    assert found(report, "position-table").evidence["state"] == "trained"
     assert found(report, "shared-layers").evidence == {"own": 1, "layers": 12}
 
 
@@ -135,14 +140,14 @@ def test_rxnmapper_shares_one_layer() -> None:
 def test_rxnfp(name: str) -> None:
     report = report_of(name)
     clean(report)
-    assert found(report, "position-table").title == "the position table is trained"
+    assert found(report, "position-table").evidence["state"] == "trained"
 
 
 def test_ruaccent_has_a_sinusoid() -> None:
     report = report_of("ruaccent")
     clean(report)
     table = found(report, "position-table")
-    assert table.title == "the position table is a sinusoid stored as weights"
+    assert table.evidence["state"] == "sinusoid"
     assert table.evidence["sinusoid"] == "interleaved, base 10000, size 1"
 
 

@@ -9,7 +9,7 @@ from bench.patterns import Found, against, ranking, smollm2
 
 from toposcope.core.errors import NotFound
 from toposcope.models.load import locate, read_text
-from toposcope.models.trace_result import TraceResult
+from toposcope.models.tracing.result import TraceResult
 from toposcope.spectra.of_heads import FAST_ON_SMOLLM2
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("real-patterns")]

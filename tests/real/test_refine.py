@@ -29,17 +29,18 @@ def reference() -> Reference:
 
 @pytest.mark.slow
 def test_a_few_steps_of_d_and_its_control(reference: Reference) -> None:
-    from toposcope.studies.refine import Settings, tune
+    from toposcope.studies.refine import ArmParameters, TuneSettings
+    from toposcope.studies.tuning import tune
 
     content = read_text("wiki")
     train = cut(reference, content, tokens=24, count=2)
     held = cut(reference, content, tokens=24, count=2, begin=len(content) // 2)
     before = {name: value.clone() for name, value in reference.model.state_dict().items()}
-    found, values = tune(reference, train, held, Settings(steps=2))
-    assert found.parameters == {"diagonal": 30 * 576, "control": 30 * 576}
+    found, values = tune(reference, train, held, TuneSettings(steps=2))
+    assert found.parameters == ArmParameters(30 * 576, 30 * 576)
     assert all(value.shape == (9, 64) and bool((value > 0).all()) for value in values.values())
-    assert all(np.isfinite(losses).all() for losses in found.held_out.values())
-    assert abs(np.mean(found.held_out["start"]) - np.mean(found.held_out["before"])) < 0.2  # a small start is small
+    assert all(np.isfinite(losses).all() for losses in vars(found.held_out).values())
+    assert abs(found.held_out_mean.start - found.held_out_mean.before) < 0.2  # a small start is small
     assert all(row.bound > 10 * row.largest * row.start for row in found.moved)
     after = reference.model.state_dict()
     assert before.keys() == after.keys()
@@ -52,7 +53,7 @@ def test_heads_of_a_real_model_take_a_regime(reference: Reference) -> None:
 
     from toposcope import refinements as refine
     from toposcope.checkpoints.live import view
-    from toposcope.dynamics.scan import scan
+    from toposcope.scanning.scan import scan
 
     layers = [0, 17]
     kept: dict[str, Any] = {
@@ -61,12 +62,10 @@ def test_heads_of_a_real_model_take_a_regime(reference: Reference) -> None:
     try:
         applied = refine.apply(reference.model, "head", "negative", layers)
         refine.materialise(reference.model)
-        found = scan(view(reference.model), layers, sums=False, workers=1)
+        found = scan(view(reference.model), layers=layers, layer_sums=False, jobs=1)
     finally:
         with torch.no_grad():
             reference.model.load_state_dict(kept, strict=False)
     assert applied.verdict == "converges"
-    assert {(head.regime.verdict.value, head.regime.rule, head.regime.exact) for head in found.heads} == {
-        ("converges", "T6", True)
-    }
+    assert {(head.verdict.value, head.rule, head.exact) for head in found.heads} == {("converges", "T6", True)}
     assert all(head.robust for head in found.heads)

@@ -14,10 +14,11 @@ from tests.unit.dynamics.systems import logit_matrix, sym, turn_matrix
 from toposcope.checkpoints.installed import find
 from toposcope.checkpoints.view import Head
 from toposcope.core.errors import NotFound
-from toposcope.core.results import plain
+from toposcope.core.fields import plain
 from toposcope.dynamics.heads import head_dynamics
 from toposcope.dynamics.regime import Verdict
-from toposcope.dynamics.scan import ScanResult, scan
+from toposcope.scanning.result import ScanResult
+from toposcope.scanning.scan import scan
 
 RELATIVE = 1e-8
 HEADS = 5
@@ -48,16 +49,17 @@ def test_every_head_of_smollm2_has_a_verdict(scanned: ScanResult) -> None:
     assert len(scanned.heads) == 270
     assert len(scanned.layers) == 30
     words = {verdict.value for verdict in Verdict}
-    for row in (head.as_dict() for head in scanned.heads):
-        assert row["verdict"] in words
-        assert row["causal"]
-        assert row["symU"]["inertia"] == row["symW"]["inertia"] == [64, 64, 448]
-        assert row["exact"] == (row["verdict"] != "indeterminate")  # RMSNorm without biases
-        assert row["rule"] in (None, "T5", "T6")
-        assert row["rope"]["tau_uniform"] >= -min(row["rope"]["lmin_by_offset"].values())
-    assert all(layer.regime.scope in ("first_token", None) for layer in scanned.layers)
-    assert sum(scanned.model["counts"].values()) == 270
-    json.dumps(plain(scanned.as_dict()), allow_nan=False)
+    for row in scanned.heads:
+        assert row.verdict in words
+        assert row.causal
+        assert row.symU.inertia == row.symW.inertia == (64, 64, 448)
+        assert row.exact == (row.verdict != "indeterminate")  # RMSNorm without biases
+        assert row.rule in (None, "T5", "T6")
+        assert row.rope is not None
+        assert row.rope.tau_uniform >= -min(row.rope.lmin_by_offset.values())
+    assert all(layer.scope in ("first_token", None) for layer in scanned.layers)
+    assert sum(scanned.model.counts.values()) == 270
+    assert ScanResult.from_dict(json.loads(scanned.json())) == scanned
 
 
 def folded(model: toposcope.Model, layer: int, head: int) -> Head:
@@ -71,7 +73,7 @@ def folded(model: toposcope.Model, layer: int, head: int) -> Head:
 def test_five_random_heads_agree_with_dense_algebra(smollm2: toposcope.Model, scanned: ScanResult) -> None:
     random = np.random.default_rng(20)
     for number in random.choice(270, HEADS, replace=False):
-        row = scanned.heads[number].as_dict()
+        row = plain(scanned.heads[number])
         layer = smollm2.layers[row["layer"]]
         head, rotary = folded(smollm2, row["layer"], row["head"]), layer.encoding.rotary
         assert rotary is not None
@@ -83,7 +85,7 @@ def test_five_random_heads_agree_with_dense_algebra(smollm2: toposcope.Model, sc
         a = np.linalg.eigvalsh(sym((head.v @ head.o).T @ own))
         us, ws = np.linalg.eigvalsh(sym(u)), np.linalg.eigvalsh(sym(w))
         product = u @ w.T
-        offsets = list(row["rope"]["lmin_by_offset"])
+        offsets = [int(k) for k in row["rope"]["lmin_by_offset"]]
         turned = {k: head.scale * head.q.T @ turn_matrix(rotary, k) @ head.k for k in offsets}
         expected = {
             "alpha": (row["alpha"], real.max(), np.abs(real).max()),
@@ -106,7 +108,7 @@ def test_five_random_heads_agree_with_dense_algebra(smollm2: toposcope.Model, sc
         }
         for k in offsets:
             expected[f"lmin[{k}]"] = (
-                row["rope"]["lmin_by_offset"][k],
+                row["rope"]["lmin_by_offset"][str(k)],
                 np.linalg.eigvalsh(sym(turned[k]))[0],
                 np.abs(ws).max(),
             )
@@ -114,10 +116,10 @@ def test_five_random_heads_agree_with_dense_algebra(smollm2: toposcope.Model, sc
             assert abs(ours - theirs) <= RELATIVE * size, (row["layer"], row["head"], name, ours, theirs)
 
 
-def test_the_randomised_twin_of_a_layer(smollm2: toposcope.Model) -> None:
-    found = scan(smollm2, [7], null=True)
-    assert len(found.heads) == len(found.twin) == 9
-    assert found.as_dict()["null"]["heads"] == 9
+def test_the_random_baseline_of_a_layer(smollm2: toposcope.Model) -> None:
+    found = scan(smollm2, layers="7", random_baseline=True)
+    assert found.random_baseline is not None
+    assert len(found.heads) == found.random_baseline.heads == 9
 
 
 def test_minilm_is_outside_the_theorems() -> None:
@@ -127,10 +129,10 @@ def test_minilm_is_outside_the_theorems() -> None:
             for layer in model.layers
             for h in range(layer.spec.heads)
         ]
-        (whole,) = scan(model, [5]).layers  # one is enough: its matrix is 384 x 384
+        (whole,) = scan(model, layers="5").layers  # one is enough: its matrix is 384 x 384
     assert len(rows) == 72
     for row in rows:
         assert (row["exact"], row["causal"]) == (False, False)
         assert "post_norm" in row["warnings"]
-    assert not whole.regime.exact
-    assert whole.regime.verdict is not Verdict.CONVERGES
+    assert not whole.exact
+    assert whole.verdict is not Verdict.CONVERGES

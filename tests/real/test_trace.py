@@ -9,8 +9,8 @@ import pytest
 from toposcope.core.errors import NotFound
 from toposcope.models.corpus import Corpus, cut
 from toposcope.models.load import Reference, load_reference, locate, read_text
-from toposcope.models.trace import trace
-from toposcope.models.trace_result import TraceResult
+from toposcope.models.tracing.measure import trace_corpus
+from toposcope.models.tracing.result import TraceResult
 
 pytestmark = pytest.mark.slow
 
@@ -37,7 +37,7 @@ def on(name: str, content: str | None = None, *, lines: bool = False, **sizes: i
 
 @pytest.fixture(scope="module")
 def smollm2() -> TraceResult:
-    return trace(*on("smollm2", tokens=128, count=1, begin=1000))
+    return trace_corpus(*on("smollm2", tokens=128, count=1, begin=1000))
 
 
 def test_heads_of_smollm2_that_look_back(smollm2: TraceResult) -> None:
@@ -65,7 +65,7 @@ def test_what_the_weights_of_smollm2_tell(smollm2: TraceResult) -> None:
 
 
 def test_a_head_of_minilm_looks_back_by_position_alone() -> None:
-    found = trace(*on("minilm", tokens=48, count=4, begin=1000), layers=[0, 1])
+    found = trace_corpus(*on("minilm", tokens=48, count=4, begin=1000), layers=[0, 1])
     back = next(each for each in found.heads if each.name == "0.2")
     assert back.names == ("previous",)
     assert (back.score("previous") or 0) > 0.95
@@ -75,7 +75,7 @@ def test_a_head_of_minilm_looks_back_by_position_alone() -> None:
 
 
 def test_neighbours_in_rxnmapper() -> None:
-    found = trace(*on("rxnmapper", REACTIONS, lines=True, tokens=128, count=4), layers=[0])
+    found = trace_corpus(*on("rxnmapper", REACTIONS, lines=True, tokens=128, count=4), layers=[0])
     assert {each.name for each in found.named("previous")} == {"0.3"}
     assert "0.4" in {each.name for each in found.named("next")}
     assert found.sequences == 4

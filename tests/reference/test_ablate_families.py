@@ -12,33 +12,33 @@ import numpy as np
 import pytest
 import torch
 
-import toposcope.models.proof
+import toposcope.models.ablation.check
 from tests.reference.tiny import BUILDERS, build
 from toposcope.checkpoints.live import view
 from toposcope.core.errors import BadValue
+from toposcope.models.ablation.check import prove
+from toposcope.models.ablation.resume import Resumable
+from toposcope.models.ablation.runner import AblationRunner, Heads, TextTrials, ablation_runner, texts_of
 from toposcope.models.about import weights_digest
 from toposcope.models.corpus import Corpus
 from toposcope.models.instrument import attached
 from toposcope.models.intervene import ablated
 from toposcope.models.load import Reference
-from toposcope.models.meter import Heads, Meter, Text, metering, texts_of
-from toposcope.models.proof import prove
-from toposcope.models.resume import Resumable
-from toposcope.models.score import score
+from toposcope.models.score import trial_loss
 
 FULL = {"t5": "encoder and a decoder", "albert": "several times"}
 NAMES = list(BUILDERS)
 
 
-def texts(model: Any, names: tuple[str, ...] = ("text",), count: int = 2) -> tuple[Text, ...]:
+def texts(model: Any, names: tuple[str, ...] = ("text",), count: int = 2) -> tuple[TextTrials, ...]:
     rng = np.random.default_rng(3)
     sequences = tuple(rng.integers(4, 50, 15) for _ in range(count))
     tokenizer = SimpleNamespace(mask_token_id=3, all_special_ids=[0, 1, 2, 3])
     return texts_of(Reference(Path("tiny"), model, tokenizer), Corpus("random", sequences, "random"), names)
 
 
-def some_heads(meter: Meter) -> list[Heads]:
-    last = len(meter.sizes) - 1
+def some_heads(runner: AblationRunner) -> list[Heads]:
+    last = len(runner.sizes) - 1
     return [((0, 1),), ((last, 3),), ((0, 0), (0, 2)), ((0, 1), (last, 2))]
 
 
@@ -46,7 +46,7 @@ def some_heads(meter: Meter) -> list[Heads]:
 def test_resumed_runs_are_full_runs(name: str) -> None:
     model = build(name)
     given = texts(model)
-    with metering(model, given) as resumed, metering(model, given, resume=False) as full:
+    with ablation_runner(model, given) as resumed, ablation_runner(model, given, resume=False) as full:
         if name in FULL:
             assert FULL[name] in str(resumed.resumable.reason)
         else:
@@ -55,8 +55,8 @@ def test_resumed_runs_are_full_runs(name: str) -> None:
         resumed.measure(removals)
         full.measure(removals)
         for heads in [(), *removals]:
-            np.testing.assert_allclose(resumed.scores(heads), full.scores(heads), atol=1e-6, rtol=0)
-            assert not heads or not np.array_equal(full.scores(heads), full.scores(()))
+            np.testing.assert_allclose(resumed.losses(heads), full.losses(heads), atol=1e-6, rtol=0)
+            assert not heads or not np.array_equal(full.losses(heads), full.losses(()))
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2", "bert", "bloom", "deepseek_v3"])
@@ -83,11 +83,11 @@ def test_blocks_that_share_more_than_their_output_are_run_in_full() -> None:
     left: list[int] = []
     model.model.layers[0].self_attn.register_forward_hook(lambda *_: left.append(1))
     model.model.layers[2].register_forward_hook(lambda module, args, out: out + left.pop() if left else out)
-    with metering(model, texts(model)) as resumed, metering(model, texts(model), resume=False) as full:
+    with ablation_runner(model, texts(model)) as resumed, ablation_runner(model, texts(model), resume=False) as full:
         assert "share more than their output" in str(resumed.resumable.reason)
-        for meter in (resumed, full):
-            meter.measure([((2, 1),)])
-        assert resumed.scores(((2, 1),)).tolist() == full.scores(((2, 1),)).tolist()
+        for runner in (resumed, full):
+            runner.measure([((2, 1),)])
+        assert resumed.losses(((2, 1),)).tolist() == full.losses(((2, 1),)).tolist()
 
 
 @pytest.mark.parametrize(
@@ -98,18 +98,18 @@ def test_a_removed_head_is_a_zeroed_part_of_the_output_projection(name: str) -> 
     model = build(name)
     given = texts(model)
     parameters = dict(model.named_parameters())
-    with metering(model, given, resume=False) as meter:
-        removals = [((layer, head),) for layer, size in enumerate(meter.sizes) for head in (layer % size, size - 1)]
-        meter.measure(removals)
+    with ablation_runner(model, given, resume=False) as runner:
+        removals = [((layer, head),) for layer, size in enumerate(runner.sizes) for head in (layer % size, size - 1)]
+        runner.measure(removals)
     for ((layer, head),), spec in ((heads, view(model).layers[heads[0][0]].spec) for heads in removals):
         weight = parameters[spec.o.weight]
         kept = weight.detach().clone()
         part = slice(head * spec.value_width, (head + 1) * spec.value_width)
         with torch.no_grad():
             (weight[part] if spec.o.transposed else weight[:, part]).zero_()
-            theirs = [float(score(each, model(**each.inputs))) for each in given[0].trials]
+            theirs = [float(trial_loss(each, model(**each.inputs))) for each in given[0].trials]
             weight.copy_(kept)
-        assert meter.scores(((layer, head),)).tolist() == theirs
+        assert runner.losses(((layer, head),)).tolist() == theirs
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def _for_good(model: Any, layer: int, head: int, *, by: Any) -> Iterator[None]:
 )
 def test_the_proof_fails_where_it_should(wrong: Any, broken: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
     model = build("llama")
-    monkeypatch.setattr(toposcope.models.proof, "ablated", wrong)
+    monkeypatch.setattr(toposcope.models.ablation.check, "ablated", wrong)
     found = prove(model, [(1, 2)], texts(model)[0].trials)
     assert not found.holds
     (each,) = found.heads
@@ -202,18 +202,18 @@ def test_means_and_other_sequences_stand_in(name: str) -> None:
 
         hook = projection.register_forward_pre_hook(put)
         with torch.no_grad():
-            found = float(score(given[0].trials[number], model(**given[0].trials[number].inputs)))
+            found = float(trial_loss(given[0].trials[number], model(**given[0].trials[number].inputs)))
         hook.remove()
         return found
 
     heads: Heads = ((1, 2),)
-    with metering(model, given, method="mean") as meter:
-        meter.measure([heads])
+    with ablation_runner(model, given, method="mean") as runner:
+        runner.measure([heads])
         expected = [replaced(number, mean) for number in range(3)]
-        np.testing.assert_allclose(meter.scores(heads), expected, atol=1e-6)
-    with metering(model, given, method="resample", seed=1) as meter:
-        meter.measure([heads])
-        for number, found in enumerate(meter.scores(heads)):
+        np.testing.assert_allclose(runner.losses(heads), expected, atol=1e-6)
+    with ablation_runner(model, given, method="resample", seed=1) as runner:
+        runner.measure([heads])
+        for number, found in enumerate(runner.losses(heads)):
             others = [replaced(number, entered[other][:, part]) for other in range(3) if other != number]
             assert min(abs(found - other) for other in others) <= 1e-6
 
@@ -221,7 +221,7 @@ def test_means_and_other_sequences_stand_in(name: str) -> None:
 def test_resampling_needs_a_partner() -> None:
     model = build("llama")
     with (
-        metering(model, texts(model, count=1), method="resample") as meter,
+        ablation_runner(model, texts(model, count=1), method="resample") as runner,
         pytest.raises(BadValue, match="--method"),
     ):
-        meter.measure([((0, 0),)])
+        runner.measure([((0, 0),)])

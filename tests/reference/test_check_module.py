@@ -30,7 +30,7 @@ from transformers.models.gptj.modeling_gptj import GPTJAttention
 from transformers.models.llama.modeling_llama import LlamaAttention, LlamaRotaryEmbedding
 from transformers.models.t5.modeling_t5 import T5Attention
 
-from toposcope.checks.module import ModuleReport, check_module
+from toposcope.checks.module import ModuleCheckResult, check_module
 
 WIDTH = 64
 
@@ -57,7 +57,7 @@ def causal_mask(x: torch.Tensor) -> torch.Tensor:
     return torch.zeros(1, 1, n, n, dtype=x.dtype).masked_fill(hidden, torch.finfo(x.dtype).min)
 
 
-def clean(report: ModuleReport) -> None:
+def clean(report: ModuleCheckResult) -> None:
     assert report.counts["fault"] == 0, [finding.title for finding in report.faults]
     assert report.counts["warning"] == 0, [finding.title for finding in report.findings]
 
@@ -67,13 +67,13 @@ def clean(report: ModuleReport) -> None:
 def test_multihead_attention(batch_first: bool, bias: bool) -> None:
     report = check_module(nn.MultiheadAttention(WIDTH, 4, batch_first=batch_first, bias=bias, dropout=0.2))
     clean(report)
-    assert (report.kind, report.causal) == ("none", False)
+    assert (report.position, report.causal) == ("none", False)
 
 
 def test_multihead_attention_with_keys_that_are_no_tokens() -> None:
     report = check_module(nn.MultiheadAttention(WIDTH, 4, batch_first=True, add_bias_kv=True, add_zero_attn=True))
     clean(report)
-    assert report.kind == "none"
+    assert report.position == "none"
 
 
 def test_multihead_attention_fed_in_the_wrong_order() -> None:
@@ -82,7 +82,7 @@ def test_multihead_attention_fed_in_the_wrong_order() -> None:
     found = report.find("batch-axis")
     assert found is not None
     assert found.status == "fault"
-    assert found.title == "samples of a batch act on one another"
+    assert found.evidence["acts"] == "samples"
 
 
 def rotary_call(rotary: nn.Module) -> Callable[..., Any]:
@@ -107,18 +107,18 @@ def test_llama(implementation: str) -> None:
         expects="relative",
     )
     clean(report)
-    assert (report.kind, report.causal) == ("relative", True)
+    assert (report.position, report.causal) == ("relative", True)
     assert {"rotation", "shift", "offset-zero"} <= {finding.id for finding in report.findings}
     rotation = report.find("rotation")
     assert rotation is not None
-    assert "half pairs" in rotation.explanation
+    assert rotation.evidence["pairing"] == "half"
 
 
 def test_llama_in_float64() -> None:
     config = LlamaConfig(hidden_size=WIDTH, num_attention_heads=4, attn_implementation="eager")
     report = check_module(lively(LlamaAttention(config, 0)).double(), call=rotary_call(LlamaRotaryEmbedding(config)))
     clean(report)
-    assert report.kind == "relative"
+    assert report.position == "relative"
 
 
 @pytest.mark.parametrize("scaling", ["yarn", "llama3", "linear"])
@@ -137,7 +137,7 @@ def test_llama_with_scaling(scaling: str) -> None:
     )
     report = check_module(lively(LlamaAttention(config, 0)), call=rotary_call(LlamaRotaryEmbedding(config)))
     clean(report)
-    assert report.kind == "relative"
+    assert report.position == "relative"
 
 
 def test_cohere_interleaved() -> None:
@@ -146,14 +146,14 @@ def test_cohere_interleaved() -> None:
     clean(report)
     rotation = report.find("rotation")
     assert rotation is not None
-    assert "interleaved pairs" in rotation.explanation
+    assert rotation.evidence["pairing"] == "interleaved"
 
 
 def test_gpt_neox_partial() -> None:
     config = GPTNeoXConfig(hidden_size=WIDTH, num_attention_heads=2, rotary_pct=0.5, attn_implementation="eager")
     report = check_module(lively(GPTNeoXAttention(config, 0)), call=rotary_call(GPTNeoXRotaryEmbedding(config)))
     clean(report)
-    assert report.kind == "relative"
+    assert report.position == "relative"
 
 
 def test_gptj_interleaved() -> None:
@@ -164,10 +164,10 @@ def test_gptj_interleaved() -> None:
 
     report = check_module(lively(GPTJAttention(config, 0)), call=call, width=WIDTH)
     clean(report)
-    assert (report.kind, report.causal) == ("relative", True)
+    assert (report.position, report.causal) == ("relative", True)
     rotation = report.find("rotation")
     assert rotation is not None
-    assert "interleaved pairs" in rotation.explanation
+    assert rotation.evidence["pairing"] == "interleaved"
 
 
 def test_deepseek_mla() -> None:
@@ -186,14 +186,14 @@ def test_deepseek_mla() -> None:
         lively(DeepseekV3Attention(config, 0)), call=rotary_call(DeepseekV3RotaryEmbedding(config)), width=WIDTH
     )
     clean(report)
-    assert report.kind == "relative"
+    assert report.position == "relative"
 
 
 def test_bert_has_no_position_inside() -> None:
     config = BertConfig(hidden_size=WIDTH, num_attention_heads=4, attn_implementation="eager")
     report = check_module(lively(BertAttention(config, layer_idx=0)))
     clean(report)
-    assert (report.kind, report.causal) == ("none", False)
+    assert (report.position, report.causal) == ("none", False)
 
 
 def test_gpt2_has_no_position_inside() -> None:
@@ -202,7 +202,7 @@ def test_gpt2_has_no_position_inside() -> None:
         lively(GPT2Attention(config, layer_idx=0)), width=WIDTH, call=lambda m, x: m(x, attention_mask=causal_mask(x))
     )
     clean(report)
-    assert (report.kind, report.causal) == ("none", True)
+    assert (report.position, report.causal) == ("none", True)
 
 
 def test_bloom_alibi() -> None:
@@ -214,7 +214,7 @@ def test_bloom_alibi() -> None:
 
     report = check_module(lively(BloomAttention(config, 0)), call=call)
     clean(report)
-    assert (report.kind, report.causal) == ("relative", True)
+    assert (report.position, report.causal) == ("relative", True)
     assert report.find("logit-bias") is not None
 
 
@@ -228,7 +228,7 @@ def test_t5(decoder: bool) -> None:
 
     report = check_module(lively(module), call=call, width=WIDTH)
     clean(report)
-    assert (report.kind, report.causal) == ("relative", decoder)
+    assert (report.position, report.causal) == ("relative", decoder)
     assert report.find("logit-bias") is not None
 
 
@@ -240,4 +240,4 @@ def test_whole_model_adds_absolute_positions() -> None:
     model: PreTrainedModel = lively(GPT2Model(config))
     report = check_module(model, width=WIDTH, call=lambda m, x: m(inputs_embeds=x).last_hidden_state)
     clean(report)
-    assert (report.kind, report.causal) == ("absolute", True)
+    assert (report.position, report.causal) == ("absolute", True)

@@ -15,11 +15,11 @@ import toposcope
 from tests.reference.tiny import SIZES, build, inputs
 from toposcope import refinements as refine
 from toposcope.checkpoints.live import view
-from toposcope.dynamics.scan import scan
 from toposcope.dynamics.sources import layer_problem
 from toposcope.lab.export import export
 from toposcope.lab.model import ModelConfig, Transformer
 from toposcope.refinements.cores import Core
+from toposcope.scanning.scan import scan
 
 
 @pytest.fixture
@@ -137,17 +137,15 @@ def test_scan_of_the_saved_model_gives_the_promised_verdict(
                 block.ln_1.bias.add_(0.1)
     refine.materialise(model).save_pretrained(tmp_path)
     with toposcope.load(tmp_path) as saved:
-        found = scan(saved, workers=1)
+        found = scan(saved, jobs=1)
     rows = found.layers if kind == "layer" else found.heads
     assert applied.verdict == verdict
-    assert {(r.regime.verdict, r.regime.rule, r.regime.scope, r.regime.exact) for r in rows} == {
-        (verdict, rule, scope, exact)
-    }
-    assert min(r.regime.margin or 0.0 for r in rows) > 1e-6
+    assert {(r.verdict, r.rule, r.scope, r.exact) for r in rows} == {(verdict, rule, scope, exact)}
+    assert min(r.margin or 0.0 for r in rows) > 1e-6
     if rule in ("T5", "T6"):
         assert all(r.robust for r in rows)
     elif exact is False and family == "one head":
-        assert all("post_norm" in r.regime.warnings for r in rows)
+        assert all("post_norm" in r.warnings for r in rows)
 
 
 @pytest.mark.parametrize("kind", ["head", "layer"])
@@ -164,14 +162,12 @@ def test_the_labs_model_exported_and_scanned(tmp_path: Path, kind: Any) -> None:
         optimizer.step()
     export(refine.materialise(model.eval()), tmp_path)
     with toposcope.load(tmp_path) as saved:
-        found = scan(saved, workers=1)
+        found = scan(saved, jobs=1)
     rows = found.heads if kind == "head" else found.layers
-    assert {(r.regime.verdict.value, r.regime.rule) for r in rows} == {
-        (applied.verdict, "T6" if kind == "head" else "T5")
-    }
+    assert {(r.verdict.value, r.rule) for r in rows} == {(applied.verdict, "T6" if kind == "head" else "T5")}
     assert all(r.robust for r in rows)
     # LayerNorm with a trained bias: the verdict is about the flow without norms, as was promised
-    assert not any(r.regime.exact for r in rows)
+    assert not any(r.exact for r in rows)
     assert "exact: false" in applied.promise
 
 
@@ -193,7 +189,7 @@ def test_the_labs_unmasked_model_with_one_head(tmp_path: Path, wanted: str, verd
         optimizer.step()
     export(refine.materialise(model.eval()), tmp_path)
     with toposcope.load(tmp_path) as saved:
-        found = [head.regime for head in scan(saved, workers=1).heads]
+        found = scan(saved, jobs=1).heads
     assert applied.verdict == verdict
     assert {(row.verdict.value, row.rule, row.scope) for row in found} == {(verdict, rule, "all_tokens")}
     biased = Transformer(ModelConfig(20, 7, 32, reads="token", width=16, layers=2, heads=1, ff=24))

@@ -32,8 +32,10 @@ import toposcope.core.errors
 from toposcope.cli import COMMANDS, main
 
 ROOT = Path(__file__).parents[2]
+ERRORS = ROOT / "src/toposcope/core/error_pages"
 PAGES = sorted(
-    [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")], key=lambda page: page.as_posix()
+    [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md"), *ERRORS.glob("*.md")],
+    key=lambda page: page.as_posix(),
 )
 REASONS = ("a gpu", "a cluster", "a ray cluster", "hours", "an outside model")
 MARK = re.compile(r"not run in tests: needs (.+)")
@@ -125,10 +127,11 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     from tests.unit.cli.test_reproduce import tiny
     from toposcope.cli import ablate_lab
     from toposcope.lab import profiles, train
-    from toposcope.runs import grid, jobs, local
+    from toposcope.runs import local, sweep
+    from toposcope.runs.jobs import work
     from toposcope.studies.language import groups
     from toposcope.studies.language.config import ProbeConfig
-    from toposcope.studies.reproduce import coupling
+    from toposcope.studies.reproduce import coupling, reproduce
     from toposcope.web import server
 
     few = {
@@ -142,14 +145,15 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(train, "ablation_map", lambda *given, **more: removed(*given, **more, draws=20))
     monkeypatch.setattr(ablate_lab, "SENTENCES", 64)
 
-    seeds = grid.read_seeds
-    monkeypatch.setattr(grid, "read_seeds", lambda text: seeds(text)[:1])
+    seeds = sweep.read_seeds
+    for module in (sweep, reproduce):
+        monkeypatch.setattr(module, "read_seeds", lambda text: seeds(text)[:1])
 
-    def here(queue: Any, *, workers: int, threads: int = 1) -> None:
+    def here(queue: Any, *, jobs: int, threads: int = 1) -> None:
         while queue.open:
             claim = queue.next()
             if claim is not None:
-                jobs.work(claim.job.kind)(claim.job.config, claim.directory, lambda said: None)
+                work(claim.job.kind)(claim.job.config, claim.directory, lambda said: None)
                 queue.finished(claim)
 
     sizes: dict[str, Any] = {"width": 8, "ff": 8, "length": 12, "batch": 2, "windows": 4, "steps": 2}
@@ -285,17 +289,20 @@ def named_errors() -> set[str]:
 
 
 def test_every_error_has_its_page_and_every_page_its_error() -> None:
-    pages = {page.stem for page in (ROOT / "docs/errors").glob("*.md")} - {"README"}
-    assert named_errors() == pages
+    assert named_errors() == {page.stem for page in ERRORS.glob("*.md")}
     index = (ROOT / "docs/errors/README.md").read_text()
-    assert named_errors() == set(re.findall(r"\((\w+)\.md\)", index))
+    assert named_errors() == set(re.findall(r"^\| `(\w+)`", index, re.M))
+    assert named_errors() == set(re.findall(r'^--8<-- "src/toposcope/core/error_pages/(\w+).md"$', index, re.M))
 
 
 @pytest.mark.parametrize("name", sorted(named_errors()))
 def test_every_error_page_shows_a_message(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """That it really occurs is shown by `test_blocks_run`; what needs a missing package is brought about here."""
-    shown = [block for block in blocks(ROOT / f"docs/errors/{name}.md") if f"docs/errors/{name}.md" in block.body]
+    shown = [block for block in blocks(ERRORS / f"{name}.md") if f"toposcope explain {name}" in block.body]
     assert len(shown) == 1
+    code, said = run(["explain", name])
+    assert code == 0
+    assert all(word in said for word in ("Symptom.", "Cause.", "Cure."))
     if name != "MissingExtra":
         assert shown[0].language == "console"
         assert shown[0].shows_output

@@ -18,8 +18,7 @@ from tests.unit.models.planting import write_planted
 from tests.unit.tiny import write_llama
 from toposcope.cli import COMMANDS, main
 from toposcope.core.errors import BadValue
-from toposcope.schema import NAMES, document
-from toposcope.schema.types import described
+from toposcope.report import kinds
 
 TINY = ("--set", "steps=4", "--set", "batch=8", "--set", "width=16", "--set", "heads=2", "--set", "ff=16")
 
@@ -41,11 +40,10 @@ def told(*arguments: str) -> dict[str, Any]:
 
 def hold(result: dict[str, Any]) -> None:
     """The result fits its schema; with a key too many or too few, anywhere in it, it does not."""
-    schema = document(result["schema"])
+    schema = kinds.document(result["schema"])
     checker = jsonschema.Draft202012Validator(schema)
     for fault in checker.iter_errors(result):
         pytest.fail(f"{result['schema']}: {deepest(fault)}")
-    assert result["schema"].split("/")[1] in NAMES
     for place in closed(result, schema, schema):
         spoilt = copy.deepcopy(result)
         found = at(spoilt, place)
@@ -85,30 +83,31 @@ def at(value: Any, place: Sequence[Any]) -> Any:
 
 
 def test_every_schema_is_one_and_is_closed() -> None:
-    for name in NAMES:
-        schema = document(name)
+    for name in kinds.KINDS:
+        schema = kinds.document(name)
         jsonschema.Draft202012Validator.check_schema(schema)
-        assert schema["$id"] == f"toposcope/{name}/1" == schema["properties"]["schema"]["const"]
+        assert schema["$id"] == f"toposcope/{name}/2" == schema["properties"]["schema"]["const"]
         assert schema["additionalProperties"] is False
         assert all(part["additionalProperties"] is False for part in schema["$defs"].values())
 
 
 def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments, expected in ((["schema", "scan"], "toposcope/scan/1"), (["schema", "toposcope/run/1"], None)):
+    for name, expected in (("scan", "scan/2"), ("toposcope/loss/2", "loss/2"), ("inspect", "inspect/2")):
         with pytest.raises(SystemExit) as ended:
-            main(arguments)
+            main(["schema", name])
         assert ended.value.code == 0
-        assert json.loads(capsys.readouterr().out)["$id"] == expected or expected is None
+        assert json.loads(capsys.readouterr().out)["$id"] == f"toposcope/{expected}"
     with pytest.raises(SystemExit):
         main(["schema"])
     listed = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
-    assert listed == list(NAMES)
-    with pytest.raises(BadValue, match="Did you mean 'scan'"):
-        document("scann")
+    assert listed == list(kinds.KINDS)
+    with pytest.raises(BadValue, match="'check'"):
+        kinds.document("chekc")
 
 
 def test_commands_without_a_schema_are_those_without_a_result() -> None:
-    assert set(COMMANDS) - set(NAMES) == {"bench", "report", "schema", "serve"}  # no results
+    without = set(COMMANDS) - set(kinds.KINDS)
+    assert without == {"bench", "explain", "report", "schema", "serve"}
 
 
 def test_schemas_of_results_need_no_torch() -> None:
@@ -119,9 +118,9 @@ def test_schemas_of_results_need_no_torch() -> None:
         "        if name.split('.')[0] in ('torch', 'transformers'):\n"
         "            raise ModuleNotFoundError(name, name=name)\n"
         "sys.meta_path.insert(0, Nothing())\n"
-        "from toposcope.schema import NAMES, document\n"
+        "from toposcope.report.kinds import KINDS, document\n"
         "from toposcope.core.errors import MissingExtra\n"
-        "for name in NAMES:\n"
+        "for name in KINDS:\n"
         "    try:\n        document(name)\n"
         "    except MissingExtra as error:\n        print(name, error)\n"
     )
@@ -130,30 +129,21 @@ def test_schemas_of_results_need_no_torch() -> None:
     assert "needs torch" in out
 
 
-def test_types_that_have_no_schema_are_refused() -> None:
-    with pytest.raises(TypeError, match="has no schema"):
-        described(complex, {})
-
-
 def test_results_of_weights(tmp_path: Path) -> None:
     llama, other = str(write_llama(tmp_path / "a")), str(write_llama(tmp_path / "b", seed=1))
     for what in ("models", "families", "encodings", "texts"):
-        assert told("ls", what)[what]
+        assert told("ls", what)["names"]
     assert told("inspect", llama)["heads"]
     assert told("check", llama)["findings"]
-    scanned = told("scan", llama, "--null", "--what-if", "none", "--what-if", "alibi", "--what-if", "sinusoidal")
-    assert scanned["null"]["heads"] == 12
+    scanned = told(
+        "scan", llama, "--random-baseline", "--encoding", "none", "--encoding", "alibi", "--encoding", "sinusoidal"
+    )
+    assert scanned["random_baseline"]["heads"] == 12
     assert len(scanned["what_if"]) == 3
     assert told("scan", llama, "--layers", "sample:2")["estimate"]["drawn"]
     Path("told.json").rename("scan.json")
     assert told("compare", llama, other)["heads"]
-    assert told("compare", "scan.json", "scan.json")["of"] == "toposcope/scan/1"
-    assert told("flow", "--preset", "c1", "--horizon", "2")["flows"]
-    assert told("flow", "--preset", "clusters", "--n", "4", "--horizon", "2")["flows"]
-    compared = told("flow", llama, "--head", "1.2", "--n", "4", "--horizon", "1", "--compare", "none,rope,alibi")
-    assert len(compared["flows"]) == 3
-    every = ("none", "rope", "alibi", "t5", "learned", "xpos", "sinusoidal", "fire", "rope:scaling=yarn,factor=8")
-    assert len(told("spectrum", *every, "--context", "256", "--head-dim", "8")["encodings"]) == len(every)
+    assert told("compare", "scan.json", "scan.json")["of"] == "scan"
 
 
 def test_results_of_texts(tmp_path: Path) -> None:
@@ -168,15 +158,16 @@ def test_results_of_texts(tmp_path: Path) -> None:
     assert told("trace", str(bert), *cut)["null_share"] is not None
     assert told("scan", str(bert))["spectra"]["table"]
     assert len(told("loss", str(model), *cut, "--encoding", "none", "--each", "layer")["conditions"]) == 4
-    once = ("--text", str(text), "--tokens", "12")
-    assert told("beside", str(model), *once)["beside"]["texts"]
-    assert told("beside", str(model), *once, "--verdicts")["verdicts"][0]["runs"]
+    once = ("--text", str(text), "--tokens", "12", "--sequences", "1")
+    followed = told("trace", str(model), *once, "--depth", "--verify", "--jobs", "1")
+    assert followed["depth"]
+    assert followed["verified"]
     steps = ("--tokens", "12", "--steps", "2", "--held-out", "2")
     assert told("refine", str(model), "--out", "refined", "--text", str(text), *steps)["moved"]
     planted = write_planted(tmp_path / "planted", (2,))
     words = ("ablate", str(planted), "--text", str(planted / "text.txt"), "--lines", "--sequences", "4")
-    assert told(*words, "--pairs", "layer0")["ablation"]["pairs"]
-    assert told(*words, "--mode", "screen", "--sample", "3")["ablation"]["screen"]
+    assert told(*words, "--pairs", "layer0")["pairs"]
+    assert told(*words, "--mode", "screen", "--sample", "3")["screen"]
     assert told(*words, "--check")["holds"]
 
 
@@ -184,7 +175,7 @@ def test_results_of_the_laboratory() -> None:
     pytest.importorskip("torch", reason="training needs torch")
     trained = told("train", "--task", "distance", "--encoding", "rope", *TINY)
     assert trained["ablation"]["zero"]
-    sweep = told("sweep", "--tasks", "distance", "--encodings", "rope", "--seeds", "1", "--workers", "1", *TINY)
+    sweep = told("sweep", "--tasks", "distance", "--encodings", "rope", "--seeds", "1", "--jobs", "1", *TINY)
     assert len(sweep["runs"]) == len(told("runs")["runs"]) == 1
     assert told("runs", "show", trained["key"])["result"]["accuracy"] == trained["accuracy"]
     assert told("ablate", str(Path(trained["directory"]) / "model"))["task"] == "distance"
@@ -201,7 +192,7 @@ def test_results_of_the_papers_claims(monkeypatch: pytest.MonkeyPatch) -> None:
         sizes = [f"{name}={getattr(config, name)}" for name in ("steps", "batch", "width", "heads", "ff")]
         told("train", *words, "--store", "store", *(word for size in sizes for word in ("--set", size)))
     monkeypatch.setattr(coupling, "grid", tiny)
-    assert told("reproduce", "coupling", "--store", "store", "--seeds", "1", "--workers", "1")["table"]
+    assert told("reproduce", "coupling", "--store", "store", "--seeds", "1", "--jobs", "1")["cells"]
 
 
 def test_results_of_the_byte_models(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -213,11 +204,11 @@ def test_results_of_the_byte_models(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     text.write_text("the house of the people and the people of the house " * 40)
     sizes: dict[str, Any] = {"width": 8, "ff": 8, "length": 12, "batch": 2, "windows": 4, "steps": 2}
 
-    def grid(size: groups.Size, seeds: Sequence[int]) -> dict[str, list[ProbeConfig]]:
+    def grid(size: groups.ProbeSize, seeds: Sequence[int]) -> dict[str, list[ProbeConfig]]:
         cells = ("full-pd", "full-nd")
         made = [ProbeConfig(c, seed=s, text=str(text), other=str(text), **sizes) for s in seeds for c in cells]
         return {"causal": made}
 
     monkeypatch.setattr(groups, "grid", grid)
-    found = told("reproduce", "dynamics", "--size", "demo", "--store", "store", "--seeds", "1", "--workers", "1")
+    found = told("reproduce", "dynamics", "--size", "demo", "--store", "store", "--seeds", "1", "--jobs", "1")
     assert found["probe"]["rows"]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from toposcope.checks.findings import CheckReport, Finding
-from toposcope.checks.model import check_model
+from toposcope.checks.findings import CheckResult, Finding
+from toposcope.checks.model import check, check_model
+from toposcope.checks.module import ModuleCheckResult, check_module
 
-__all__ = ["CheckReport", "Finding", "check_model"]
+__all__ = ["CheckResult", "Finding", "ModuleCheckResult", "check", "check_model", "check_module"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -12,21 +13,22 @@ from toposcope.checkpoints.attention import attention, output, project
 from toposcope.checkpoints.view import Layer
 from toposcope.checks import inside
 from toposcope.checks.findings import Finding
-from toposcope.checks.looking import Sight
 from toposcope.checks.pairing import PairingEvidence, cross_terms, weigh
+from toposcope.checks.probes import Observation
 from toposcope.checks.runner import Runner, at_rest
 from toposcope.encodings.record import Array, Pairing
 
 MOST_DIRECTIONS = 1024
+NAMES: Mapping[Pairing, str] = {"half": "half-split", "interleaved": "interleaved"}
 _CURE = (
     "Reorder the rows of the query and key weights (interleaved rows 2m, 2m+1 belong at m, m + width/2), or rotate "
     "neighbouring channels instead; not both."
 )
 
 
-def pairing(run: Runner, sight: Sight, stated: Pairing | None, length: int) -> list[Finding]:
+def pairing(run: Runner, observed: Observation, stated: Pairing | None, length: int) -> list[Finding]:
     """The pairs the module turns, against those stated, or those its weights were trained with."""
-    turns = sight.q_turns
+    turns = observed.q_turns
     if turns is None or turns.pairing is None:
         return []
     found = turns.pairing
@@ -38,19 +40,19 @@ def pairing(run: Runner, sight: Sight, stated: Pairing | None, length: int) -> l
     other: Pairing = "half" if found == "interleaved" else "interleaved"
     trained_for = found if evidence.verdict == "declared" else other
     why = (
-        f"In the weights, the pairs the module turns stand out from random pairs by {evidence.declared:.1f} standard "
-        f"deviations, the other pairing's by {evidence.other:.1f}."
+        f"In the weights, the pairs the module turns stand out from random pairs by {evidence.declared:.1f} "
+        f"standard deviations, the other pairing's by {evidence.other:.1f}."
     )
     return [_pairing_finding(found, trained_for, why, {"turned": evidence.declared, "other": evidence.other})]
 
 
-def _pairing_finding(found: Pairing, made_for: Pairing, why: str, numbers: dict[str, float]) -> Finding:
+def _pairing_finding(found: Pairing, made_for: Pairing, why: str, scores: dict[str, float]) -> Finding:
+    rotation, weights = NAMES[found], NAMES[made_for]
+    numbers = {"rotation": rotation, "weights": weights, **scores}
     if found == made_for:
         return Finding(
             "pairing", "ok", f"the rotation turns {found} pairs, as the weights expect", why, evidence=numbers
         )
-    rotation = "half-split" if found == "half" else "interleaved"
-    weights = "half-split" if made_for == "half" else "interleaved"
     return Finding(
         "pairing",
         "fault",
@@ -61,7 +63,7 @@ def _pairing_finding(found: Pairing, made_for: Pairing, why: str, numbers: dict[
     )
 
 
-def reference(run: Runner, sight: Sight, x_BND: Array, other: Any, tolerance: float) -> list[Finding]:
+def reference(run: Runner, observed: Observation, x_BND: Array, other: Any, tolerance: float) -> list[Finding]:
     """The module's outputs against a reference's, and the pairing as the first suspect where they differ."""
     if other is None:
         return []
@@ -79,23 +81,22 @@ def reference(run: Runner, sight: Sight, x_BND: Array, other: Any, tolerance: fl
                 evidence={"difference": worst},
             )
         ]
-    named = _pairing_at_fault(run, sight, x_BND, theirs_q, theirs_pairing)
-    return [
-        Finding(
-            "reference",
-            "fault",
-            "the outputs differ from the reference's" if named is None else named[0],
-            f"They differ by {worst:.1e} of their size." + ("" if named is None else f" {named[1]}"),
-            "Compare weights, scale, mask and encoding in turn." if named is None else _CURE,
-            evidence={"difference": worst},
-        )
-    ]
+    named = _pairing_at_fault(run, observed, x_BND, theirs_q, theirs_pairing)
+    apart = f"They differ by {worst:.1e} of their size."
+    if named is None:
+        title, cure = "the outputs differ from the reference's", "Compare weights, scale, mask and encoding in turn."
+        return [Finding("reference", "fault", title, apart, cure, evidence={"difference": worst})]
+    rotation, weights, why = named
+    numbers = {"difference": worst, "rotation": rotation, "weights": weights}
+    title = f"{weights} weights with {rotation} rotation"
+    return [Finding("reference", "fault", title, f"{apart} {why}", _CURE, evidence=numbers)]
 
 
 def _pairing_at_fault(
-    run: Runner, sight: Sight, x_BND: Array, theirs_q: Array | None, theirs: Pairing | None
-) -> tuple[str, str] | None:
-    ours = sight.q_turns.pairing if sight.q_turns is not None else None
+    run: Runner, observed: Observation, x_BND: Array, theirs_q: Array | None, theirs: Pairing | None
+) -> tuple[str, str, str] | None:
+    """The pairs that turn, those of the weights, and why they do not fit; None where that is not the difference."""
+    ours = observed.q_turns.pairing if observed.q_turns is not None else None
     if ours is None or theirs is None or theirs_q is None:
         return None
     ours_q = run.watched(x_BND)[1].q_BHNR
@@ -104,24 +105,20 @@ def _pairing_at_fault(
     # at the first position the rotation changes nothing (or turns pairs in place)
     first, other_first = ours_q[0, :, 0], theirs_q[0, :, 0]
     if ours != theirs and _alike(first, other_first):
-        names = {"half": "half-split", "interleaved": "interleaved"}
-        return (
-            f"{names[theirs]} weights with {names[ours]} rotation",
+        why = (
             f"The module has the reference's queries before rotation, but turns {ours} pairs of channels where the "
-            f"reference turns {theirs} pairs.",
+            f"reference turns {theirs} pairs."
         )
+        return NAMES[ours], NAMES[theirs], why
     half = first.shape[-1] // 2
     spread = other_first.reshape(-1, 2, half).swapaxes(1, 2).reshape(first.shape)
     gathered = other_first.reshape(-1, half, 2).swapaxes(1, 2).reshape(first.shape)
     if ours == theirs and (_alike(first, spread) or _alike(first, gathered)):
-        weights = "interleaved" if ours == "half" else "half-split"
-        rotation = "half-split" if ours == "half" else "interleaved"
-        return (
-            f"{weights} weights with {rotation} rotation",
-            f"Both turn {ours} pairs of channels, but the module's query rows are the reference's in the "
-            "order of the "
-            "other pairing.",
+        why = (
+            f"Both turn {ours} pairs of channels, but the module's query rows are the reference's in the order of "
+            "the other pairing."
         )
+        return NAMES[ours], NAMES["interleaved" if ours == "half" else "half"], why
     return None
 
 

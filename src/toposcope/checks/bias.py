@@ -64,9 +64,8 @@ def _slopes(encoding: Encoding, bias: LogitBias, where: str, layers: tuple[int, 
         "alibi-slopes",
         "warning",
         "ALiBi's slopes are not the published ones",
-        f"In {where}: {len(ours)} heads from {felt.max():.4g} to {felt.min():.4g}; published are "
-        f"{theirs.max():.4g} to "
-        f"{theirs.min():.4g} (ratios {ratio.min():.3g} to {ratio.max():.3g}).{stated}",
+        f"In {where}: {len(ours)} heads from {felt.max():.4g} to {felt.min():.4g}; published are {theirs.max():.4g} "
+        f"to {theirs.min():.4g} (ratios {ratio.min():.3g} to {ratio.max():.3g}).{stated}",
         "Slopes are 2^(-8 h / H) for heads h = 1..H. Steeper ones see a few tokens only.",
         layers=layers,
         evidence=numbers,
@@ -99,8 +98,8 @@ def _buckets(
             "t5-bias",
             "warning",
             "the relative bias looks untrained",
-            f"In {where}, neighbouring buckets differ as much as unrelated numbers do ({ratio:.2f} of it, "
-            f"1 +- {spread:.2f} expected by chance).{far}",
+            f"In {where}, neighbouring buckets differ as much as unrelated numbers do ({ratio:.2f} of it, 1 +- "
+            f"{spread:.2f} expected by chance).{far}",
             "Expected of an untrained model. Otherwise the table was re-initialised on loading.",
             layers=layers,
             evidence=numbers,
@@ -109,9 +108,8 @@ def _buckets(
         "t5-bias",
         "ok",
         "the relative bias is in force",
-        f"In {where}: {table_HB.shape[1]} buckets; neighbouring ones differ by {ratio:.2f} of what "
-        "unrelated numbers would."
-        f"{far}",
+        f"In {where}: {table_HB.shape[1]} buckets; neighbouring ones differ by {ratio:.2f} of what unrelated "
+        f"numbers would.{far}",
         layers=layers,
         evidence=numbers,
     )

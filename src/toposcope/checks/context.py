@@ -43,8 +43,8 @@ def _table(model: Model) -> Iterator[Finding]:
             "context",
             "fault",
             "the model claims more positions than its table has",
-            f"{key} is {claimed}; the table holds {length} positions{_reserved(reserved)}. Position "
-            f"{length} has no vector.",
+            f"{key} is {claimed}; the table holds {length} positions{_reserved(reserved)}. Position {length} has no "
+            "vector.",
             f"Set {key} to {length + reserved}, or use the checkpoint the configuration belongs to.",
             evidence=numbers,
         )
@@ -87,9 +87,8 @@ def _wavelengths(model: Model, encoding: Encoding, rotary: Rotary, layers: tuple
         "context",
         "ok",
         "rotary wavelengths against the claimed context",
-        f"In {say_layers(layers, len(model.layers))}: {turning:.0%} of {len(wave_F)} pairs turn at least "
-        "once within the "
-        f"claimed {claimed:,} tokens; the slowest needs {wave_F.max():,.0f}.",
+        f"In {say_layers(layers, len(model.layers))}: {turning:.0%} of {len(wave_F)} pairs turn at least once "
+        f"within the claimed {claimed:,} tokens; the slowest needs {wave_F.max():,.0f}.",
         layers=layers,
         evidence=numbers,
     )
@@ -118,8 +117,7 @@ def _windows(model: Model) -> Iterator[Finding]:
         "warning" if short_of_it else "ok",
         "layers with a sliding window see less than the claimed context",
         f"{say_layers(numbers, len(model.layers))}: {', '.join(str(r) for r in reaches)} tokens back, of "
-        f"{claimed:,} claimed."
-        f"{depth}",
+        f"{claimed:,} claimed.{depth}",
         "Texts longer than that cannot be seen as a whole." if short_of_it else "",
         layers=numbers,
         evidence={"reach": reaches, "through": through, "claimed": claimed},

@@ -7,10 +7,9 @@ from typing import Literal
 
 from toposcope.checks.findings import Finding
 from toposcope.checks.inside import Split
-from toposcope.checks.looking import Sight
-from toposcope.checks.probes import Outputs
+from toposcope.checks.probes import Observation, OutputChanges
 
-Kind = Literal["none", "relative", "absolute", "absolute+relative", "unclear"]
+Position = Literal["none", "relative", "absolute", "absolute+relative", "unclear"]
 
 # On the large token, what absolute positions leave is about 1e-4; what a rotation does is of order 1.
 TURNS = 0.01
@@ -20,20 +19,20 @@ TURNS = 0.01
 class Diagnosis:
     """The encoding of a module, and the findings that led to it."""
 
-    kind: Kind
+    position: Position
     findings: tuple[Finding, ...]
 
 
-def diagnose(out: Outputs, sight: Sight, tolerance: float) -> Diagnosis:
+def diagnose(out: OutputChanges, observed: Observation, tolerance: float) -> Diagnosis:
     """Name the encoding and its faults."""
-    findings = [_batch(out, sight, tolerance)]
-    rotation, rotates = _rotation(sight)
+    findings = [_batch(out, observed, tolerance)]
+    rotation, rotates = _rotation(observed)
     findings += rotation
     broken = any(finding.status == "fault" for finding in findings)
-    bias, biased = _bias(sight, tolerance)
+    bias, biased = _bias(observed, tolerance)
     findings += bias
-    absolute, why = _absolute(out, sight, tolerance, broken)
-    relative = rotates or biased or _relative_by_logits(sight, broken, absolute)
+    absolute, why = _absolute(out, observed, tolerance, broken)
+    relative = rotates or biased or _relative_by_logits(observed, broken, absolute)
     if not relative and not absolute and out.moved > tolerance and not broken:
         relative, absolute, sure = _by_outputs(out, tolerance)
         if not sure:
@@ -45,15 +44,15 @@ def diagnose(out: Outputs, sight: Sight, tolerance: float) -> Diagnosis:
         return Diagnosis("absolute+relative", tuple(findings))
     if any(finding.status == "fault" for finding in rotation) and not relative and not absolute:
         return Diagnosis("unclear", tuple(findings))  # position acts, but through the fault alone
-    kind: Kind = "relative" if relative else "absolute" if absolute else "none"
+    kind: Position = "relative" if relative else "absolute" if absolute else "none"
     findings.append(_kind(kind, out, why))
     return Diagnosis(kind, tuple(findings))
 
 
-def _batch(out: Outputs, sight: Sight, tolerance: float) -> Finding:
-    numbers = {"output_difference": out.batch, "query_key_difference": sight.batch}
-    if sight.q_turning is not None and sight.batch > TURNS:
-        still = max(sight.q_turning, sight.k_turning or 0.0) < TURNS
+def _batch(out: OutputChanges, observed: Observation, tolerance: float) -> Finding:
+    numbers = {"output_difference": out.batch, "query_key_difference": observed.batch}
+    if observed.q_turning is not None and observed.batch > TURNS:
+        still = max(observed.q_turning, observed.k_turning or 0.0) < TURNS
         where = "and not with the position of the token" if still else "as well as with the position of the token"
         effect = (
             " The two rotations cancel in the logits, so the module has no position at all."
@@ -64,11 +63,11 @@ def _batch(out: Outputs, sight: Sight, tolerance: float) -> Finding:
             "batch-axis",
             "fault",
             "the rotation runs along the batch axis",
-            f"With the same tokens in every sample, queries and keys still differ between samples by "
-            f"{sight.batch:.2g} of their size, {where}.{effect}",
-            "Check the order of the axes where the sin/cos table meets queries and keys: its first axis must be the "
-            "tokens'. Often the input is (batch, tokens, ...) and the rotation expects (tokens, batch, ...).",
-            evidence=numbers,
+            "With the same tokens in every sample, queries and keys still differ between samples by "
+            f"{observed.batch:.2g} of their size, {where}.{effect}",
+            "Check the order of the axes where the sin/cos table meets queries and keys: its first axis must be "
+            "the tokens'. Often the input is (batch, tokens, ...) and the rotation expects (tokens, batch, ...).",
+            evidence={"acts": "rotation", **numbers},
         )
     if out.batch > tolerance:
         return Finding(
@@ -78,7 +77,7 @@ def _batch(out: Outputs, sight: Sight, tolerance: float) -> Finding:
             f"A sample's output changes by {out.batch:.1e} of its size when the samples trade places or one stands "
             "alone. Attention or the encoding runs along the batch axis.",
             "Check the order of the axes (batch_first?) and every view, transpose and flatten on the way.",
-            evidence=numbers,
+            evidence={"acts": "samples", **numbers},
         )
     return Finding(
         "batch-axis",
@@ -89,31 +88,36 @@ def _batch(out: Outputs, sight: Sight, tolerance: float) -> Finding:
     )
 
 
-def _rotation(sight: Sight) -> tuple[list[Finding], bool]:
+def _rotation(observed: Observation) -> tuple[list[Finding], bool]:
     """Faults of the rotation, and whether there is one that acts on the logits by offset."""
-    if sight.q_turning is None or sight.k_turning is None or sight.large is None or sight.large_evened is None:
-        return _rotation_by_logits(sight)
-    if sight.batch > TURNS:
+    if (
+        observed.q_turning is None
+        or observed.k_turning is None
+        or observed.large is None
+        or observed.large_evened is None
+    ):
+        return _rotation_by_logits(observed)
+    if observed.batch > TURNS:
         return [], False
-    q, k, split, even = sight.q_turning > TURNS, sight.k_turning > TURNS, sight.large, sight.large_evened
-    numbers = {"query_turning": sight.q_turning, "key_turning": sight.k_turning, "not_by_offset": split.rest}
+    q, k, split, even = observed.q_turning > TURNS, observed.k_turning > TURNS, observed.large, observed.large_evened
+    numbers = {"query_turning": observed.q_turning, "key_turning": observed.k_turning, "not_by_offset": split.rest}
     if q != k:
         return [_one_side("keys" if q else "queries", numbers)], False
     if not q:
         return [], False
     if min(split.rest, even.rest) <= TURNS:
-        start = _start(sight)
-        return [_rotates(split, sight, numbers), *([start] if start else [])], True
-    numbers["stretching"] = sight.stretching
-    if sight.stretching > TURNS:
-        return [_mispaired(split, sight, numbers)], False
+        start = _start(observed)
+        return [_rotates(split, observed, numbers), *([start] if start else [])], True
+    numbers["stretching"] = observed.stretching
+    if observed.stretching > TURNS:
+        return [_mispaired(split, observed, numbers)], False
     if split.off_sums <= TURNS:
         return [_opposite(numbers)], False
     return [_not_relative(split, numbers)], False
 
 
-def _rotation_by_logits(sight: Sight) -> tuple[list[Finding], bool]:
-    split = sight.logits_large
+def _rotation_by_logits(observed: Observation) -> tuple[list[Finding], bool]:
+    split = observed.logits_large
     if split is None or split.total <= TURNS:
         return [], False
     numbers = {"not_by_offset": split.rest, "within_rows": split.within_rows}
@@ -124,18 +128,18 @@ def _rotation_by_logits(sight: Sight) -> tuple[list[Finding], bool]:
     return [_not_relative(split, numbers)], False
 
 
-def _rotates(split: Split, sight: Sight, numbers: dict[str, float]) -> Finding:
+def _rotates(split: Split, observed: Observation, numbers: dict[str, float]) -> Finding:
     scaled = split.rest > TURNS
     more = " Queries are also scaled by position (a temperature), which is left out of this." if scaled else ""
-    pairing = sight.q_turns.pairing if sight.q_turns is not None else None
+    pairing = observed.q_turns.pairing if observed.q_turns is not None else None
     pairs = "" if pairing is None else f" Channels turn in {pairing} pairs."
     return Finding(
         "rotation",
         "ok",
         "queries and keys are rotated, and their logits depend on the offset only",
-        f"With one token everywhere, what depends on more than i - j is {min(split.rest, 1.0):.1e} of the logits."
-        f"{pairs}{more}",
-        evidence=numbers,
+        f"With one token everywhere, what depends on more than i - j is {min(split.rest, 1.0):.1e} of the "
+        f"logits.{pairs}{more}",
+        evidence={"pairing": pairing, **numbers},
     )
 
 
@@ -158,18 +162,17 @@ def _one_side(side: str, numbers: dict[str, float]) -> Finding:
     )
 
 
-def _mispaired(split: Split, sight: Sight, numbers: dict[str, float]) -> Finding:
+def _mispaired(split: Split, observed: Observation, numbers: dict[str, float]) -> Finding:
     return Finding(
         "not-a-rotation",
         "fault",
         "what is applied to queries and keys is not a rotation: sine and cosine are mispaired",
-        f"The length of queries or keys changes with the position by up to {sight.stretching:.0%}, and "
-        f"{split.rest:.2g} "
-        "of the logits depends on more than the offset. A rotation keeps lengths. This is what happens when a table "
-        "[sin.. | cos..] is read with the wrong stride, so that a sine is paired with another sine.",
-        "Check that each pair's two entries are the sine and the cosine of the same frequency: sin^2 + "
-        "cos^2 must be 1 "
-        "in every column, and at position 0 the rotation must change nothing.",
+        f"The length of queries or keys changes with the position by up to {observed.stretching:.0%}, and "
+        f"{split.rest:.2g} of the logits depends on more than the offset. A rotation keeps lengths. This is what "
+        "happens when a table [sin.. | cos..] is read with the wrong stride, so that a sine is paired with another "
+        "sine.",
+        "Check that each pair's two entries are the sine and the cosine of the same frequency: sin^2 + cos^2 must "
+        "be 1 in every column, and at position 0 the rotation must change nothing.",
         evidence=numbers,
     )
 
@@ -191,15 +194,15 @@ def _not_relative(split: Split, numbers: dict[str, float]) -> Finding:
         "fault",
         "the rotation's logits depend on more than the offset",
         f"With one token everywhere, {split.rest:.2g} of the logits is left when the mean of each diagonal is taken "
-        "away; a rotation leaves nothing. Queries and keys may turn at different rates, or at positions that do not "
-        "belong together, or by a table whose sines and cosines are mispaired.",
+        "away; a rotation leaves nothing. Queries and keys may turn at different rates, or at positions that do "
+        "not belong together, or by a table whose sines and cosines are mispaired.",
         "Compare the tables and positions used for queries with those used for keys.",
         evidence=numbers,
     )
 
 
-def _start(sight: Sight) -> Finding | None:
-    q, k = sight.q_start, sight.k_start
+def _start(observed: Observation) -> Finding | None:
+    q, k = observed.q_start, observed.k_start
     if q is None or k is None:
         return None
     if q == k:
@@ -217,12 +220,12 @@ def _start(sight: Sight) -> Finding | None:
         f"The first query is turned to position {q}, the first key to position {k}: a token looking at itself is "
         f"treated as one {abs(q - k)} {'ahead' if q < k else 'back'}.",
         "Use the same positions for queries and keys (with a cache: count both from the start of the text).",
-        evidence={"query_start": q, "key_start": k},
+        evidence={"query_start": q, "key_start": k, "apart": abs(q - k)},
     )
 
 
-def _bias(sight: Sight, tolerance: float) -> tuple[list[Finding], bool]:
-    split = sight.bias
+def _bias(observed: Observation, tolerance: float) -> tuple[list[Finding], bool]:
+    split = observed.bias
     if split is None or split.total <= 10 * tolerance:
         return [], False
     numbers = {"size": split.total, "not_by_offset": split.rest}
@@ -241,27 +244,26 @@ def _bias(sight: Sight, tolerance: float) -> tuple[list[Finding], bool]:
             "logit-bias",
             "warning",
             "a bias that depends on both positions is added to the logits",
-            f"Its size is {split.total:.2g} of the logits', and {split.rest / split.total:.0%} of it "
-            "depends on more than "
-            "i - j.",
-            "Right for a table over a fixed window or image; otherwise check how query and key positions "
-            "are combined.",
+            f"Its size is {split.total:.2g} of the logits', and {split.rest / split.total:.0%} of it depends on "
+            "more than i - j.",
+            "Right for a table over a fixed window or image; otherwise check how query and key positions are "
+            "combined.",
             evidence=numbers,
         )
     ], split.by_offset > 0.5 * split.total
 
 
-def _absolute(out: Outputs, sight: Sight, tolerance: float, broken: bool) -> tuple[bool, str]:
-    if out.repeated > tolerance and not sight.extra_keys:
+def _absolute(out: OutputChanges, observed: Observation, tolerance: float, broken: bool) -> tuple[bool, str]:
+    if out.repeated > tolerance and not observed.extra_keys:
         return True, (
             f"with one token everywhere the output still varies over positions by {out.repeated:.1e} of its size: "
             "position reaches the values"
         )
     if broken:
         return False, ""
-    split, large = sight.ordinary, sight.large
+    split, large = observed.ordinary, observed.large
     if split is None or large is None:
-        split, large = sight.logits_ordinary, sight.logits_large
+        split, large = observed.logits_ordinary, observed.logits_large
     if split is None or large is None or large.rest > TURNS:
         return False, ""
     if split.rest > 10 * tolerance and split.rest > 10 * large.rest:
@@ -272,14 +274,14 @@ def _absolute(out: Outputs, sight: Sight, tolerance: float, broken: bool) -> tup
     return False, ""
 
 
-def _relative_by_logits(sight: Sight, broken: bool, absolute: bool) -> bool:
+def _relative_by_logits(observed: Observation, broken: bool, absolute: bool) -> bool:
     """Where only logits are known: an offset-dependent part that no absolute position explains."""
-    if sight.q_turning is not None or sight.logits_ordinary is None or broken or absolute:
+    if observed.q_turning is not None or observed.logits_ordinary is None or broken or absolute:
         return False
-    return sight.logits_ordinary.by_offset > 1e-3
+    return observed.logits_ordinary.by_offset > 1e-3
 
 
-def _by_outputs(out: Outputs, tolerance: float) -> tuple[bool, bool, bool]:
+def _by_outputs(out: OutputChanges, tolerance: float) -> tuple[bool, bool, bool]:
     """(relative, absolute, sure) from the outputs alone."""
     if out.shifted is None:
         return False, False, False
@@ -291,37 +293,35 @@ def _both(why: str) -> Finding:
         "absolute-beside-relative",
         "fault",
         "absolute positions are added beside a relative encoding",
-        f"Two encodings act at once: the logits depend on the offset, and {why}. The module is no longer "
-        "blind to where "
-        "the text starts, which is what the relative encoding is for.",
+        f"Two encodings act at once: the logits depend on the offset, and {why}. The module is no longer blind to "
+        "where the text starts, which is what the relative encoding is for.",
         "Leave out the added positions (often an embedding or a sinusoid left from an earlier design), or say "
         "expects='absolute+relative' if both are meant.",
     )
 
 
-def _kind(kind: Kind, out: Outputs, why: str) -> Finding:
+def _kind(kind: Position, out: OutputChanges, why: str) -> Finding:
     if kind == "none":
         mask = " The causal mask alone still tells the first tokens from later ones." if out.causal else ""
         return Finding(
             "encoding",
             "ok",
             "no position acts inside this module",
-            f"When the tokens it sees trade places its output changes by {out.moved:.1e} only.{mask} "
-            "That is right where positions are added before the module.",
+            f"When the tokens it sees trade places its output changes by {out.moved:.1e} only.{mask} That is right "
+            "where positions are added before the module.",
         )
     if kind == "relative":
         return Finding(
             "encoding",
             "ok",
             "position is relative",
-            "Logits depend on how far apart two tokens stand, and with one token everywhere the output is "
-            "the same at "
-            f"all positions (to {out.repeated:.1e}).",
+            "Logits depend on how far apart two tokens stand, and with one token everywhere the output is the same "
+            f"at all positions (to {out.repeated:.1e}).",
         )
     return Finding("encoding", "ok", "position is absolute", f"It is added inside the module: {why}.")
 
 
-def _unclear(out: Outputs) -> Finding:
+def _unclear(out: OutputChanges) -> Finding:
     return Finding(
         "encoding",
         "warning",

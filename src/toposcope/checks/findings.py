@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from toposcope.core.ranges import show_range
-from toposcope.core.results import plain
+from toposcope.core.result import Result
 
-Status = Literal["ok", "warning", "fault"]
-_ORDER: Mapping[str, int] = {"fault": 0, "warning": 1, "ok": 2}
+Status = Literal["fault", "warning", "ok"]
+STATUSES: tuple[Status, ...] = ("fault", "warning", "ok")
+_ORDER: Mapping[Status, int] = {status: i for i, status in enumerate(STATUSES)}
 
 
 @dataclass(frozen=True)
@@ -29,93 +30,49 @@ class Finding:
     layers: tuple[int, ...] | None = None
     evidence: Mapping[str, Any] = field(default_factory=dict)
 
-    def as_dict(self) -> dict[str, Any]:
-        return {
-            "id": self.id,
-            "status": self.status,
-            "title": self.title,
-            "explanation": self.explanation,
-            "what_to_do": self.what_to_do,
-            "layers": None if self.layers is None else list(self.layers),
-            "evidence": {key: plain(value) for key, value in self.evidence.items()},
-        }
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class CheckResult(Result):
+    """What was found about the positional encoding of a model, the gravest first."""
 
-def ordered(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Faults first, then warnings, then what is in order; otherwise as found."""
-    return tuple(sorted(findings, key=lambda finding: _ORDER[finding.status]))
+    kind = "check"
+    table = "findings"
 
-
-def worst(findings: Iterable[Finding]) -> Status:
-    """The gravest status among the findings; 'ok' where there are none."""
-    return min((finding.status for finding in findings), key=lambda status: _ORDER[status], default="ok")
-
-
-def counts(findings: Iterable[Finding]) -> dict[str, int]:
-    """How many findings have each status."""
-    found = {"fault": 0, "warning": 0, "ok": 0}
-    for finding in findings:
-        found[finding.status] += 1
-    return found
-
-
-@dataclass(frozen=True)
-class CheckReport:
-    """All findings about a checkpoint, the gravest first."""
-
-    target: str
-    family: str
-    layers: int
-    encoding: str
+    encoding: str  # how position is encoded, in words
+    layers: int  # attention layers
+    worst: Status
+    verdict: str  # the outcome in one sentence
+    counts: Mapping[Status, int]
     findings: tuple[Finding, ...]
 
     @property
-    def worst(self) -> Status:
-        return worst(self.findings)
-
-    @property
-    def counts(self) -> dict[str, int]:
-        return counts(self.findings)
-
-    @property
-    def verdict(self) -> str:
-        """The outcome in one sentence."""
-        faults, warnings = self.counts["fault"], self.counts["warning"]
-        if not faults and not warnings:
-            return f"Position is in order: {self.encoding}."
-        counted = ((faults, "fault"), (warnings, "warning"))
-        words = " and ".join(f"{count} {word}{'s' * (count > 1)}" for count, word in counted if count)
-        return f"{words} in how position is encoded: {self.encoding}."
-
-    def __str__(self) -> str:
-        return f"{in_lines(self.findings)}\n{self.verdict}"
+    def faults(self) -> tuple[Finding, ...]:
+        """The findings that are faults."""
+        return tuple(finding for finding in self.findings if finding.status == "fault")
 
     def find(self, id: str) -> Finding | None:
         """The gravest finding with this id, or None where the check did not apply."""
         return next((finding for finding in self.findings if finding.id == id), None)
 
-    def as_dict(self) -> dict[str, Any]:
-        return {
-            "schema": "toposcope/check/1",
-            "target": self.target,
-            "family": self.family,
-            "layers": self.layers,
-            "encoding": self.encoding,
-            "worst": self.worst,
-            "verdict": self.verdict,
-            "counts": self.counts,
-            "findings": [finding.as_dict() for finding in self.findings],
-        }
+
+def outcome(findings: Iterable[Finding], encoding: str) -> dict[str, Any]:
+    """The fields of a result that follow from its findings."""
+    found = tuple(sorted(findings, key=lambda finding: _ORDER[finding.status]))
+    counts: dict[Status, int] = {status: sum(each.status == status for each in found) for status in STATUSES}
+    return {
+        "encoding": encoding,
+        "worst": found[0].status if found else "ok",
+        "verdict": _verdict(counts, encoding),
+        "counts": counts,
+        "findings": found,
+    }
 
 
-def in_lines(findings: Iterable[Finding]) -> str:
-    """The findings as text: a line each, with the explanation and the cure where something is wrong."""
-    lines = []
-    for finding in findings:
-        lines.append(f"{finding.status:8s}{finding.title}")
-        if finding.status != "ok":
-            lines += [f"        {finding.explanation}", f"        What to do: {finding.what_to_do}"]
-    return "\n".join(lines)
+def _verdict(counts: Mapping[Status, int], encoding: str) -> str:
+    words = " and ".join(
+        f"{counts[status]} {status}{'s' * (counts[status] > 1)}" for status in STATUSES[:2] if counts[status]
+    )
+    return f"{words} in how position is encoded: {encoding}." if words else f"Position is in order: {encoding}."
 
 
 def say_layers(layers: Iterable[int], total: int) -> str:

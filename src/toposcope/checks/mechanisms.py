@@ -54,9 +54,8 @@ def _several(kinds: tuple[str, ...], where: str, titles: list[str], numbers: tup
         "warning",
         f"two encodings act at once: {both}",
         f"In {where}: {'; '.join(titles)}.{lost}",
-        "If that is not meant, leave one out: most often an added table is left from an earlier design. "
-        "Results about "
-        "'the' encoding of this model are about both together.",
+        "If that is not meant, leave one out: most often an added table is left from an earlier design. Results "
+        "about 'the' encoding of this model are about both together.",
         layers=numbers,
         evidence={"mechanisms": list(kinds), "encodings": titles},
     )
@@ -78,8 +77,8 @@ def _none(model: Model, members: list[Layer], total: int) -> Finding:
             "no-position",
             "warning",
             "no positional encoding: only the causal mask tells the order",
-            f"None was found in {where}. A causal mask alone lets a model infer position from how many "
-            "tokens it sees.",
+            f"None was found in {where}. A causal mask alone lets a model infer position from how many tokens it "
+            "sees.",
             "Right for a model designed without positions. Otherwise the table or the rotary settings were lost.",
             layers=numbers,
         )
@@ -88,8 +87,8 @@ def _none(model: Model, members: list[Layer], total: int) -> Finding:
         "fault",
         "no positional encoding, and no mask that could replace it",
         f"None was found in {where}, which see both directions: the model cannot tell the order of its tokens.",
-        "Look for a position table among the skipped tensors ('toposcope inspect'), or add what the model "
-        "adds in code.",
+        "Look for a position table among the skipped tensors ('toposcope inspect'), or add what the model adds in "
+        "code.",
         layers=numbers,
     )
 

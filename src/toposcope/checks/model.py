@@ -2,22 +2,62 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import replace
+from typing import Any
+
+from toposcope.checkpoints.opened import ModelLike, opened, subject
 from toposcope.checkpoints.view import Model
 from toposcope.checks.bias import biases
 from toposcope.checks.context import context
-from toposcope.checks.findings import CheckReport, Finding, ordered
+from toposcope.checks.findings import CheckResult, Finding, outcome
 from toposcope.checks.mechanisms import mechanisms
+from toposcope.checks.module import check_module
 from toposcope.checks.rotary import mla_width, pairs_fit_weights, rotation
 from toposcope.checks.settings import settings
-from toposcope.checks.sharing import Progress, dead_heads, sharing, walk
+from toposcope.checks.sharing import dead_heads, sharing, walk
 from toposcope.checks.tables import position_tables
+from toposcope.core.progress import Progress
+from toposcope.core.result import Provenance
 
 
-def check_model(model: Model, *, weights: bool = True, progress: Progress | None = None) -> CheckReport:
-    """Run every check that applies to this model; the gravest findings come first.
+def check(
+    model: ModelLike,
+    *,
+    family: str | None = None,
+    num_heads: int | None = None,
+    weights: bool = True,
+    progress: Progress | None = None,
+) -> CheckResult:
+    """Test whether a model's positional encoding is really there, in force, and of one kind.
 
-    With `weights` the layers are read once, one at a time; without, only configuration and tables are looked at.
-    `progress(done, all)` is called after each layer.
+    `model` is a name, a path, a `Model`, a loaded model of transformers or TransformerLens, or a torch attention
+    module (which `check_module` tests, with more options). `family` and `num_heads` say how a file is to be read.
+    Without `weights`, only configuration and tables are looked at.
+    """
+    if _is_attention(model):
+        return check_module(model)
+    started = time.perf_counter()
+    with opened(model, family=family, num_heads=num_heads) as found:
+        result = check_model(found, weights=weights, progress=progress)
+        asked = {"family": family, "num_heads": num_heads, "weights": weights}
+        return replace(
+            result,
+            provenance=Provenance((subject(found, model),), asked, time.perf_counter() - started),
+            skipped=found.skipped,
+        )
+
+
+def _is_attention(model: Any) -> bool:
+    """Whether this is a torch module, but no whole model of transformers or TransformerLens."""
+    whole = ("get_input_embeddings", "blocks", "original_model")
+    return hasattr(model, "forward") and not any(hasattr(model, name) for name in whole)
+
+
+def check_model(model: Model, *, weights: bool = True, progress: Progress | None = None) -> CheckResult:
+    """Run every check that applies to an open model.
+
+    With `weights` the layers are read once, one at a time.
     """
     findings: list[Finding] = [
         *mechanisms(model),
@@ -36,6 +76,11 @@ def check_model(model: Model, *, weights: bool = True, progress: Progress | None
             *sharing(model, walked),
             *dead_heads(model, walked),
         ]
+    return CheckResult(layers=len(model.layers), **outcome(findings, _encoding(model, findings)))
+
+
+def _encoding(model: Model, findings: list[Finding]) -> str:
+    """How position is encoded, in words; a sinusoid that is stored as a table is called one."""
     sinusoid = {number for finding in findings if "sinusoid" in finding.evidence for number in finding.layers or ()}
     titles = dict.fromkeys(
         f"sinusoidal vectors stored as a table ({layer.encoding.title})"
@@ -44,13 +89,7 @@ def check_model(model: Model, *, weights: bool = True, progress: Progress | None
         for layer in model.layers
         if layer.spec.kind == "self"
     )
-    return CheckReport(
-        target=str(model.path),
-        family=model.family,
-        layers=len(model.layers),
-        encoding="; ".join(titles),
-        findings=ordered(findings),
-    )
+    return "; ".join(titles)
 
 
 def _left_out(model: Model) -> list[Finding]:
@@ -58,13 +97,6 @@ def _left_out(model: Model) -> list[Finding]:
     found = []
     for note in dict.fromkeys(warning for layer in model.layers for warning in layer.spec.warnings):
         numbers = tuple(layer.number for layer in model.layers if note in layer.spec.warnings)
-        found.append(
-            Finding(
-                "left-out",
-                "ok",
-                "something is left out of this view",
-                f"{note[:1].upper()}{note[1:].rstrip('.')}.",
-                layers=numbers,
-            )
-        )
+        words = f"{note[:1].upper()}{note[1:].rstrip('.')}."
+        found.append(Finding("left-out", "ok", "something is left out of this view", words, layers=numbers))
     return found

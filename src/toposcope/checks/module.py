@@ -1,16 +1,17 @@
 """Black-box tests of a torch attention module: is its positional encoding there, in force, and of one kind?
 
-    report = toposcope.check_module(my_attention)
-    report.kind        # "none", "relative", "absolute", "absolute+relative" or "unclear"
-    report.findings    # what was found, the gravest first
+    result = toposcope.check_module(my_attention)
+    result.position    # "none", "relative", "absolute", "absolute+relative" or "unclear"
+    result.findings    # what was found, the gravest first
 
 The module maps (batch, tokens, width) to the same shape. It is run in evaluation mode, without gradients, and left as
 it was. Most probes look at outputs: samples trade places, tokens trade places, one token is repeated, positions grow.
-Others look at the queries, keys and logits formed on the way, which are watched while it runs (see `watch.py`).
+Others look at the queries, keys and logits formed on the way, which are watched while it runs (see `runner.py`).
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -18,12 +19,12 @@ from typing import Any, Literal
 import numpy as np
 
 from toposcope.checks import against
-from toposcope.checks.diagnose import Diagnosis, Kind, diagnose
-from toposcope.checks.findings import Finding, Status, counts, in_lines, ordered, worst
-from toposcope.checks.looking import Sight, look
-from toposcope.checks.probes import Outputs, probe
+from toposcope.checks.diagnose import Diagnosis, Position, diagnose
+from toposcope.checks.findings import CheckResult, Finding, outcome
+from toposcope.checks.probes import Observation, OutputChanges, probe_inside, probe_outputs
 from toposcope.checks.runner import Runner, at_rest
 from toposcope.core.errors import BadValue
+from toposcope.core.result import Provenance
 from toposcope.encodings.record import Pairing
 
 Expected = Literal["relative", "absolute", "none", "absolute+relative"]
@@ -38,47 +39,16 @@ class Probe:
     detail: str
 
 
-@dataclass(frozen=True)
-class ModuleReport:
-    """What was found about a module, the gravest first."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ModuleCheckResult(CheckResult):
+    """What was found about a torch module, the gravest first."""
+
+    kind = "check-module"
 
     module: str
-    kind: Kind
+    position: Position
     causal: bool
-    findings: tuple[Finding, ...]
     probes: tuple[Probe, ...]
-
-    @property
-    def worst(self) -> Status:
-        return worst(self.findings)
-
-    @property
-    def counts(self) -> dict[str, int]:
-        return counts(self.findings)
-
-    @property
-    def faults(self) -> tuple[Finding, ...]:
-        return tuple(finding for finding in self.findings if finding.status == "fault")
-
-    def __str__(self) -> str:
-        kind = "no position" if self.kind == "none" else f"{self.kind} position"
-        return f"{self.module}: {kind}{', causal' if self.causal else ''}\n{in_lines(self.findings)}"
-
-    def find(self, id: str) -> Finding | None:
-        """The finding with this id, or None where there is none."""
-        return next((finding for finding in self.findings if finding.id == id), None)
-
-    def as_dict(self) -> dict[str, Any]:
-        return {
-            "schema": "toposcope.check_module/1",
-            "module": self.module,
-            "kind": self.kind,
-            "causal": self.causal,
-            "worst": self.worst,
-            "counts": self.counts,
-            "findings": [finding.as_dict() for finding in self.findings],
-            "probes": [{"name": p.name, "ran": p.ran, "detail": p.detail} for p in self.probes],
-        }
 
 
 def check_module(
@@ -96,7 +66,7 @@ def check_module(
     pairing: Pairing | None = None,
     seed: int = 0,
     tolerance: float = 1e-4,
-) -> ModuleReport:
+) -> ModuleCheckResult:
     """Test any torch attention module for its positional encoding and the mistakes commonly made with it.
 
     * `width`: the last axis of the input; found from the module where possible.
@@ -112,31 +82,39 @@ def check_module(
     * `pairing`: the pairs, 'half' or 'interleaved', for which the weights were trained.
     * `tolerance`: differences below this share of the output's size count as none.
     """
+    started = time.perf_counter()
     _valid(length, batch, tolerance)
     run = Runner(module, call, width)
     rng = np.random.default_rng(seed)
     tolerance = max(tolerance, 100 * run.rounding)
     with at_rest(run.module):
         x_BND = rng.standard_normal((batch, length, run.width))
-        out = probe(run, x_BND, tolerance, rng, causal=causal)
-        sight = look(run, x_BND, qk=qk, logits=logits, rng=rng)
-        found = diagnose(out, sight, tolerance)
+        out = probe_outputs(run, x_BND, rng, causal=causal)
+        observed = probe_inside(run, x_BND, qk=qk, logits=logits, rng=rng)
+        found = diagnose(out, observed, tolerance)
         findings = [
             *found.findings,
             *_shift(out, found, tolerance),
             *_mask(out, causal),
             *_expected(found, expects),
-            *against.pairing(run, sight, pairing, length),
-            *against.reference(run, sight, x_BND, reference, tolerance),
+            *against.pairing(run, observed, pairing, length),
+            *against.reference(run, observed, x_BND, reference, tolerance),
         ]
     if expects == "absolute+relative":
         findings = [finding for finding in findings if finding.id != "absolute-beside-relative"]
-    return ModuleReport(
+    asked = {
+        "width": run.width, "length": length, "batch": batch, "causal": causal, "expects": expects,
+        "pairing": pairing, "seed": seed, "tolerance": tolerance,
+    }  # fmt: skip
+    words = f"{'no' if found.position == 'none' else found.position} position{', causal' if out.causal else ''}"
+    return ModuleCheckResult(
+        provenance=Provenance(options=asked, seconds=time.perf_counter() - started),
         module=type(module).__name__,
-        kind=found.kind,
+        position=found.position,
         causal=out.causal,
-        findings=ordered(findings),
-        probes=(*_probes(out, sight, reference is not None), *_precision(run)),
+        layers=1,
+        probes=(*_probes(out, observed, reference is not None), *_precision(run)),
+        **outcome(findings, words),
     )
 
 
@@ -149,9 +127,9 @@ def _valid(length: int, batch: int, tolerance: float) -> None:
         raise BadValue(f"tolerance={tolerance} is not between 0 and 1.")
 
 
-def _shift(out: Outputs, found: Diagnosis, tolerance: float) -> list[Finding]:
+def _shift(out: OutputChanges, found: Diagnosis, tolerance: float) -> list[Finding]:
     """The exact test of a relative encoding, where positions (or a window) allow it."""
-    if out.shifted is None or found.kind not in ("relative", "none"):
+    if out.shifted is None or found.position not in ("relative", "none"):
         return []
     allowed = 20 * tolerance  # sines of large angles are less exact
     if out.shifted <= allowed:
@@ -169,16 +147,15 @@ def _shift(out: Outputs, found: Diagnosis, tolerance: float) -> list[Finding]:
             "shift",
             "fault",
             "the output changes when the text is shifted",
-            f"Tested by {out.shifted_by}: the output changes by {out.shifted:.1e} of its size, though the "
-            "logits looked "
-            "relative. The positions given to the module are not used alike everywhere.",
+            f"Tested by {out.shifted_by}: the output changes by {out.shifted:.1e} of its size, though the logits "
+            "looked relative. The positions given to the module are not used alike everywhere.",
             "Check that the same positions reach queries, keys, bias and mask.",
             evidence={"difference": out.shifted},
         )
     ]
 
 
-def _mask(out: Outputs, causal: bool | None) -> list[Finding]:
+def _mask(out: OutputChanges, causal: bool | None) -> list[Finding]:
     if causal is None or causal == out.causal:
         return []
     if causal:
@@ -203,14 +180,14 @@ def _mask(out: Outputs, causal: bool | None) -> list[Finding]:
 
 
 def _expected(found: Diagnosis, expects: Expected | None) -> list[Finding]:
-    if expects is None or expects == found.kind or found.kind == "unclear":
+    if expects is None or expects == found.position or found.position == "unclear":
         return []
     return [
         Finding(
             "expected",
             "fault",
-            f"the encoding should be {expects} and is {found.kind}",
-            f"The module was said to be {expects}; the probes find {found.kind}.",
+            f"the encoding should be {expects} and is {found.position}",
+            f"The module was said to be {expects}; the probes find {found.position}.",
             "See the other findings for what acts and what does not.",
         )
     ]
@@ -220,12 +197,12 @@ def _precision(run: Runner) -> tuple[Probe, ...]:
     return (Probe("precision", True, "half precision: a copy in float32 was tested"),) if run.copied else ()
 
 
-def _probes(out: Outputs, sight: Sight, compared: bool) -> tuple[Probe, ...]:
-    inside = sight.source != "nothing"
+def _probes(out: OutputChanges, observed: Observation, compared: bool) -> tuple[Probe, ...]:
+    inside = observed.source != "nothing"
     hidden = "the module hides its softmax; give qk= or logits="
-    many = f"; {sight.attentions} attentions met, the first one looked at" if sight.attentions > 1 else ""
+    many = f"; {observed.attentions} attentions met, the first one looked at" if observed.attentions > 1 else ""
     no_qk = "queries and keys were not seen; give qk="
-    ends = sight.q_start is not None and sight.k_start is not None
+    ends = observed.q_start is not None and observed.k_start is not None
     return (
         Probe("trade samples of the batch", True, "outputs"),
         Probe("change one token at a time", True, f"causal: {out.causal}, reach: {out.reach}"),
@@ -234,11 +211,11 @@ def _probes(out: Outputs, sight: Sight, compared: bool) -> tuple[Probe, ...]:
         ),
         Probe("one token everywhere, outputs", True, "outputs"),
         Probe("shift the text", out.shifted is not None, out.shifted_by),
-        Probe("one token everywhere, logits", inside, f"{sight.source}{many}" if inside else hidden),
+        Probe("one token everywhere, logits", inside, f"{observed.source}{many}" if inside else hidden),
         Probe(
             "queries and keys turn",
-            sight.q_turning is not None,
-            sight.source if sight.q_turning is not None else no_qk,
+            observed.q_turning is not None,
+            observed.source if observed.q_turning is not None else no_qk,
         ),
         Probe(
             "where rotation starts",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -53,8 +54,8 @@ def rotation(model: Model) -> Iterator[Finding]:
             "the rotation is not one",
             f"In {where}: {what}, and logits change by {drift:.1e} when both positions are shifted alike "
             f"({encoding.title}).",
-            "Channel pairs may overlap, or a frequency may be wrong: see 'toposcope inspect' for the "
-            "tables in force.",
+            "Channel pairs may overlap, or a frequency may be wrong: see 'toposcope inspect' for the tables in "
+            "force.",
             layers=layers,
             evidence={"length_change": length, "shift_change": drift},
         )
@@ -108,7 +109,7 @@ def pairs_fit_weights(
                 f"pairs are taken as {declared}; these weights cannot tell",
                 _figures(evidence) + " Weights that were hardly trained, or are few, show no pairing.",
                 layers=layers,
-                evidence=_numbers(evidence),
+                evidence=_numbers(evidence, declared, None),
             )
             continue
         odd = tuple(n for n in layers if _clearly_other(single.get(n)))
@@ -121,11 +122,10 @@ def pairs_fit_weights(
                 f"{other} weights with {declared} rotation",
                 f"In {say_layers(wrong, len(model.layers))} the weights were trained with {other} pairs. "
                 + _figures(shown),
-                "Query and key rows are in the wrong order for this family. Convert them (interleaved rows "
-                "2m, 2m+1 of a "
-                "head belong at m, m + width/2), or use the code that rotates neighbouring channels.",
+                "Query and key rows are in the wrong order for this family. Convert them (interleaved rows 2m, "
+                "2m+1 of a head belong at m, m + width/2), or use the code that rotates neighbouring channels.",
                 layers=wrong,
-                evidence=_numbers(shown),
+                evidence=_numbers(shown, declared, other),
             )
             continue
         yield Finding(
@@ -134,7 +134,7 @@ def pairs_fit_weights(
             f"the weights were trained with {declared} pairs, as declared",
             _figures(evidence),
             layers=layers,
-            evidence=_numbers(evidence),
+            evidence=_numbers(evidence, declared, declared),
         )
 
 
@@ -151,8 +151,10 @@ def _figures(evidence: PairingEvidence | None) -> str:
     )
 
 
-def _numbers(evidence: PairingEvidence | None) -> dict[str, float]:
-    return {} if evidence is None else {"z_declared": evidence.declared, "z_other": evidence.other}
+def _numbers(evidence: PairingEvidence | None, rotation: str, weights: str | None) -> dict[str, Any]:
+    """The pairs that turn, those that the weights were trained with (None where they cannot tell), and z-scores."""
+    scores = {} if evidence is None else {"z_declared": evidence.declared, "z_other": evidence.other}
+    return {"rotation": rotation, "weights": weights, **scores}
 
 
 def mla_width(model: Model, layers: Sequence[Layer]) -> Iterator[Finding]:
@@ -175,9 +177,8 @@ def mla_width(model: Model, layers: Sequence[Layer]) -> Iterator[Finding]:
             "mla-width",
             "fault",
             "MLA's rotary part does not have the width of its shared key",
-            f"Layer {number} turns {turning_count} channels of each head; its shared rotary key has "
-            f"{shared}, and the "
-            f"configuration says qk_rope_head_dim = {stated}.",
+            f"Layer {number} turns {turning_count} channels of each head; its shared rotary key has {shared}, and "
+            f"the configuration says qk_rope_head_dim = {stated}.",
             "Content channels must not turn and all rotary channels must: correct qk_rope_head_dim and the encoding.",
             layers=tuple(number for number, _, _ in wrong),
         )
@@ -186,9 +187,8 @@ def mla_width(model: Model, layers: Sequence[Layer]) -> Iterator[Finding]:
         "mla-width",
         "ok",
         "MLA's rotary part is as wide as its shared key",
-        f"{spec.shared_key} of {spec.head_dim} channels turn ({spec.shared_key / spec.head_dim:.0%}); the "
-        "others carry "
-        "content only.",
+        f"{spec.shared_key} of {spec.head_dim} channels turn ({spec.shared_key / spec.head_dim:.0%}); the others "
+        "carry content only.",
         layers=tuple(layer.number for layer in latent),
         evidence={"turning": spec.shared_key, "head_dim": spec.head_dim},
     )

@@ -120,8 +120,8 @@ def _contradiction(config: Mapping[str, Any], model: Model) -> Iterator[Finding]
         "settings-contradict",
         "fault",
         "rope_scaling and rope_parameters contradict each other",
-        f"Read by one or the other, frequencies differ by a factor of up to {apart:.3g}. rope_scaling is in force in "
-        "transformers, and another program may decide otherwise.",
+        f"Read by one or the other, frequencies differ by a factor of up to {apart:.3g}. rope_scaling is in force "
+        "in transformers, and another program may decide otherwise.",
         "Keep one of the two: the one the model was trained with.",
         evidence={"rope_scaling": dict(old), "rope_parameters": dict(new), "apart": apart},
     )
@@ -201,8 +201,8 @@ def _effect(model: Model, encoding: Encoding, rotary: Rotary, layers: tuple[int,
             "scaling-effect",
             "ok",
             "dynamic scaling acts beyond the claimed context only",
-            f"In {where} frequencies are unscaled up to {model.spec.context} tokens, which is how dynamic "
-            "scaling is meant.",
+            f"In {where} frequencies are unscaled up to {model.spec.context} tokens, which is how dynamic scaling "
+            "is meant.",
             layers=layers,
         )
         return
@@ -242,9 +242,8 @@ def _original(config: Mapping[str, Any], encoding: Encoding, layers: tuple[int, 
         "original-context",
         "warning",
         f"{p['scaling']} scaling without the original context",
-        f"{_ORIGINAL} is not set, so the claimed context ({p.get('original_context')}) stands in for it: "
-        "the wrong pairs are "
-        "stretched.",
+        f"{_ORIGINAL} is not set, so the claimed context ({p.get('original_context')}) stands in for it: the wrong "
+        "pairs are stretched.",
         f"Set {_ORIGINAL} to the length the model was trained on before it was stretched.",
         layers=layers,
         evidence={"assumed": p.get("original_context"), "factor": p.get("factor")},

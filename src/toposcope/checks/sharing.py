@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
 from toposcope.checkpoints.view import Layer, Model
 from toposcope.checks.findings import Finding, say_layers
 from toposcope.checks.pairing import PairingEvidence, cross_terms, weigh
+from toposcope.core.progress import Progress, steps
 from toposcope.encodings.record import Array, Rotary
-
-Progress = Callable[[int, int], Any]  # layers done, layers in all
 
 
 @dataclass
@@ -33,18 +31,18 @@ def walk(model: Model, progress: Progress | None = None) -> Walk:
     """Read every layer once (a shared one is not read again) and keep a few numbers of each."""
     found = Walk()
     sums: dict[int, tuple[Rotary, Array]] = {}
+    step = steps(progress, "layers", len(model.layers))
     for layer in model.layers:
         if layer.spec.shared_with is None:
-            _look(layer, found, sums)
+            _gather(layer, found, sums)
             found.read += 1
-        if progress is not None:
-            progress(layer.number + 1, len(model.layers))
+        step()
     for key, (rotary, cross_RR) in sums.items():
         found.pooled[key] = weigh(cross_RR, rotary.pairs_F2, rotary.pairing)
     return found
 
 
-def _look(layer: Layer, found: Walk, sums: dict[int, tuple[Rotary, Array]]) -> None:
+def _gather(layer: Layer, found: Walk, sums: dict[int, tuple[Rotary, Array]]) -> None:
     w, spec = layer.weights, layer.spec
     digest = hashlib.sha1(usedforsecurity=False)
     for part in (w.q_HRD, w.k_GRD):
@@ -94,8 +92,8 @@ def sharing(model: Model, found: Walk) -> Iterator[Finding]:
             "warning",
             f"{say_layers(numbers, len(model.layers))} have identical queries and keys",
             "Their weights are equal to the last bit, and the configuration does not declare them shared.",
-            "A model grown by copying layers and not trained since looks like this; so does a faulty merge "
-            "or conversion.",
+            "A model grown by copying layers and not trained since looks like this; so does a faulty merge or "
+            "conversion.",
             layers=tuple(numbers),
         )
 

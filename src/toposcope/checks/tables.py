@@ -157,6 +157,7 @@ def look_at(rows_ND: Array, layers: tuple[int, ...]) -> Iterator[Finding]:
             f"All {n} rows of width {width} are zero: no position reaches the model.",
             "The table was not saved or not trained; look for it under another name.",
             layers=layers,
+            evidence={"state": "zero"},
         )
         return
     yield from _rows(rows_ND, dead, layers)
@@ -165,14 +166,14 @@ def look_at(rows_ND: Array, layers: tuple[int, ...]) -> Iterator[Finding]:
     if _is_sinusoid(rows_ND):
         known = published_sinusoid(rows_ND)
         name = f"the published sinusoid ({known})" if known else "a sinusoid of its own frequencies"
+        unexplained = float(np.median(one_tone(rows_ND)))
         yield Finding(
             "position-table",
             "ok",
             "the position table is a sinusoid stored as weights",
-            f"One frequency explains each column, to {float(np.median(one_tone(rows_ND))):.0e}; it is {name}. "
-            "It was computed, not learned.",
+            f"One frequency explains each column, to {unexplained:.0e}; it is {name}. It was computed, not learned.",
             layers=layers,
-            evidence={"sinusoid": known or "other", "unexplained": float(np.median(one_tone(rows_ND)))},
+            evidence={"state": "sinusoid", "sinusoid": known or "other", "unexplained": unexplained},
         )
         return
     yield _trained_or_not(rows_ND, layers)
@@ -189,9 +190,8 @@ def _trained_or_not(rows_ND: Array, layers: tuple[int, ...]) -> Finding:
     order = order_of(rows_ND)
     numbers = {"neighbour_cosine": order.neighbours, "z": order.z, "edge": order.edge, "std": float(rows_ND.std())}
     figures = (
-        f"Neighbouring rows have a mean cosine of {order.neighbours:.3f}, {order.z:.1f} standard "
-        "deviations from that of "
-        f"unrelated rows; the largest singular value is {order.edge:.2f} times theirs."
+        f"Neighbouring rows have a mean cosine of {order.neighbours:.3f}, {order.z:.1f} standard deviations from "
+        f"that of unrelated rows; the largest singular value is {order.edge:.2f} times theirs."
     )
     if order.random:
         return Finding(
@@ -199,11 +199,10 @@ def _trained_or_not(rows_ND: Array, layers: tuple[int, ...]) -> Finding:
             "fault",
             "the position table is at its initial random state",
             f"{figures} No position has anything to do with the next (std {rows_ND.std():.4f}).",
-            "If the whole model is untrained this is expected. Otherwise the table was re-initialised on "
-            "loading or left "
-            "out of training: compare the tensor's name with the one your code expects.",
+            "If the whole model is untrained this is expected. Otherwise the table was re-initialised on loading "
+            "or left out of training: compare the tensor's name with the one your code expects.",
             layers=layers,
-            evidence=numbers,
+            evidence={"state": "random", **numbers},
         )
     start = untrained_from(rows_ND)
     if start is not None:
@@ -211,14 +210,14 @@ def _trained_or_not(rows_ND: Array, layers: tuple[int, ...]) -> Finding:
             "position-table",
             "warning",
             f"positions from {start} on look untrained",
-            f"Of {n} rows, the first {start} are ordered; among the last {n - start}, neighbours are as "
-            "unrelated as random "
-            "vectors.",
+            f"Of {n} rows, the first {start} are ordered; among the last {n - start}, neighbours are as unrelated "
+            "as random vectors.",
             f"Use texts of at most {start} tokens, or train on longer ones.",
             layers=layers,
-            evidence={**numbers, "untrained_from": start},
+            evidence={"state": "partly random", **numbers, "untrained_from": start},
         )
-    return Finding("position-table", "ok", "the position table is trained", figures, layers=layers, evidence=numbers)
+    known = {"state": "trained", **numbers}
+    return Finding("position-table", "ok", "the position table is trained", figures, layers=layers, evidence=known)
 
 
 def _rows(rows_ND: Array, dead: NDArray[np.intp], layers: tuple[int, ...]) -> Iterator[Finding]:

@@ -7,18 +7,25 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 TRACEBACK = "TOPOSCOPE_TRACEBACK"  # an environment variable: with it, a bug shows where it comes from
 
+GROUPS = {
+    "From weights": ("check", "inspect", "scan", "spectrum", "flow", "compare"),
+    "On a text": ("trace", "ablate", "loss"),
+    "Laboratory": ("train", "sweep", "runs", "reproduce", "refine"),
+    "Share": ("report", "serve", "ls"),
+}  # what 'toposcope --help' lists; the other commands exist too
 COMMANDS = {
     "ablate": "Which heads does a model need? Remove them one by one.",
     "bench": "Speed and memory as ratios, in a checkout.",
-    "beside": "What layers do to a real text, beside the flow.",
     "check": "Is the positional encoding really there and in force?",
     "cite": "What to cite, as text or BibTeX.",
     "compare": "Two checkpoints head by head: what did tuning change?",
+    "explain": "What brings an error about, and what helps.",
     "flow": "Let tokens flow under a model's weights, and watch.",
     "inspect": "Show a checkpoint's architecture, encoding and heads.",
     "loss": "What a text costs, and under another encoding.",
@@ -35,6 +42,37 @@ COMMANDS = {
     "train": "Train one small model on one task, and measure it.",
     "trace": "What heads do on a real text: position and patterns.",
 }
+EXAMPLES = {
+    "ablate": "toposcope ablate minilm --tokens 64 --sequences 2",
+    "bench": "toposcope bench",
+    "check": "toposcope check smollm2 --verbose",
+    "cite": "toposcope cite --bibtex",
+    "compare": "toposcope compare rxnfp/bert_pretrained rxnfp/bert_ft",
+    "explain": "toposcope explain BadFile",
+    "flow": "toposcope flow smollm2 --head 3.2 --html flow.html",
+    "inspect": "toposcope inspect smollm2 --layers 0-3",
+    "loss": "toposcope loss smollm2 --encoding none --sequences 2",
+    "ls": "toposcope ls encodings",
+    "refine": "toposcope refine smollm2 --out refined --steps 20",
+    "report": "toposcope check smollm2 --json c.json && toposcope report c.json",
+    "reproduce": "toposcope reproduce dynamics --size facts",
+    "runs": "toposcope train --task distance --encoding rope && toposcope runs",
+    "scan": "toposcope scan smollm2 --layers 0-3 --html scan.html",
+    "schema": "toposcope schema check",
+    "serve": "toposcope serve smollm2 --open",
+    "spectrum": "toposcope spectrum rope alibi --context 4096",
+    "sweep": "toposcope sweep --tasks distance --encodings rope,none --seeds 2",
+    "train": "toposcope train --task distance --encoding rope",
+    "trace": "toposcope trace smollm2 --layers 0-3 --sequences 2",
+}
+# options that had another name in 0.1: they still answer
+FORMER_OPTIONS = {
+    "check": {"--heads": "--num-heads"},
+    "compare": {"--heads": "--num-heads"},
+    "inspect": {"--heads": "--num-heads"},
+    "scan": {"--heads": "--num-heads", "--null": "--random-baseline", "--what-if": "--encoding"},
+}
+FORMER_COMMANDS = {"beside": "trace MODEL --depth, or --verify for its verdicts"}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -43,18 +81,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
     3: a bug of ours. 130 and 143: interrupted by SIGINT or SIGTERM.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
-    from toposcope.core.errors import ToposcopeError
+    from toposcope.core.errors import BadValue, ToposcopeError, did_you_mean
     from toposcope.core.printable import sentences
 
     with _mouths():
         try:
-            app = _application(next((word for word in given if not word.startswith("-")), None))
+            called = next((word for word in given if not word.startswith("-")), None)
+            if called in FORMER_COMMANDS:
+                raise BadValue(f"'{called}' is now: toposcope {FORMER_COMMANDS[called]}.")  # noqa: TRY301
+            if called is not None and called not in COMMANDS:
+                raise BadValue(f"unknown command '{called}'. {did_you_mean(called, COMMANDS)}")  # noqa: TRY301
+            app = _application(called)
+            given = [_present_name(word, FORMER_OPTIONS.get(called or "", {})) for word in given]
             with _gentle_end():
                 app(args=given, prog_name="toposcope", standalone_mode=True)
         except ToposcopeError as error:
-            page = type(error).__name__
+            more = f"\n  (more: toposcope explain {type(error).__name__})"
             words = sentences(error, keep="")  # one paragraph: a name with a line end cannot add lines of its own
-            sys.stderr.write(f"toposcope: {words}\n  (about this error: docs/errors/{page}.md)\n")
+            sys.stderr.write(f"toposcope: {words}{more}\n")
             raise SystemExit(2) from None
         except BrokenPipeError:  # the reader of a pipe went away: not our failure
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -68,6 +112,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
             code, words = _last_resort(error)
             sys.stderr.write(words)
             raise SystemExit(code) from None
+
+
+def _present_name(word: str, former: Mapping[str, str]) -> str:
+    name, equals, value = word.partition("=")
+    return f"{former[name]}{equals}{value}" if name in former else word
 
 
 @contextmanager
@@ -128,6 +177,7 @@ def _application(called: str | None) -> Callable[..., None]:
     import typer
 
     app = typer.Typer(
+        cls=_grouped(),
         help="Toposcope shows what positional encoding does to the tokens of a Transformer.",
         epilog="MODEL is a directory, a .safetensors, .gguf or torch file, or a name from 'toposcope ls models'.\n",
         add_completion=False,
@@ -155,10 +205,24 @@ def _application(called: str | None) -> Callable[..., None]:
     for name, summary in COMMANDS.items():
         if name == called:
             run = importlib.import_module(f"toposcope.cli.{name}").run
-            app.command(name, short_help=summary)(run)
+            app.command(name, short_help=summary, epilog=f"Example: {EXAMPLES[name]}")(run)
         else:
             app.command(name, help=summary)(_placeholder)
     return app
+
+
+def _grouped() -> Any:
+    """The class of the application: its help lists commands in groups, with an example each."""
+    from typer.core import TyperGroup
+
+    class CommandGroups(TyperGroup):
+        def format_commands(self, ctx: Any, formatter: Any) -> None:
+            for group, names in GROUPS.items():
+                with formatter.section(group):
+                    formatter.write_dl([(f"{name:9s}", COMMANDS[name]) for name in names])
+                    formatter.write_text(f"$ {EXAMPLES[names[0]]}")
+
+    return CommandGroups
 
 
 def _placeholder() -> None:

@@ -19,10 +19,9 @@ def run(
     import sys
     from pathlib import Path
 
-    import toposcope
     from toposcope.core.errors import NotFound
 
-    for root in (Path.cwd(), Path(toposcope.__file__).parents[2]):
+    for root in (Path.cwd(), Path(__file__).parents[3]):
         if (root / "bench" / "__main__.py").is_file() and (root / "src" / "toposcope").is_dir():
             where = str(Path(json).absolute())
             raise SystemExit(

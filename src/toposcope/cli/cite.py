@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from toposcope.cli.common import JsonOption
+from toposcope.cli.deliver import write
 
 
 def run(
@@ -14,11 +15,10 @@ def run(
     json: JsonOption = None,
 ) -> None:
     """Print what to cite. The papers behind an encoding are in 'toposcope.encodings.PAPERS'."""
-    from toposcope.core.citation import WORKS
+    from toposcope.core.citation import CiteResult
 
+    result = CiteResult()
     if json:
-        from toposcope.core.results import emit_json, envelope
-
-        emit_json(envelope("cite", {"works": WORKS}, about=None, options={}, seconds=0.0), json)
+        write(result.json(), json)
     if json != "-":
-        typer.echo("\n\n".join(work.bibtex() if bibtex else work.text() for work in WORKS))
+        typer.echo("\n\n".join(work.bibtex() if bibtex else work.text() for work in result.works))

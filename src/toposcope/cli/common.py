@@ -23,6 +23,9 @@ ModelArgument = Annotated[
 FamilyOption = Annotated[
     str | None, typer.Option("--family", metavar="NAME", help="Read it as this family ('toposcope ls families').")
 ]
+NumHeadsOption = Annotated[
+    int | None, typer.Option("--num-heads", metavar="N", min=1, help="Number of heads, where the file does not say.")
+]
 HeadsOption = Annotated[
     int | None, typer.Option("--heads", metavar="N", min=1, help="Number of heads, where the file does not say.")
 ]

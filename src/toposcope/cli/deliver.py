@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from toposcope.cli.common import console
 if TYPE_CHECKING:
     from toposcope.core.progress import Progress
     from toposcope.core.result import Result
+    from toposcope.report.console import IndentedConsole
 
 
 def check_names(figure: str | None) -> None:
@@ -32,55 +34,86 @@ def deliver(
     figure: str | None = None,
     table: str | None = None,
     beside: Sequence[Result] = (),
+    written: Sequence[str | None] = (),
+    full: bool = False,
 ) -> None:
     """Write what was asked for, then print the result, unless standard output is taken by '-'.
 
-    `table` is the one that --csv writes; results `beside` this one stand in the page too.
+    `table` is the one that --csv writes; results `beside` this one stand in the page too; files `written` before are
+    named too; in `full` the terminal shows all that the page does.
     """
     from toposcope.report import drawing, terminal
 
     if json:
-        _write(result.json(), json)
+        write(result.json(), json)
     if csv:
-        _write(result.csv(table=table), csv)
+        write(result.csv(table=table), csv)
     if html:
-        _write(drawing.page([*beside, result]), html)
+        write(drawing.page([*beside, result]), html)
     if figure:
         result.figure(figure)
     if "-" in (json, csv, html):
         return
     out = console()
-    terminal.show(drawing.page_of([result]), out)
-    for name in filter(None, (json, csv, html, figure)):
+    terminal.show(drawing.page_of([result]), out, full=full)
+    for name in filter(None, (*written, json, csv, html, figure)):
         out.print(f"Written: {name}", soft_wrap=True)
 
 
 @contextmanager
 def watched() -> Iterator[Progress | None]:
-    """A progress callback that draws bars with the time left on standard error; None where nobody is watching."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+    """A progress callback that draws bars with the time left on standard error; None where nobody is watching.
 
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console(to_stderr=True), transient=True) as bars:
-        known: dict[str, TaskID] = {}
+    What is logged meanwhile is printed there too, a line each.
+    """
+    err = console(to_stderr=True)
+    with _logged(err):
+        if not sys.stderr.isatty():
+            yield None
+            return
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-        def tell(what: str, done: int, total: int) -> None:
-            if what not in known:
-                known[what] = bars.add_task(what, total=total)
-            bars.update(known[what], completed=done, total=total)
+        columns = (
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=16),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(compact=True),
+        )
+        with Progress(*columns, console=err, transient=True) as bars:
+            known: dict[str, TaskID] = {}
 
-        yield tell
+            def tell(what: str, done: int, total: int) -> None:
+                part = what.partition(": ")[0]
+                if part not in known:
+                    known[part] = bars.add_task(what, total=total)
+                bars.update(known[part], completed=done, total=total, description=what, visible=done < total)
+
+            yield tell
 
 
-def _write(text: str, where: str) -> None:
+@contextmanager
+def _logged(err: IndentedConsole) -> Iterator[None]:
+    """Print what Toposcope logs, above any bars."""
+
+    class Lines(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            err.print(self.format(record), soft_wrap=True, markup=False)
+
+    log, handler = logging.getLogger("toposcope"), Lines(logging.INFO)
+    level, passed_on = log.level, log.propagate
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    log.propagate = False
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(level)
+        log.propagate = passed_on
+
+
+def write(text: str, where: str) -> None:
+    """Write to a file, or to standard output where that is called '-'."""
     if where == "-":
         sys.stdout.write(text)
     else:

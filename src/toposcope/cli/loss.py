@@ -6,24 +6,18 @@ from typing import Annotated, Literal
 
 import typer
 
-from toposcope.cli.common import (
-    CsvOption,
-    FigureOption,
-    HtmlOption,
-    JsonOption,
-    LayersOption,
-    ModelArgument,
-)
+from toposcope.cli.common import CsvOption, FigureOption, HtmlOption, JsonOption, LayersOption, ModelArgument
 from toposcope.cli.deliver import check_names, deliver, watched
+from toposcope.cli.texts import BeginOption, LinesOption, SeedOption, SequencesOption, TextOption, TokensOption
 
 
 def run(
     model: ModelArgument,
-    text: Annotated[str, typer.Option("--text", metavar="FILE|NAME", help="The text.")] = "wiki",
-    tokens: Annotated[int, typer.Option("--tokens", metavar="N", help="Tokens of each sequence.")] = 256,
-    sequences: Annotated[int, typer.Option("--sequences", metavar="M", help="How many sequences.")] = 4,
-    begin: Annotated[int, typer.Option("--begin", min=0, help="The character at which the text begins.")] = 0,
-    lines: Annotated[bool, typer.Option("--lines", help="Each line of the text is a sequence.")] = False,
+    text: TextOption = "wiki",
+    tokens: TokensOption = 256,
+    sequences: SequencesOption = 4,
+    begin: BeginOption = 0,
+    lines: LinesOption = False,
     encoding: Annotated[
         list[str] | None,
         typer.Option("--encoding", metavar="NAME", help="The same under another encoding; may be repeated."),
@@ -36,7 +30,7 @@ def run(
         Literal["layer", "head"] | None, typer.Option("--each", help="Put it into one layer, or head, at a time.")
     ] = None,
     beyond: Annotated[bool, typer.Option("--beyond", help="Allow more tokens than the model's context.")] = False,
-    seed: Annotated[int, typer.Option("--seed", help="Which tokens are hidden, for models that fill in.")] = 0,
+    seed: SeedOption = 0,
     json: JsonOption = None,
     csv: CsvOption = None,
     html: HtmlOption = None,

@@ -7,21 +7,29 @@ from typing import Annotated
 import typer
 
 from toposcope.cli.common import console
+from toposcope.cli.deliver import write
+
+# kinds of results that are not named after their command
+WRITTEN_BY = {
+    "ablate-check": "toposcope ablate --check --json",
+    "check-module": "toposcope.check_module(...).save",
+    "lab-ablate": "toposcope ablate RUN/model --json",
+    "run": "toposcope runs show KEY --json",
+}
 
 
 def run(
     name: Annotated[
         str | None,
-        typer.Argument(metavar="NAME", help="A kind of result, as scan or toposcope/scan/1.", show_default=False),
+        typer.Argument(metavar="NAME", help="A kind of result, as scan or toposcope/loss/2.", show_default=False),
     ] = None,
 ) -> None:
     """Print the JSON Schema (draft 2020-12) of a kind of result; without a name, list the kinds."""
-    from toposcope.core.results import emit_json
-    from toposcope.schema import NAMES, WRITTEN_BY, document
+    from toposcope.core.result import json_text
+    from toposcope.report import kinds
 
     if name is not None:
-        emit_json(document(name), "-")
+        write(json_text(kinds.document(name), indent=2), "-")
         return
-    out = console()
-    for each in NAMES:
-        out.print(f"{each:14s} toposcope {WRITTEN_BY.get(each, each)} --json", soft_wrap=True)
+    for each in kinds.KINDS:
+        console().print(f"{each:14s} {WRITTEN_BY.get(each, f'toposcope {each} --json')}", soft_wrap=True)

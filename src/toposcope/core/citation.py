@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from toposcope._version import __version__
+from toposcope.core.result import Result
 
 
 @dataclass(frozen=True)
-class Work:
+class CitedWork:
     """Software or a paper. Authors are written 'Family, Given', or as one name where they are a group."""
 
     key: str
@@ -54,7 +55,7 @@ class Work:
         return "\n".join([f"@{kind}{{{self.key},", *lines, "}"])
 
 
-TOPOSCOPE = Work(
+TOPOSCOPE = CitedWork(
     "toposcope",
     "Toposcope: what positional encoding does to the tokens of a Transformer",
     ("The Toposcope developers",),
@@ -62,7 +63,7 @@ TOPOSCOPE = Work(
     version=__version__,
 )
 PAPERS = (
-    Work(
+    CitedWork(
         "pham2025dynamical",
         "Dynamical Properties of Tokens in Self-Attention and Effects of Positional Encoding",
         (
@@ -78,7 +79,7 @@ PAPERS = (
         where="NeurIPS 2025",
         url="https://arxiv.org/abs/2512.03058",
     ),
-    Work(
+    CitedWork(
         "gu2025unpacking",
         "Unpacking Positional Encoding in Transformers: A Spectral Analysis of Content-Position Coupling",
         ("Gu, Zihan", "Zhang, Han", "Chen, Ruoyu", "Hu, Yue", "Zhang, Hua"),
@@ -89,3 +90,13 @@ PAPERS = (
     ),
 )
 WORKS = (TOPOSCOPE, *PAPERS)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class CiteResult(Result):
+    """What to cite."""
+
+    kind = "cite"
+    table = "works"
+
+    works: tuple[CitedWork, ...] = WORKS

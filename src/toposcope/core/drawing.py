@@ -25,6 +25,9 @@ class Drawing(Protocol):
     def draw(self, result: Result, path: str | Path) -> Path:
         """A figure for a paper, written to a file."""
 
+    def movie(self, result: Result, path: str | Path) -> Path:
+        """An animated picture of a flow, written to a file."""
+
 
 _sources: list[Callable[[], Drawing]] = []
 

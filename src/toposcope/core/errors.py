@@ -1,8 +1,8 @@
 """Every mistake a user can make, as an exception whose message says what to do about it.
 
 A `ToposcopeError` is printed by the command line as one paragraph, without a traceback, with exit code 2.
-Its message names what was given, what was expected, and what to do. Each class has a page in `docs/errors/`.
-Anything else that escapes is a bug.
+Its message names what was given, what was expected, and what to do. Each class has a page in `error_pages/`, which
+'toposcope explain' prints. Anything else that escapes is a bug.
 """
 
 from __future__ import annotations
@@ -62,3 +62,13 @@ def did_you_mean(given: str, known: Iterable[str]) -> str:
     if near:
         return f"Did you mean {' or '.join(repr(name) for name in near)}?"
     return f"Known: {', '.join(names)}."
+
+
+def page(name: str) -> str:
+    """The page of an error: how it looks, its cause, its cure."""
+    from importlib import resources
+
+    known = [each.__name__ for each in ToposcopeError.__subclasses__()]
+    if name not in known:
+        raise BadValue(f"there is no error '{name}'. {did_you_mean(name, known)}")
+    return resources.files("toposcope.core").joinpath("error_pages", f"{name}.md").read_text(encoding="utf-8")

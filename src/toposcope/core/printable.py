@@ -60,6 +60,8 @@ class Mouth:
 
     def write(self, text: str) -> int:
         """Write the text as it may be seen."""
+        if not isinstance(text, str):  # whoever tries bytes asks whether this is a binary stream
+            raise TypeError(f"a text stream takes str, not {type(text).__name__}")
         self.rich_proxied_file.write(self._clean(text))
         return len(text)
 

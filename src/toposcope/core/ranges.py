@@ -1,4 +1,4 @@
-"""Selections such as `0-3,7`, as users write them, and the range of numbers that can be computed with."""
+"""Selections such as `0-3,7` and lengths such as `128k`, as users write them; which numbers can be computed with."""
 
 from __future__ import annotations
 
@@ -56,6 +56,18 @@ def parse_heads(text: str) -> list[tuple[int, int]]:
             raise BadValue(f"'{part.strip()}' names more heads than any layer has. Write 3.0-4 for five of them.")
         found += [(int(layer), head) for head in range(int(first), int(last if dash else first) + 1)]
     return sorted(set(found))
+
+
+def parse_length(text: str | int, *, least: int = 1, most: int = 2**40, what: str = "length") -> int:
+    """A number of tokens: 4096, or 128k and 1M, in units of 1024 and 1024 x 1024."""
+    written = str(text).strip()
+    digits, unit = (written[:-1], written[-1].lower()) if written[-1:].lower() in ("k", "m") else (written, "")
+    number = int(digits) * {"": 1, "k": 2**10, "m": 2**20}[unit] if digits.isdecimal() and len(digits) <= 15 else -1
+    if not least <= number <= most:
+        raise BadValue(
+            f"'{written[:80]}' is no {what}: expected a number from {least} to {most}, such as 4096 or 128k."
+        )
+    return number
 
 
 def _is_number(text: str) -> bool:

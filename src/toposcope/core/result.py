@@ -248,7 +248,7 @@ def _columns(row: type, prefix: str = "") -> Iterator[str]:
 def _flat(row: Any) -> dict[str, Any]:
     """A row without its tables, flattened."""
     kind: Any = type(row)
-    columns = dict.fromkeys(_columns(kind))
+    columns = dict.fromkeys(name for name in _columns(kind) if not isinstance(getattr(row, name, None), Mapping))
     inner = {name for name, _ in _sequences(kind)}
     found = _dotted({name: plain(getattr(row, name)) for name in fields_of(kind) if name not in inner})
     missing = {name for name in found if name not in columns and found[name] is None}  # an object that is not there

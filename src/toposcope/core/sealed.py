@@ -6,12 +6,13 @@ there is no secret in it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from toposcope.core.errors import BadFile
+from toposcope.core.errors import BadFile, ToposcopeError
 from toposcope.core.files import write_json
 from toposcope.core.journal import key_of
 from toposcope.core.printable import printable
@@ -48,16 +49,43 @@ def read_sealed(path: Path, key: str | None, expected: Expected = None) -> dict[
     found = read_json(path, most=RECORD, inside=path.parent, links=False, finite=True)
     if not isinstance(found, dict):
         raise _refused(path, "it is no object")
-    told = {name: value for name, value in found.items() if name != SUM}
     if SUM not in found:
         raise _refused(path, "it carries no sum, as those of version 0.1.0 and those written by hand")
-    if found[SUM] != key_of(told):
-        raise _refused(path, "it was changed after it was written")
+    unsealed(found, path)
     if key is not None and found.get("key") != key:
         raise _refused(path, f"it is of run {printable(found.get('key'), 40)}, and this is {key}")
-    if wrong := fault(found, expected):
+    if wrong := _other_format(found, expected) or fault(found, expected):
         raise _refused(path, wrong)
     return found
+
+
+def unsealed(found: Mapping[str, Any], path: str | Path) -> dict[str, Any]:
+    """What was sealed, without its sum; complains where it was changed."""
+    told = {name: value for name, value in found.items() if name != SUM}
+    if found.get(SUM) != key_of(told):
+        raise _refused(path, "it was changed after it was written")
+    return told
+
+
+@contextmanager
+def stored_values(where: object, advice: str) -> Iterator[None]:
+    """Only around work on stored values: an error there says that they are not what was once written."""
+    try:
+        yield
+    except (ToposcopeError, OSError, MemoryError):
+        raise
+    except Exception as error:
+        words = f"{type(error).__name__}: {str(error)[:200]}"
+        raise BadFile(f"{where} holds what this version does not write ({words}). {advice}") from error
+
+
+def _other_format(found: Mapping[str, Any], expected: Expected) -> str | None:
+    """Whether it is a result of this kind as another version of Toposcope writes it."""
+    wanted = expected.get("schema") if isinstance(expected, Mapping) else None
+    kind, _, version = str(found.get("schema")).rpartition("/")
+    if not isinstance(wanted, str) or found.get("schema") == wanted or kind != wanted.rpartition("/")[0]:
+        return None
+    return f"it is in format {printable(version, 20)}, and this version reads and writes {wanted.rpartition('/')[2]}"
 
 
 def fault(value: Any, expected: Expected, at: str = "") -> str | None:
@@ -91,5 +119,5 @@ def _number_fault(value: Any, expected: Number, at: str) -> str | None:
     return None
 
 
-def _refused(path: Path, why: str) -> BadFile:
+def _refused(path: str | Path, why: str) -> BadFile:
     return BadFile(f"{printable(path)} does not count as a result: {why}. Remove it to do the work again.")

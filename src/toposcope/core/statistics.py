@@ -21,6 +21,11 @@ def half_width(values: Sequence[float]) -> float | None:
     return from_error(error, count)
 
 
+def interval(values: Sequence[float]) -> tuple[float, float | None]:
+    """The mean of independent values, and half of its interval; None where one value says nothing of the spread."""
+    return math.fsum(values) / len(values), half_width(values)
+
+
 def from_error(error: float | None, count: int) -> float | None:
     """The same from the standard error of the mean of so many values."""
     if error is None or count < 2:

@@ -1,14 +1,12 @@
 """Token dynamics: where attention drives the tokens, decided by theorems and watched by integration.
 
-`regime(W, V)` gives a verdict with its rule, scope and margin; `simulate(W, V, x0)` lets the tokens flow;
-`scan(model)` decides every head of a checkpoint.
+`regime(W, V)` gives a verdict with its rule, scope and margin; `simulate(W, V, x0)` lets the tokens flow.
 """
 
 from __future__ import annotations
 
-from toposcope.dynamics.flow import simulate
-from toposcope.dynamics.record import FlowResult
+from toposcope.dynamics.matrices import simulate
 from toposcope.dynamics.regime import Regime, Verdict, regime
-from toposcope.dynamics.scan import ScanResult, scan
+from toposcope.dynamics.trajectory import Trajectory
 
-__all__ = ["FlowResult", "Regime", "ScanResult", "Verdict", "regime", "scan", "simulate"]
+__all__ = ["Regime", "Trajectory", "Verdict", "regime", "simulate"]

@@ -11,8 +11,8 @@ from typing import Literal
 
 import numpy as np
 
-from toposcope.dynamics.record import FlowResult, Status
 from toposcope.dynamics.regime import Regime, Verdict
+from toposcope.dynamics.trajectory import Status, Trajectory
 
 Word = Literal["agrees", "not_yet", "contradicts", "no_verdict"]
 UNDECIDED = (Verdict.INDETERMINATE, Verdict.INACTIVE)
@@ -26,7 +26,7 @@ class Agreement:
     sentence: str
 
 
-def compare(verdict: Regime | None, result: FlowResult) -> Agreement:
+def compare(verdict: Regime | None, result: Trajectory) -> Agreement:
     """Set a verdict of `regime` beside a run of the same system."""
     if verdict is None or verdict.verdict in UNDECIDED:
         return Agreement("no_verdict", "no theorem decides, so the run is all there is")
@@ -37,7 +37,7 @@ def compare(verdict: Regime | None, result: FlowResult) -> Agreement:
     return _grows(verdict, result)
 
 
-def _converges(result: FlowResult) -> Agreement:
+def _converges(result: Trajectory) -> Agreement:
     if result.status is Status.CONVERGED:
         return Agreement("agrees", "the run converged, as the theorem says")
     if result.status is Status.AT_REST:
@@ -52,7 +52,7 @@ def _converges(result: FlowResult) -> Agreement:
     return Agreement("not_yet", f"not visible by t = {result.end:.3g}: the theorem speaks of t to infinity")
 
 
-def _bounded(verdict: Regime, result: FlowResult) -> Agreement:
+def _bounded(verdict: Regime, result: Trajectory) -> Agreement:
     assert verdict.certificate is not None
     largest = float(result.observables["norm_max"][-1])
     radius = float(np.sqrt(verdict.certificate.bound * max(float(result.settings["beta"]), 0.0)))
@@ -63,7 +63,7 @@ def _bounded(verdict: Regime, result: FlowResult) -> Agreement:
     return Agreement("not_yet", f"tokens lie outside the ball of radius {radius:.3g} at t = {result.end:.3g}")
 
 
-def _grows(verdict: Regime, result: FlowResult) -> Agreement:
+def _grows(verdict: Regime, result: Trajectory) -> Agreement:
     first = float(result.token_log_growth[0])
     if result.status is Status.CONVERGED and result.count > 0 and np.isfinite(first):
         if verdict.verdict is Verdict.DIVERGES and verdict.scope != "consensus":

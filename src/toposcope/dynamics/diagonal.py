@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 
 from toposcope.core.errors import BadValue
+from toposcope.core.printable import printable
+from toposcope.core.ranges import computable
 from toposcope.dynamics.factored import sym_eigs
 from toposcope.dynamics.fields import System
 from toposcope.dynamics.rotation import tau_uniform, turned
+
+
+def parse_diagonal(given: float | str) -> float | Literal["auto"]:
+    """tau as users write it: a number that can be computed with, or "auto"."""
+    if isinstance(given, str) and given.strip().lower() == "auto":
+        return "auto"
+    try:
+        tau = float(given)
+    except ValueError as error:
+        raise BadValue(f"the diagonal is a number or 'auto', got '{printable(given, 80)}'.") from error
+    if not computable(tau):
+        raise BadValue(f"a diagonal of {tau:g} is too large or too small a number to compute with.")
+    return tau
 
 
 def chosen_diagonal(diagonal: float | str, system: System) -> float:

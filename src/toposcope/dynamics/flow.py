@@ -1,287 +1,375 @@
-"""The flow of a full system given by two matrices: dx_i/dt = V sum_j softmax_j(l_ij) x_j, l_ij = x_i^T W x_j.
+"""Let tokens flow in continuous time and see where they are driven, beside what a theorem says of the same system.
 
-Position enters as in the theory notes, section 3:
+    dx_i/dt = V sum_j softmax_j(x_i^T W x_j + position) x_j
 
-* absolute vectors p at the `input` change the start only; `reinject`ed into logits and values they make the limit
-  -p_i in place of 0 (T6 for y = x + p); in the `logits` only they leave T6 alone;
-* rotary encodings act on q_i = x_i and k_j = W x_j, channel pairs being pairs of coordinates:
-  l_ij = (R_i x_i)^T R_j W x_j, so W_0 = W (give `factors` Q and K to rotate those instead: W = Q^T K);
-* biases such as ALiBi's are added to the logits of the one head;
-* `diagonal` tau adds tau x_i^T x_j to every logit, D = tau I; "auto" takes the uniform bound of section 3.
+The system is a head, a layer or the stack of a model, two matrices, or a preset; several encodings give a flow each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
-from typing import Literal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from toposcope.core.errors import BadEncoding, BadValue
-from toposcope.core.ranges import LARGEST, SMALLEST, computable
-from toposcope.dynamics.diagonal import chosen_diagonal
-from toposcope.dynamics.fields import AttentionField, System
+from toposcope.checkpoints.opened import ModelLike, opened, subject
+from toposcope.checkpoints.view import Model
+from toposcope.core.drawing import drawing
+from toposcope.core.errors import BadValue
+from toposcope.core.fields import plain
+from toposcope.core.progress import Progress, silent
+from toposcope.core.ranges import parse_heads
+from toposcope.core.result import Provenance, Result
+from toposcope.dynamics import agreement, sources
+from toposcope.dynamics.diagonal import parse_diagonal
 from toposcope.dynamics.integrate import MAX_EVALUATIONS
-from toposcope.dynamics.record import FlowResult
-from toposcope.dynamics.regime import Regime, regime
-from toposcope.dynamics.rotation import turned
-from toposcope.dynamics.run import GROWTH_CAP, SAMPLES, Piece, Problem, run
-from toposcope.encodings import NONE, Encoding, EncodingSpec, Rotary, Sizes, parse
+from toposcope.dynamics.matrices import Absolute, matrices, square
+from toposcope.dynamics.observables import OBSERVABLES
+from toposcope.dynamics.presets import find_preset
+from toposcope.dynamics.regime import Regime, Verdict
+from toposcope.dynamics.run import GROWTH_CAP, Problem, run
+from toposcope.dynamics.systems import Norms
+from toposcope.dynamics.tokens import COUNT, Cloud, given_array, isotropic, starting_tokens
+from toposcope.dynamics.trajectory import FlowEvent, PlanePath, Status, Trajectory, in_plane
+from toposcope.encodings import Encoding
 
 Array = NDArray[np.float64]
-Absolute = Literal["input", "reinject", "logits"]
+TICKS = 100  # steps of the progress of one flow
 
 
-def simulate(
-    W: ArrayLike,
-    V: ArrayLike,
-    x0: ArrayLike,
+@dataclass(frozen=True)
+class Theorem:
+    """What a theorem says of the system that flowed."""
+
+    verdict: Verdict
+    rule: str | None
+    scope: str | None
+    exact: bool
+    margin: float | None
+    statement: str
+    alpha: float | None  # largest and smallest real part of V's spectrum
+    omega: float | None
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlowSettings:
+    """What a flow ran with; None where it does not apply. `beta` sets the sizes in Thm 8."""
+
+    encoding: str
+    tokens: int
+    causal: bool | None = None
+    absolute: str | None = None
+    diagonal: float | str | None = None
+    norms: str | None = None
+    width: int | None = None
+    layer: int | None = None
+    head: int | None = None
+    layers: int | None = None
+    beta: float
+    horizon: float
+    rtol: float
+    atol: float
+    growth_cap: float
+    max_evaluations: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flow:
+    """One flow: how it ended, what was measured along it, and what a theorem says of it.
+
+    `observables` holds "time" and one series for each quantity. `log_growth` is log(largest norm at the end / at the
+    start), `growth_rate` its slope over the last third of the run, `speed` the largest |dx/dt| at the end over the
+    largest norm there.
+    """
+
+    encoding: str  # as asked for; "own" is the system's
+    title: str
+    status: Status
+    meaning: str
+    end: float
+    tokens: int
+    evaluations: int
+    accepted_steps: int
+    rejected_steps: int
+    log_growth: float
+    growth_rate: float
+    token_log_growth: tuple[float, ...]
+    speed: float
+    events: tuple[FlowEvent, ...]
+    observables: Mapping[str, tuple[float, ...]]
+    settings: FlowSettings
+    notes: tuple[str, ...]
+    verdict: Theorem | None
+    agreement: agreement.Word
+    observed: str  # the same in words
+    trajectory: PlanePath
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FlowResult(Result):
+    """Tokens in motion, one flow for each encoding that was asked for.
+
+    `suggestions` are options worth trying next, with what they do.
+    """
+
+    kind = "flow"
+    table = "flows"
+
+    title: str
+    sentence: str  # what flows, in words
+    suggestions: Mapping[str, str]
+    flows: tuple[Flow, ...]
+
+    def tables(self) -> dict[str, tuple[str, ...]]:
+        """`flows`: as they ended, without their series; `observables`: a row for each moment."""
+        found = super().tables()
+        ended = tuple(name for name in found["flows"] if not name.startswith(_SERIES))
+        moments = ("encoding", "time", *(each.name for each in OBSERVABLES))
+        return {**found, "flows": ended, "observables": moments}
+
+    def rows(self, table: str | None = None) -> list[dict[str, Any]]:
+        """A table as flat rows."""
+        if table == "observables":
+            columns = self.tables()["observables"]
+            series = [
+                {**flow.observables, "encoding": [flow.encoding] * len(flow.observables["time"])}
+                for flow in self.flows
+            ]
+            return [
+                {name: plain(each[name][i]) if name in each else None for name in columns}
+                for each in series
+                for i in range(len(each["time"]))
+            ]
+        found = super().rows(table)
+        return [{name: value for name, value in row.items() if not name.startswith(_SERIES)} for row in found]
+
+    def movie(self, path: str | Path) -> Path:
+        """An animated .gif of the tokens, of a result with a single flow (needs the [plot] extra)."""
+        return drawing().movie(self, path)
+
+
+def flow(
+    model: ModelLike | None = None,
     *,
-    causal: bool = True,
-    encoding: Encoding | EncodingSpec | str | None = None,
+    head: str | tuple[int, int] | None = None,
+    layer: int | None = None,
+    stack: bool = False,
+    W: ArrayLike | str | Path | None = None,
+    V: ArrayLike | str | Path | None = None,
+    preset: str | None = None,
+    text: str | Path | None = None,
+    token_ids: str | Sequence[int] | None = None,
+    cloud: Cloud = "vocabulary",
+    start: ArrayLike | str | Path | None = None,
+    tokens: int | None = None,
+    seed: int = 0,
+    encoding: str | Sequence[str] = (),
     absolute: Absolute = "input",
-    diagonal: float | Literal["auto"] = 0.0,
-    factors: tuple[ArrayLike, ArrayLike] | None = None,
+    diagonal: float | str = 0.0,
+    causal: bool | None = None,
+    norms: Norms | None = None,
     horizon: float | None = None,
-    times: ArrayLike | None = None,
-    samples: int = SAMPLES,
-    rtol: float = 1e-6,
-    atol: float | None = None,
     growth_cap: float = GROWTH_CAP,
     max_evaluations: int = MAX_EVALUATIONS,
-    pair_matrix: ArrayLike | None = None,
-    tick: Callable[[float], None] = lambda share: None,
+    rtol: float = 1e-6,
+    save: str | Path | None = None,
+    family: str | None = None,
+    num_heads: int | None = None,
+    progress: Progress | None = None,
 ) -> FlowResult:
-    """Let tokens flow under W and V and record what becomes of them.
+    """Let tokens flow and record what becomes of them, beside what a theorem says.
 
-    Integrates dx_i/dt = V sum_j softmax_j(x_i^T W x_j + position) x_j from the rows of `x0` (n, d) up to `horizon`
-    (default: see `natural_horizon`). With a causal mask T6 says where it ends, without one T3, T4 and T8 of `regime`.
-    `factors` gives (Q, K) with W = Q^T K where a rotation should act on q = Q x and k = K x. `pair_matrix` is the A
-    of the pair forms (T1); default: W V^-1 where that is symmetric.
+    What flows: a `head` ("5.3"), a `layer` or the `stack` of a `model` (a name, a path, a loaded model); or `W` and
+    `V`, arrays or .npy files; or a `preset` (collapse, explode, helix, clusters, c1, c1-mirror, metastable).
+    Where it starts: `text` or `token_ids` of the model; random `tokens` of its vocabulary, or of another `cloud`; or
+    the rows of `start`, in which position is already.
+
+    Each `encoding` gives a flow of its own (default: the system's own); `absolute` says where absolute vectors act,
+    `diagonal` adds tau x_i.x_j to the logits ("auto": enough for them to be positive), `causal` masks the future
+    (default: as the model), `norms` are the model's norms: "on", at the "start", "off". A run ends at the `horizon`
+    (default: by the weights), when tokens have grown `growth_cap`-fold, or after `max_evaluations` of the field.
+    `save` writes the whole trajectory of a single flow as .npz; `toposcope.dynamics.Trajectory.load` reads it.
     """
-    problem = matrices(
-        W,
-        V,
-        x0,
-        causal=causal,
-        encoding=encoding,
-        absolute=absolute,
-        diagonal=diagonal,
-        factors=factors,
-        pair_matrix=pair_matrix,
-    )
-    return run(
-        problem,
-        horizon=horizon,
-        times=times,
-        samples=samples,
-        rtol=rtol,
-        atol=atol,
-        growth_cap=growth_cap,
-        max_evaluations=max_evaluations,
-        tick=tick,
+    started = time.perf_counter()
+    asked = _asked(locals())
+    chosen: list[str | None] = [encoding] if isinstance(encoding, str) else list(encoding) or [None]
+    _check_source(model, W, V, preset)
+    if save is not None and len(chosen) > 1:
+        raise BadValue("save holds one flow, and several encodings are asked for. Run them singly.")
+    shared: dict[str, Any] = {"absolute": absolute, "diagonal": parse_diagonal(diagonal)}
+    shared |= {} if causal is None else {"causal": causal}
+    with nullcontext() if model is None else opened(model, family=family, num_heads=num_heads) as view:
+        if view is None:
+            if text or token_ids or head or layer is not None or stack:
+                raise BadValue("text, token_ids, head, layer and stack belong to a MODEL, and none is given.")
+            system = _of_matrices(W, V, preset, start, tokens, seed, shared)
+        else:
+            shared |= {} if norms is None else {"norms": norms}
+            x0, words = starting_tokens(view, text, token_ids, start, cloud, tokens, seed)
+            make = _of_model(view, head, layer, stack, x0, shared, positioned=start is not None)
+            system = _System(make, view.path.name, words)
+        flows = []
+        for number, spec in enumerate(chosen):
+            problem = system.make(spec)
+            found = run(
+                problem, horizon=horizon, rtol=rtol, growth_cap=growth_cap, max_evaluations=max_evaluations,
+                tick=_ticks(progress, number, len(chosen)),
+            )  # fmt: skip
+            flows.append(_flow(found, problem.decide(), system.own if spec is None else spec))
+            if save is not None:
+                found.save(save)
+        subjects = () if view is None else (subject(view, model),)
+    return FlowResult(
+        title=system.title,
+        sentence=system.sentence,
+        suggestions=system.suggestions,
+        flows=tuple(flows),
+        provenance=Provenance(subjects, asked, time.perf_counter() - started),
     )
 
 
-def matrices(
-    W: ArrayLike,
-    V: ArrayLike,
-    x0: ArrayLike,
+@dataclass(frozen=True, eq=False)
+class _System:
+    """What flows: the problem under each encoding, and words for it."""
+
+    make: Callable[[str | None], Problem]
+    title: str
+    sentence: str
+    own: str = "own"
+    suggestions: Mapping[str, str] = field(default_factory=dict)
+
+
+def _asked(options: dict[str, Any]) -> dict[str, Any]:
+    """The options as provenance tells them: the model is a subject, an array is its shape."""
+    told = {name: value for name, value in options.items() if name not in ("model", "progress", "started")}
+    return {
+        name: f"array {np.shape(value)}" if name in ("W", "V", "start") and _is_array(value) else plain(value)
+        for name, value in told.items()
+    }
+
+
+def _is_array(value: Any) -> bool:
+    return value is not None and not isinstance(value, str | Path)
+
+
+def _check_source(model: ModelLike | None, W: Any, V: Any, preset: str | None) -> None:
+    if (W is None) != (V is None):
+        raise BadValue("W and V belong together; one of them is missing.")
+    given = [name for name, value in (("MODEL", model), ("W and V", W), ("preset", preset)) if value is not None]
+    if len(given) > 1:
+        raise BadValue(f"{' and '.join(given)} are given; a flow has one source. Leave one out.")
+    if not given:
+        raise BadValue("nothing to flow: give a MODEL with head, layer or stack, or W and V, or a preset.")
+
+
+def _of_model(
+    model: Model,
+    head: str | tuple[int, int] | None,
+    layer: int | None,
+    stack: bool,
+    x0: Array,
+    shared: dict[str, Any],
     *,
-    causal: bool = True,
-    encoding: Encoding | EncodingSpec | str | None = None,
-    absolute: Absolute = "input",
-    diagonal: float | Literal["auto"] = 0.0,
-    factors: tuple[ArrayLike, ArrayLike] | None = None,
-    pair_matrix: ArrayLike | None = None,
-    horizon: float | None = None,
-    title: str = "W and V as given",
-    notes: tuple[str, ...] = (),
-) -> Problem:
-    """The problem that `simulate` runs, before it is run; see there for the arguments."""
-    w, v = square(W, "W"), square(V, "V")
-    if w.shape != v.shape:
-        raise BadValue(f"W has shape {w.shape} and V {v.shape}; expected the same square shape for both.")
-    start = cloud(x0, len(v))
-    count, width = start.shape
-    q, k = (None, w) if factors is None else _factors(factors, w)
-    used = built(encoding, Sizes(width, 1, width if q is None else len(q), count, causal))
-    system = System(
-        k_GRD=k[None],
-        v_GSD=v[None],
-        q_HRD=None if q is None else q[None],
-        causal=causal,
-        rotary=fitting(used, width if q is None else len(q)),
-        bias=used.bias,
-    )
-    system = replace(system, diagonal=chosen_diagonal(diagonal, system))
-    start, position, limit = placed(used, absolute, start)
-    make = AttentionField(system, count, position=position, reinject=absolute == "reinject")
-    if np.linalg.matrix_rank(v) < width:
-        notes = (*notes, "V is singular: part of every token never moves or drifts, and no verdict speaks of it")
-    if count == 1:
-        notes = (*notes, "a single token follows dx/dt = V x alone; neither W nor position matters")
-    A = _pair_matrix(pair_matrix, w, v, system, position, causal)
-    return Problem(
-        title=title,
-        start=start,
-        pieces=(Piece(lambda: make),),
-        horizon=natural_horizon(v, count, causal) if horizon is None else horizon,
-        limit=limit,
-        decide=lambda: _regime(system, w, v, count, position is not None and absolute == "logits"),
-        pair_matrix=A,
-        settings={
-            "causal": causal,
-            "encoding": used.title,
-            "absolute": absolute if used.input is not None else None,
-            "diagonal": system.diagonal,
-            "tokens": count,
-            "width": width,
-        },
-        notes=notes,
-    )
+    positioned: bool,
+) -> Callable[[str | None], Problem]:
+    """The problem for an encoding; tokens that are `positioned` already are not given the model's vectors again."""
 
+    def own(number: int, encoding: str | None) -> Encoding | str | None:
+        if encoding is not None or not positioned or not 0 <= number < len(model.layers):
+            return encoding
+        return replace(model.layers[number].encoding, input=None)
 
-def natural_horizon(V: Array, count: int, causal: bool) -> float:
-    """How long to look by default: 10 / |alpha|, where alpha is the largest real part of V's spectrum.
-
-    A decaying causal system is given 14 n / |alpha|, since token i finally decays at the rate |alpha| / i (T6); never
-    more than 300 / |V|, so that a run ends.
-    """
-    norm = float(np.linalg.norm(V, 2)) if V.size else 0.0
-    if norm == 0:
-        return 1.0
-    alpha = float(np.linalg.eigvals(V).real.max())
-    wanted = 14.0 * count if alpha < 0 and causal else 10.0
-    return float(min(wanted / max(abs(alpha), 1e-12), 300 / norm))
-
-
-def built(encoding: Encoding | EncodingSpec | str | None, sizes: Sizes) -> Encoding:
-    """The encoding with its tables for these sizes; the word `absolute` alone stands for `sinusoidal` here."""
-    if encoding is None:
-        return NONE
-    if isinstance(encoding, str):
-        # Learned vectors do not exist before training, and at the usual 0.02 nobody would see them.
-        encoding = parse("sinusoidal" if encoding.strip().lower() == "absolute" else encoding)
-    made = encoding.build(sizes) if isinstance(encoding, EncodingSpec) else encoding
-    made.tables()
-    return made
-
-
-def fitting(encoding: Encoding, width: int) -> Rotary | None:
-    """The encoding's rotation, after a check that it turns vectors of this width."""
-    rotary = encoding.rotary
-    if rotary is not None and rotary.head_dim != width:
-        raise BadEncoding(f"'{encoding.name}' turns vectors of width {rotary.head_dim}, but queries have {width}.")
-    return rotary
-
-
-def placed(encoding: Encoding, absolute: Absolute, start: Array) -> tuple[Array, Array | None, Array | None]:
-    """(start, what logits read beyond the tokens, limit) for the encoding's absolute vectors."""
-    if absolute not in ("input", "reinject", "logits"):
-        raise BadValue(f"absolute must be 'input', 'reinject' or 'logits', got '{absolute}'.")
-    if encoding.input is None:
-        return start, None, None
-    if encoding.input.width != start.shape[1]:
-        raise BadEncoding(
-            f"'{encoding.name}' gives vectors of width {encoding.input.width}, but tokens have {start.shape[1]}."
-        )
-    vectors = encoding.input.vectors(np.arange(len(start)))
-    if absolute == "input":
-        return start + vectors, None, None
-    return start, vectors, -vectors if absolute == "reinject" else None
-
-
-def square(matrix: ArrayLike, name: str) -> Array:
-    """A finite square matrix in float64, or an error that names it."""
-    try:
-        array = np.asarray(matrix, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise BadValue(f"{name} is not a matrix of real numbers ({error}).") from error
-    if array.ndim != 2 or array.shape[0] != array.shape[1] or array.size == 0:
-        raise BadValue(f"{name} has shape {array.shape}; expected a square matrix.")
-    if not np.isfinite(array).all():
-        raise BadValue(f"{name} holds NaN or infinity; a flow of it would be meaningless.")
-    if not computable(float(np.abs(array).max())):
+    asked = [name for name, on in (("head", head is not None), ("layer", layer is not None), ("stack", stack)) if on]
+    if len(asked) != 1:
         raise BadValue(
-            f"the largest entry of {name} is {np.abs(array).max():.3g}; expected one between {SMALLEST:g} and "
-            f"{LARGEST:g}. Rescale it: V only sets the clock, W the size of the tokens."
+            f"give one of head (such as 5.3), layer or stack; got {' and '.join(asked) or 'none of them'}."
         )
-    return array
+    if head is not None:
+        single = parse_heads(head) if isinstance(head, str) else [head]
+        if len(single) != 1:
+            raise BadValue(f"a flow takes one head, such as 5.3; got {len(single)}.")
+        at, number = single[0]
+        return lambda encoding: sources.head_problem(model, at, number, x0, encoding=own(at, encoding), **shared)
+    if layer is not None:
+        return lambda encoding: sources.layer_problem(model, layer, x0, encoding=own(layer, encoding), **shared)
+    return lambda encoding: sources.stack_problem(model, x0, encoding=encoding, **shared)
 
 
-def cloud(x0: ArrayLike, width: int) -> Array:
-    """Tokens in rows, finite and of the given width, or an error."""
-    try:
-        array = np.asarray(x0, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise BadValue(f"the tokens are not a table of real numbers ({error}).") from error
-    if array.ndim != 2 or len(array) == 0 or array.shape[1] != width:
-        raise BadValue(f"tokens have shape {array.shape}; expected (tokens, {width}) with at least one token.")
-    if not np.isfinite(array).all():
-        raise BadValue("the tokens hold NaN or infinity.")
-    if np.abs(array).max() > 1e6:
-        raise BadValue(f"a token has an entry of size {np.abs(array).max():.3g}; expected entries up to 1e6.")
-    return array
+def _of_matrices(
+    W: Any, V: Any, preset: str | None, start: Any, tokens: int | None, seed: int, shared: dict[str, Any]
+) -> _System:
+    given: dict[str, Any]
+    if preset is not None:
+        chosen = find_preset(preset)
+        given = {**chosen.arguments(tokens, seed), "title": chosen.name}
+        title, sentence, suggestions = chosen.name, chosen.sentence, chosen.changes
+    else:
+        w, v = square(given_array(W, "W"), "W"), square(given_array(V, "V"), "V")
+        given = {"W": w, "V": v, "x0": isotropic(COUNT if tokens is None else tokens, len(v), seed)}
+        title, suggestions = "W and V", {}
+        sentence = "As given." if _is_array(W) else f"W from {W}, V from {V}"
+    if start is not None:
+        given["x0"] = given_array(start, "tokens in rows")
+
+    def make(encoding: str | None) -> Problem:
+        own = encoding is None or encoding.strip().lower() == "own"
+        used = {**given, **shared, **({} if own else {"encoding": encoding})}
+        return matrices(used.pop("W"), used.pop("V"), used.pop("x0"), **used)
+
+    return _System(make, title, sentence, "own" if "encoding" in given else "none", suggestions)
 
 
-def _factors(factors: tuple[ArrayLike, ArrayLike], w: Array) -> tuple[Array, Array]:
-    q, k = (np.asarray(part, dtype=np.float64) for part in factors)
-    if q.ndim != 2 or q.shape != k.shape or q.shape[1] != len(w):
-        raise BadValue(f"Q has shape {q.shape} and K {k.shape}; expected the same shape (r, {len(w)}) for both.")
-    if not np.allclose(q.T @ k, w, rtol=1e-8, atol=1e-10 * max(1.0, float(np.abs(w).max()))):
-        raise BadValue("Q^T K is not W. Fold the scale into Q or K, and give W = Q^T K.")
-    return q, k
-
-
-def _pair_matrix(
-    given: ArrayLike | None, w: Array, v: Array, system: System, position: Array | None, causal: bool
-) -> Array | None:
-    """A of the pair forms: as given, else (W + tau I) V^-1 where that is symmetric and T1 applies."""
-    if given is not None:
-        own = square(given, "the pair matrix")
-        if own.shape != w.shape:
-            raise BadValue(f"the pair matrix has shape {own.shape}; expected {w.shape}.")
-        return (own + own.T) / 2
-    if causal or system.rotary is not None or system.bias is not None or position is not None:
-        return None
-    if np.linalg.cond(v) > 1e8:
-        return None
-    A = np.asarray(np.linalg.solve(v.T, (w + system.diagonal * np.eye(len(w))).T).T, dtype=np.float64)
-    return (A + A.T) / 2 if np.linalg.norm(A - A.T) <= 1e-10 * np.linalg.norm(A) else None
-
-
-def _regime(system: System, w: Array, v: Array, count: int, linear_terms: bool) -> Regime:
-    """The verdict on these matrices with what position adds; T8 needs sup |W_k - W_0| over the visible offsets."""
-    excess, seen = 0.0, w
-    if system.rotary is not None:
-        q = np.eye(len(w)) if system.q_HRD is None else system.q_HRD[0]
-        k = system.k_GRD[0]
-        excess = rotary_excess(q, k, system.scale, system.rotary, count, system.causal)
-        seen = system.scale * turned(system.rotary, q, 0, "query").T @ turned(system.rotary, k, 0, "key")
-    return regime(
-        seen + system.diagonal * np.eye(len(w)),
-        v,
-        causal=system.causal,
-        rotary_excess=excess,
-        relative_bias=system.bias is not None,
-        linear_terms=linear_terms,
-        bilinear=system.rotary is None or system.rotary.decay_F is None,
+def _flow(found: Trajectory, verdict: Regime | None, encoding: str) -> Flow:
+    said = agreement.compare(verdict, found)
+    series = {"time": found.times, **found.observables}
+    return Flow(
+        encoding=encoding,
+        title=found.title,
+        status=found.status,
+        meaning=found.status.meaning,
+        end=found.end,
+        tokens=found.count,
+        evaluations=found.evaluations,
+        accepted_steps=found.accepted,
+        rejected_steps=found.rejected,
+        log_growth=found.log_growth,
+        growth_rate=found.growth_rate,
+        token_log_growth=tuple(map(float, found.token_log_growth)),
+        speed=found.speed,
+        events=found.events,
+        observables={name: tuple(map(float, values)) for name, values in series.items()},
+        settings=FlowSettings(**found.settings),
+        notes=found.notes,
+        verdict=None if verdict is None else _theorem(verdict),
+        agreement=said.word,
+        observed=said.sentence,
+        trajectory=in_plane(found),
     )
 
 
-def rotary_excess(q: Array, k: Array, scale: float, rotary: Rotary, count: int, causal: bool) -> float:
-    """sup |W_k - W_0| over the offsets that `count` tokens see, or an upper bound of it where they are many (T8)."""
-    if count == 1:
-        return 0.0
-    if count * q.shape[1] > 4096:
-        return 2 * rotary.attention_factor**2 * scale * float(np.linalg.norm(q, 2) * np.linalg.norm(k, 2))
-    offsets = np.arange(1, count)
-    offsets = -offsets if causal else np.concatenate([-offsets, offsets])
-    seen = scale * turned(rotary, q, 0, "query", count).T
-    still = turned(rotary, k, 0, "key", count)
-    each, at = np.tile(np.eye(rotary.head_dim), (len(offsets), 1)), np.repeat(offsets, rotary.head_dim)
-    turns_ORR = rotary.rotate(each, at, side="key", context=count).reshape(len(offsets), *still.shape[:1], -1)
-    return float(np.linalg.norm(seen @ (turns_ORR.swapaxes(1, 2) @ k - still), 2, axis=(1, 2)).max())
+def _theorem(found: Regime) -> Theorem:
+    return Theorem(**{each.name: getattr(found, each.name) for each in fields(Theorem)})
+
+
+def _ticks(progress: Progress | None, number: int, count: int) -> Callable[[float], None]:
+    """The share of one flow's horizon as steps of the whole work."""
+    tell, last = progress or silent, -1
+
+    def tick(share: float) -> None:
+        nonlocal last
+        now = min(TICKS, int(TICKS * share))
+        if now > last:
+            last = now
+            tell("flow", number * TICKS + now, count * TICKS)
+
+    tick(0.0)
+    return tick
+
+
+_SERIES = ("observables", "trajectory")

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.core.errors import BadValue, did_you_mean
-from toposcope.dynamics.flow import matrices
+from toposcope.dynamics.matrices import matrices
 from toposcope.dynamics.run import Problem
 from toposcope.dynamics.tokens import isotropic
 from toposcope.encodings import Encoding, rope
@@ -100,14 +100,14 @@ def _metastable(count: int, seed: int) -> dict[str, Any]:
 _ALL = (
     Preset(
         "collapse",
-        "V = -I, W = I, no mask: all tokens go to 0 (T3), slowly, like one over the root of time.",
+        "V = -I, W = I, no mask: all tokens go to 0 (Thm 3), slowly, like one over the root of time.",
         24,
         _plain(np.eye(3), -np.eye(3), causal=False, horizon=100.0),
-        changes={"--causal": "the same end by T6, and exponentially fast"},
+        changes={"--causal": "the same end by Thm 6, and exponentially fast"},
     ),
     Preset(
         "explode",
-        "V = I, W = I, no mask: all tokens go to infinity (T4), and every pair moves apart (T1).",
+        "V = I, W = I, no mask: all tokens go to infinity (Thm 4), and every pair moves apart (Thm 1).",
         24,
         _plain(np.eye(3), np.eye(3), causal=False, horizon=20.0),
     ),
@@ -139,7 +139,7 @@ _ALL = (
     ),
     Preset(
         "metastable",
-        "V = -I with W = -8 I, causal (C5): the second token must go to 0 (T6), but stands still for very long.",
+        "V = -I with W = -8 I, causal (C5): the second token must go to 0 (Thm 6), but stands still for very long.",
         2,
         _metastable,
         fixed_count=True,

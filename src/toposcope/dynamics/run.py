@@ -11,11 +11,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from toposcope.core.errors import BadValue
+from toposcope.dynamics.dormand_prince import Step
 from toposcope.dynamics.fields import AttentionField
-from toposcope.dynamics.integrate import MAX_EVALUATIONS, Ended, Event, Happened, Step, integrate
+from toposcope.dynamics.integrate import MAX_EVALUATIONS, Ended, Event, Happened, integrate
 from toposcope.dynamics.observables import measure, norms, rms, thinned
-from toposcope.dynamics.record import FlowEvent, FlowResult, Status
 from toposcope.dynamics.regime import Regime
+from toposcope.dynamics.trajectory import FlowEvent, Status, Trajectory
 
 Array = NDArray[np.float64]
 
@@ -68,7 +69,7 @@ def run(
     growth_cap: float = GROWTH_CAP,
     max_evaluations: int = MAX_EVALUATIONS,
     tick: Callable[[float], None] = lambda share: None,
-) -> FlowResult:
+) -> Trajectory:
     """Integrate a problem and measure it; `tick` is told the share of the horizon that is done.
 
     The run stops when every token is within a millionth of the limit, when the largest has grown `growth_cap`-fold,
@@ -143,7 +144,7 @@ def run(
     kept_tokens = thinned(len(start), max(8, int(MOST_SAVED / (len(states) * start.shape[1]))))
     speed = float(norms(the_field(state)).max())
     now = float(norms(state - limit).max())
-    return FlowResult(
+    return Trajectory(
         title=problem.title,
         status=status,
         times=all_times,

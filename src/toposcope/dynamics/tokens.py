@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,12 +13,51 @@ from toposcope.checkpoints.installed import read_text
 from toposcope.checkpoints.locate import require_sound_files
 from toposcope.checkpoints.view import Model
 from toposcope.core.arrays import read_npy
-from toposcope.core.errors import BadFile, BadValue, MissingExtra
+from toposcope.core.errors import BadFile, BadValue, MissingExtra, did_you_mean
 from toposcope.core.memory import foresee
 from toposcope.core.printable import printable
 from toposcope.core.unknown import unknown
 
 Array = NDArray[np.float64]
+Cloud = Literal["vocabulary", "covariance", "isotropic"]
+COUNT = 32  # tokens where no number is asked for
+
+
+def starting_tokens(
+    model: Model,
+    text: str | Path | None,
+    token_ids: str | Sequence[int] | None,
+    start: Any,
+    cloud: Cloud,
+    count: int | None,
+    seed: int,
+) -> tuple[Array, str]:
+    """The tokens that a model's flow starts from, and words for them."""
+    options = {"text": text, "token_ids": token_ids, "start": start}
+    chosen = [name for name, value in options.items() if value is not None]
+    if len(chosen) > 1:
+        raise BadValue(f"{' and '.join(chosen)} are given; tokens come from one of them.")
+    count = COUNT if count is None else count
+    if count < 1:
+        raise BadValue(f"a flow needs at least one token, got {count}.")
+    if text is not None:
+        ids = text_ids(model, str(text), count)
+        return embeddings(model, ids), f"the first {len(ids)} tokens of {text}"
+    if token_ids is not None:
+        ids = read_ids(token_ids) if isinstance(token_ids, str) else np.asarray(token_ids, dtype=np.int64)
+        return embeddings(model, ids), f"{len(ids)} tokens as given"
+    if start is not None:
+        where = f" from {start}" if isinstance(start, str | Path) else ""
+        return given_array(start, "tokens in rows"), f"tokens{where} as given"
+    if cloud == "vocabulary":
+        return drawn_tokens(model, count, seed), f"{count} random tokens of the vocabulary, seed {seed}"
+    if cloud == "covariance":
+        words = f"{count} random vectors with the embedding's covariance, seed {seed}"
+        return gaussian_tokens(model, count, seed), words
+    if cloud == "isotropic":
+        width = model.layers[0].spec.width
+        return isotropic(count, width, seed), f"{count} random vectors, seed {seed}"
+    raise BadValue(f"unknown cloud '{cloud}'. {did_you_mean(cloud, ['vocabulary', 'covariance', 'isotropic'])}")
 
 
 def embeddings(model: Model, token_ids: NDArray[np.int64]) -> Array:
@@ -102,6 +143,16 @@ def read_array(path: str, what: str) -> Array:
     if array.dtype.kind not in "fiu":
         raise BadFile(f"{path} does not hold a table of real numbers; expected {what}.")
     return array.astype(np.float64)
+
+
+def given_array(given: Any, what: str) -> Array:
+    """A table of numbers as users give it: the name of a .npy file, or the numbers themselves."""
+    if isinstance(given, str | Path):
+        return read_array(str(given), what)
+    try:
+        return np.asarray(given, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise BadValue(f"{what}: not a table of real numbers ({error}).") from error
 
 
 def generator(seed: int) -> np.random.Generator:

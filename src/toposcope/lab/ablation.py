@@ -9,8 +9,10 @@ computed again. Shape suffixes as in `model.py`, and S sentences.
 # mypy: allow-untyped-decorators
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,56 +20,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from toposcope.core.results import plain
+from toposcope.checkpoints import load
+from toposcope.checkpoints.opened import subject
+from toposcope.core.result import Provenance
 from toposcope.lab.model import Transformer
 from toposcope.lab.probes import evaluating
+from toposcope.lab.result import AblationMap, JointAblation, LabAblateResult, LayerAblation, RemovedHead
 from toposcope.lab.tasks import NOTHING_ASKED, Batch
-from toposcope.models.deposit import DepositBootstrap, bootstrap
+from toposcope.models.about import weights_digest
+from toposcope.models.deposit import bootstrap
 
 Array = NDArray[np.float64]
 CHUNK_TOKENS = 4096  # sentences are taken together up to so many tokens
-
-
-@dataclass(frozen=True)
-class LayerLoss:
-    """One layer: accuracy without each head, and its deposit with intervals over resampled sentences."""
-
-    layer: int
-    accuracy: tuple[float, ...]
-    deposit: DepositBootstrap
-
-
-@dataclass(frozen=True)
-class Joint:
-    """The head that matters most in each layer, all removed together. `alone`: accuracy without each of them.
-
-    Where `accuracy` is far below the least of `alone`, the layers stood in for each other.
-    """
-
-    heads: tuple[tuple[int, int], ...]
-    accuracy: float
-    alone: tuple[float, ...]
-
-
-@dataclass(frozen=True)
-class AblationMap:
-    """All heads of a model, by zero and by mean. `base` is the whole model's accuracy on the same sentences."""
-
-    sentences: int
-    base: float
-    floor: float
-    zero: tuple[LayerLoss, ...]
-    mean: tuple[LayerLoss, ...]
-    joint: Joint | None
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain data; the bootstrap's own settings only once."""
-        data: dict[str, Any] = plain(self)
-        for row in (*data["zero"], *data["mean"]):
-            told = row.pop("deposit")
-            row |= {**told.pop("deposit"), "same_head": told["same_head"], "interval": told["di"]}
-        first = self.zero[0].deposit
-        return {**data, "draws": first.draws, "level": first.level}
 
 
 def ablation_map(model: Transformer, batch: Batch, floor: float, *, draws: int = 2000, seed: int = 0) -> AblationMap:
@@ -75,17 +39,50 @@ def ablation_map(model: Transformer, batch: Batch, floor: float, *, draws: int =
     heads, layers = model.config.heads, model.config.layers
     base_S, means = _whole(model, batch)
     gates_VH = 1 - torch.eye(heads)
-    kept: dict[str, list[LayerLoss]] = {}
+    kept: dict[str, list[LayerAblation]] = {}
     for how, fill in (("zero", [None] * layers), ("mean", means)):
         kept[how] = []
         for layer in range(layers):
             scores_SH = scores(model, batch, layer, gates_VH, fill[layer])
             found = bootstrap(base_S, scores_SH, floor, draws=draws, seed=seed)
-            kept[how].append(LayerLoss(layer, tuple(scores_SH.mean(axis=0).tolist()), found))
-    base = float(base_S.mean())
+            accuracy = tuple(scores_SH.mean(axis=0).tolist())
+            kept[how].append(
+                LayerAblation(layer, accuracy, **vars(found.deposit), same_head=found.same_head, interval=found.di)
+            )
     return AblationMap(
-        len(base_S), base, floor, tuple(kept["zero"]), tuple(kept["mean"]), _joint(model, batch, kept["zero"])
+        sentences=len(base_S),
+        base=float(base_S.mean()),
+        floor=floor,
+        zero=tuple(kept["zero"]),
+        mean=tuple(kept["mean"]),
+        joint=_joint(model, batch, kept["zero"]),
+        draws=found.draws,
+        level=found.level,
     )
+
+
+def ablate_lab(model: str | Path, *, sentences: int = 2048, seed: int = 0) -> LabAblateResult:
+    """Accuracy of a trained small model on new sentences of its own task, without each of its heads."""
+    from toposcope.lab.running import load_running, own_task
+    from toposcope.lab.running import sentences as drawn
+
+    started = time.perf_counter()
+    directory = Path(model)
+    running = load_running(directory)
+    task = own_task(directory, running.inner)
+    found = ablation_map(running.inner, drawn(task, sentences, seed), task.floor, seed=seed)
+    with load(directory) as opened:
+        name = f"{task.name}: {directory.resolve().parent.name}"
+        about = replace(subject(opened, sha256=weights_digest(running.inner)), name=name)
+    heads = tuple(
+        RemovedHead(row.layer, head, how, accuracy)
+        for how, rows in (("zero", found.zero), ("mean", found.mean))
+        for row in rows
+        for head, accuracy in enumerate(row.accuracy)
+    )
+    asked = {"sentences": sentences, "seed": seed}
+    provenance = Provenance((about,), asked, time.perf_counter() - started)
+    return LabAblateResult(task=task.name, ablation=found, heads=heads, provenance=provenance)
 
 
 @torch.no_grad()
@@ -158,9 +155,9 @@ def _whole(model: Transformer, batch: Batch) -> tuple[Array, list[Tensor]]:
     return base_S, [(total_HV / tokens).float() for total_HV in sums]
 
 
-def _joint(model: Transformer, batch: Batch, layers: Sequence[LayerLoss]) -> Joint | None:
+def _joint(model: Transformer, batch: Batch, layers: Sequence[LayerAblation]) -> JointAblation | None:
     """All layers' top heads removed together; None where some layer has no head whose removal hurts."""
-    tops = [each.deposit.deposit.head for each in layers]
+    tops = [each.head for each in layers]
     if any(head is None for head in tops):
         return None
     heads = [int(head) for head in tops if head is not None]
@@ -168,7 +165,7 @@ def _joint(model: Transformer, batch: Batch, layers: Sequence[LayerLoss]) -> Joi
     last = len(heads) - 1
     found_S1 = scores(model, batch, last, gates[last][None], below=gates)
     alone = tuple(each.accuracy[head] for each, head in zip(layers, heads, strict=True))
-    return Joint(tuple(enumerate(heads)), float(found_S1.mean()), alone)
+    return JointAblation(tuple(enumerate(heads)), float(found_S1.mean()), alone)
 
 
 def _chunks(batch: Batch, model: Transformer) -> Iterator[tuple[Batch, Tensor]]:

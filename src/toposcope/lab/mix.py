@@ -25,7 +25,7 @@ _RANGE = re.compile(r"(\d*)(-?)(\d*)")
 
 
 @dataclass(frozen=True)
-class Item:
+class MixItem:
     """One encoding and where it acts; `heads` and `layers` are ranges as written, None: wherever no other one is."""
 
     spec: EncodingSpec
@@ -41,7 +41,7 @@ class Item:
 class Mix:
     """Several encodings that share a model. Its `str` is read back by `parse_mix` as the same mixture."""
 
-    items: tuple[Item, ...]
+    items: tuple[MixItem, ...]
 
     def __str__(self) -> str:
         return ",".join(str(item) for item in self.items)
@@ -113,7 +113,7 @@ def parse_mix(text: str) -> Mix:
     return mix
 
 
-def _item(text: str, whole: str) -> Item:
+def _item(text: str, whole: str) -> MixItem:
     spec, *places = text.split("@")
     found: dict[str, str] = {}
     for place in places:
@@ -131,7 +131,7 @@ def _item(text: str, whole: str) -> Item:
             if part in ("", "-") or not _RANGE.fullmatch(part):
                 raise BadEncoding(f"'{part}' in '{whole}' is no range of {name}. Write 0-1, 1-, -0 or 3.")
         found[name] = written
-    return Item(parse(spec), found.get("heads"), found.get("layers"))
+    return MixItem(parse(spec), found.get("heads"), found.get("layers"))
 
 
 def _chosen(written: str, size: int, what: str) -> list[int]:

@@ -270,7 +270,7 @@ class LatentAttention(Attention):
         return _by_head(q, self.heads), torch.cat([own_BHNR, shared_BHNS], dim=-1), v_BHNV
 
 
-class Layer(nn.Module):
+class Block(nn.Module):
     """x + attention(norm x), then x + MLP(norm x)."""
 
     def __init__(self, config: ModelConfig, index: int) -> None:
@@ -305,7 +305,7 @@ class Transformer(nn.Module):
             torch.manual_seed(config.seed)
             self.embed = nn.Embedding(config.vocabulary, config.width)
             nn.init.normal_(self.embed.weight, std=RMS)
-            self.layers = nn.ModuleList(Layer(config, i) for i in range(config.layers))
+            self.layers = nn.ModuleList(Block(config, i) for i in range(config.layers))
             final = not config.quirks.no_final_norm or config.apart
             self.norm = nn.LayerNorm(config.width, eps=EPS) if final else nn.Identity()
             self.head = nn.Linear(config.width, config.classes)

@@ -25,7 +25,7 @@ PASS_TOKENS = 16384
 
 
 @dataclass(frozen=True, eq=False)
-class Group:
+class PackedGroup:
     """Sentences that attend together, in rows of `length` cells. `cells_T` is where their tokens lie."""
 
     rows: int
@@ -45,7 +45,7 @@ class Packed:
     sentence_T: Tensor
     lengths_S: Tensor
     labels: Tensor
-    groups: tuple[Group, ...]
+    groups: tuple[PackedGroup, ...]
 
 
 def passes_worth(batch: int, length: int) -> int:
@@ -71,7 +71,9 @@ def pack(batch: Batch, groups: int, *, causal: bool = False) -> Packed:
         tokens = int(inside_BN.sum())
         full = tokens == count * length
         cells_T = None if full else inside_BN.flatten().nonzero().squeeze(1)
-        made.append(Group(count, length, tokens, cells_T, None if full or causal else inside_BN[:, None, None, :]))
+        made.append(
+            PackedGroup(count, length, tokens, cells_T, None if full or causal else inside_BN[:, None, None, :])
+        )
     return _listed(cut, made)
 
 
@@ -83,7 +85,7 @@ def share(batch: Batch, *, causal: bool = False) -> Packed:
     row_S = torch.tensor([number for number, row in enumerate(rows) for _ in row])
     packed = _listed([Batch(batch.ids_BN[order_S], batch.lengths_B[order_S], batch.labels[order_S])], [])
     if len(rows) == len(order_S) and len(packed.ids_T) == len(rows) * length:  # as many full rows as sentences
-        return replace(packed, groups=(Group(len(rows), length, len(packed.ids_T), None, None),))
+        return replace(packed, groups=(PackedGroup(len(rows), length, len(packed.ids_T), None, None),))
     before_S = packed.lengths_S.cumsum(0) - packed.lengths_S
     column_S = before_S - before_S[torch.searchsorted(row_S, row_S)]  # where a sentence begins in its row
     cells_T = (row_S * length + column_S)[packed.sentence_T] + packed.place_T
@@ -91,7 +93,7 @@ def share(batch: Batch, *, causal: bool = False) -> Packed:
     sentence_BN = torch.full_like(at_C, -1).index_copy_(0, cells_T, packed.sentence_T).unflatten(0, (-1, length))
     seen_BNN = sentence_BN[:, :, None] == sentence_BN[:, None, :]  # unused cells see each other: nothing sees nothing
     mask = (seen_BNN.tril() if causal else seen_BNN)[:, None]
-    group = Group(len(rows), length, len(cells_T), cells_T, mask, at_C.unflatten(0, (-1, length)))
+    group = PackedGroup(len(rows), length, len(cells_T), cells_T, mask, at_C.unflatten(0, (-1, length)))
     return replace(packed, groups=(group,))
 
 
@@ -112,7 +114,7 @@ def fitted(lengths: Sequence[int], room: int) -> list[list[int]]:
     return rows
 
 
-def _listed(batches: Sequence[Batch], groups: Sequence[Group]) -> Packed:
+def _listed(batches: Sequence[Batch], groups: Sequence[PackedGroup]) -> Packed:
     """The tokens of batches, one after the other."""
     ids, places, labels = [], [], []
     for batch in batches:
@@ -152,14 +154,14 @@ def packed_scores(model: Transformer, packed: Packed) -> Tensor:
     return model.head(sums_SD / packed.lengths_S[:, None])
 
 
-def spread(rows_TW: Tensor, group: Group) -> Tensor:
+def spread(rows_TW: Tensor, group: PackedGroup) -> Tensor:
     """Tokens laid out in the group's rectangle (B, N, W), zeros where there is padding."""
     if group.cells_T is not None:
         rows_TW = _Spread.apply(rows_TW, group.cells_T, group.rows * group.length)
     return rows_TW.unflatten(0, (-1, group.length))
 
 
-def gathered(x_BNW: Tensor, group: Group) -> Tensor:
+def gathered(x_BNW: Tensor, group: PackedGroup) -> Tensor:
     """The tokens of such a rectangle, one after the other."""
     cells = x_BNW.flatten(0, 1)
     return cells if group.cells_T is None else _Gather.apply(cells, group.cells_T)

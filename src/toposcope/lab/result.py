@@ -1,49 +1,142 @@
-"""What a training run leaves: a result that says how it went, as plain data."""
+"""What a training run leaves: one record, which `toposcope.train` returns and the run's directory keeps, sealed."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
-from toposcope._version import __version__
-from toposcope.core.errors import BadFile, NotFound
-from toposcope.core.results import plain
-from toposcope.core.sealed import COUNT, SHARE, SIZE, Expected, Number, read_sealed, write_sealed
+from toposcope.core import saved
+from toposcope.core.errors import NotFound
+from toposcope.core.result import Result
+from toposcope.core.sealed import COUNT, SHARE, SIZE, SUM, Expected, Number, read_sealed, write_sealed
+from toposcope.models.deposit import Interval
 
-SCHEMA = "toposcope/train/1"
 NAME = "result.json"
-_LAYER = {"layer": COUNT, "accuracy": [SHARE]}
-_ABLATED = {"sentences": COUNT, "base": SHARE, "floor": SHARE, "zero": [_LAYER], "mean": [_LAYER]}
-EXPECTED: Expected = {
-    "schema": SCHEMA,
-    "config": {},
-    "finished": True,
-    **dict.fromkeys(("step", "steps", "parameters"), COUNT),
-    **dict.fromkeys(("accuracy", "floor", "prior", "ceiling"), SHARE),
-    **dict.fromkeys(("loss", "seconds", "probe_seconds", "seconds_per_sample"), SIZE),
-    "curve": [{"step": COUNT, "loss": SIZE, "accuracy": SHARE}],
-    "gradients": [{"step": COUNT}],
-    "spectra": [{"step": COUNT}],
-    "hessian": [{"step": COUNT, "value": Number(missing=True)}],
-    "ablation": _ABLATED,
-}
+WRITTEN = (saved.NAME, "run.json", NAME, "model")  # into the directory of a run
+ByHead = tuple[tuple[float | None, ...], ...]  # a number per layer and head
 
 
 @dataclass(frozen=True)
-class TrainResult:
+class CurvePoint:
+    """A moment of training: the loss of that step, and accuracy on the first test sentences."""
+
+    step: int
+    loss: float
+    accuracy: float
+
+
+@dataclass(frozen=True)
+class GradientNorms:
+    """Norms of the gradient by layer, and by head for q, k, v, o."""
+
+    step: int
+    layers: tuple[float, ...]
+    heads: Mapping[str, ByHead]
+
+
+@dataclass(frozen=True)
+class LogitSpectra:
+    """By layer and head: the norm of the logits, and their effective rank, over those without position."""
+
+    step: int
+    rho: ByHead
+    erank_ratio: ByHead
+
+
+@dataclass(frozen=True)
+class Sharpness:
+    """The largest eigenvalue of the loss's Hessian, and its residual."""
+
+    step: int
+    value: float | None
+    residual: float | None
+
+
+@dataclass(frozen=True)
+class LayerAblation:
+    """One layer: accuracy without each head, and its deposit (`models.deposit`).
+
+    `interval` is that of the index over resampled sentences, `same_head` the share of draws with the same worst head.
+    """
+
+    layer: int
+    accuracy: tuple[float, ...]
+    d_max: float
+    d_rel: float | None
+    share: float | None
+    gini: float | None
+    di: float | None
+    head: int | None
+    second: int | None
+    same_head: float | None
+    interval: Interval | None
+
+
+@dataclass(frozen=True)
+class JointAblation:
+    """The head that matters most in each layer, all removed together. `alone`: accuracy without each of them.
+
+    Where `accuracy` is far below the least of `alone`, the layers stood in for each other.
+    """
+
+    heads: tuple[tuple[int, int], ...]
+    accuracy: float
+    alone: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class AblationMap:
+    """All heads of a model, by zero and by mean. `base` is the whole model's accuracy on the same sentences."""
+
+    sentences: int
+    base: float
+    floor: float
+    zero: tuple[LayerAblation, ...]
+    mean: tuple[LayerAblation, ...]
+    joint: JointAblation | None
+    draws: int
+    level: float
+
+
+@dataclass(frozen=True)
+class RemovedHead:
+    """Accuracy without one head, which was replaced by nothing (zero) or by its mean."""
+
+    layer: int
+    head: int
+    method: str
+    accuracy: float
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LabAblateResult(Result):
+    """What a trained small model loses on its own task with each of its heads."""
+
+    kind = "lab-ablate"
+    table = "heads"
+
+    task: str
+    ablation: AblationMap
+    heads: tuple[RemovedHead, ...]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TrainResult(Result):
     """One run. `finished` is False where it was stopped before its last step.
 
     * `accuracy`, `loss`: on the fixed test sentences; `floor`, `prior`, `ceiling` are the task's, to set beside them
-    * `curve`: step, training loss, and accuracy on the first test sentences, over training
-    * `gradients`: norms by layer, and by head for q, k, v, o; `spectra`: rho and erank_ratio by layer and head;
-      `hessian`: the largest eigenvalue and its residual
-    * `ablation`: accuracy without each head on the test sentences, and the deposit index of each layer
-      (`ablation.AblationMap`); None until the run is finished
+    * `curve`, `gradients`, `spectra`, `hessian`: what was measured on the way
+    * `ablation`: what each head is worth on the test sentences; None until the run is finished
     * `seconds`: of the whole run, evaluation and probes included, over all its sessions; `seconds_per_sample`: of the
       training steps alone
+    * `directory`: where the run is kept; the file in it does not say. `trained_now` is False where the run had been
+      finished before it was asked for
     """
+
+    kind = "train"
+    table = "curve"
 
     key: str
     config: Mapping[str, Any]
@@ -56,31 +149,44 @@ class TrainResult:
     prior: float
     ceiling: float
     parameters: int
-    curve: list[dict[str, Any]]
-    gradients: list[dict[str, Any]]
-    spectra: list[dict[str, Any]]
-    hessian: list[dict[str, Any]]
-    ablation: dict[str, Any] | None
+    curve: tuple[CurvePoint, ...]
+    gradients: tuple[GradientNorms, ...]
+    spectra: tuple[LogitSpectra, ...]
+    hessian: tuple[Sharpness, ...]
+    ablation: AblationMap | None
     seconds: float
     probe_seconds: float
     seconds_per_sample: float
-
-    def as_dict(self) -> dict[str, Any]:
-        """Ready for JSON, with schema and version."""
-        return {"schema": SCHEMA, "toposcope": __version__, **plain(asdict(self))}
+    directory: str | None = None
+    trained_now: bool = True
 
     def write(self, directory: Path) -> Path:
+        """Seal the result in its run's directory."""
         return write_sealed(directory / NAME, self.key, self.as_dict())
 
     @classmethod
-    def read(cls, directory: str | Path) -> Self | None:
-        """The result in a run's directory; None where there is none."""
+    def stored(cls, directory: str | Path, key: str | None = None) -> TrainResult | None:
+        """The result in a run's directory, which must be of this key (None: any); None where there is none."""
         path = Path(directory) / NAME
         try:
-            data = read_sealed(path, None, EXPECTED)
+            data = read_sealed(path, key, EXPECTED)
         except NotFound:
             return None
-        try:
-            return cls(**{each.name: data[each.name] for each in fields(cls)})
-        except KeyError as error:
-            raise BadFile(f"{path} is no result of a training run (no {error}). Remove it to train again.") from error
+        return cls.from_dict({name: value for name, value in data.items() if name != SUM}, str(path))
+
+
+_LAYER = {"layer": COUNT, "accuracy": [SHARE]}
+_ABLATED = {"sentences": COUNT, "base": SHARE, "floor": SHARE, "zero": [_LAYER], "mean": [_LAYER]}
+EXPECTED: Expected = {
+    "schema": TrainResult.schema_name(),
+    "config": {},
+    "finished": True,
+    **dict.fromkeys(("step", "steps", "parameters"), COUNT),
+    **dict.fromkeys(("accuracy", "floor", "prior", "ceiling"), SHARE),
+    **dict.fromkeys(("loss", "seconds", "probe_seconds", "seconds_per_sample"), SIZE),
+    "curve": [{"step": COUNT, "loss": SIZE, "accuracy": SHARE}],
+    "gradients": [{"step": COUNT}],
+    "spectra": [{"step": COUNT}],
+    "hessian": [{"step": COUNT, "value": Number(missing=True)}],
+    "ablation": _ABLATED,
+}

@@ -75,3 +75,15 @@ def random_corpus(task: Task, count: int, seed: int = 0) -> Corpus:
     """As many sequences of the task's length, of any of its tokens but the padding, drawn by Zipf's law."""
     found = zipf(np.arange(1, task.vocabulary), [task.length] * count, seed)
     return Corpus(RANDOM, tuple(found), f"{count} sequences of {task.length} tokens of {NO_TEXT}")
+
+
+def with_sequences(directory: Path, text: str | None, count: int, seed: int) -> tuple[Running, Corpus]:
+    """A model, and sentences of its own task for `trace`; or random tokens, where `text` asks for them."""
+    if text not in (None, RANDOM):
+        raise BadValue(
+            f"'{text}' cannot be read by a model of the laboratory, which has no tokenizer. Leave --text out for "
+            "sentences of its own task, or give --text random."
+        )
+    model = load_running(directory)
+    task = own_task(directory, model.inner)
+    return model, (random_corpus if text == RANDOM else corpus)(task, count, seed)

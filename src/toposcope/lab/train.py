@@ -15,7 +15,9 @@ from typing import Any
 
 import torch
 
+from toposcope.core import saved
 from toposcope.core.errors import BadValue
+from toposcope.core.fields import rebuilt
 from toposcope.core.files import make_directory
 from toposcope.core.memory import foresee
 from toposcope.core.untrusted import require_plain
@@ -26,8 +28,7 @@ from toposcope.lab.config import RunConfig
 from toposcope.lab.export import export
 from toposcope.lab.model import ModelConfig, Transformer
 from toposcope.lab.packed import passes_worth, scored
-from toposcope.lab.result import TrainResult
-from toposcope.lab.saved import WRITTEN, forget, restore, save, sound
+from toposcope.lab.result import WRITTEN, CurvePoint, GradientNorms, LogitSpectra, Sharpness, TrainResult
 from toposcope.lab.tasks import Batch, Task
 
 Report = Callable[[int, int, float, float | None], None]
@@ -64,10 +65,10 @@ def train(
     """
     place = Path(directory)
     require_plain(place, WRITTEN)
-    done = TrainResult.read(place)
+    done = TrainResult.stored(place)
     if done is not None:
         _own(done.key, config, place)
-        forget(place)  # a session may have been killed just before this
+        saved.clear(place)  # a session may have been killed just before this
         return done
     make_directory(place)
     with torch.random.fork_rng(devices=[]):
@@ -82,6 +83,39 @@ def _foresee(model: ModelConfig, batch: int) -> None:
     foresee(4 * (4 * weights + tokens), f"training a model of {weights:.1e} weights", "Use smaller sizes.")
 
 
+@dataclass
+class _State:
+    """All that changes while a model is trained."""
+
+    model: Transformer
+    optimizer: torch.optim.Optimizer
+    generator: torch.Generator
+    history: History = field(default_factory=History)
+    step: int = 0
+
+    def restore(self, config: RunConfig, place: Path) -> None:
+        """Go on where an earlier session ended, if there was one."""
+        found = saved.restore(place, ("key", "step", "model", "optimizer", "history"))
+        if found is None:
+            return
+        _own(found["key"], config, place)
+        with saved.guard(place):
+            self.model.load_state_dict(found["model"])
+            self.optimizer.load_state_dict(found["optimizer"])
+            self.generator.set_state(found["generator"])
+            torch.set_rng_state(found["dropout"])
+            self.history = History(**found["history"])
+            self.step = range(config.settings["steps"] + 1).index(found["step"])
+
+    def save(self, config: RunConfig, place: Path) -> None:
+        """Keep it all, the dropout's generator included."""
+        parts = {"model": self.model, "optimizer": self.optimizer}
+        states = {name: part.state_dict() for name, part in parts.items()}
+        chance = {"generator": self.generator.get_state(), "dropout": torch.get_rng_state()}
+        told = {"key": config.key(), "step": self.step, "history": vars(self.history)}
+        saved.save(place, {**told, **states, **chance})
+
+
 def _session(config: RunConfig, place: Path, report: Report | None, stop_after: int | None) -> TrainResult:
     began = time.perf_counter()
     task, settings = config.make_task(), config.settings
@@ -89,50 +123,27 @@ def _session(config: RunConfig, place: Path, report: Report | None, stop_after: 
     _foresee(config.model(), batch_size)
     model = Transformer(config.model())
     optimizer = torch.optim.AdamW(
-        model.parameters(),
-        lr=settings["lr"],
-        betas=tuple(settings["betas"]),
-        weight_decay=settings["weight_decay"],
+        model.parameters(), lr=settings["lr"], betas=tuple(settings["betas"]), weight_decay=settings["weight_decay"],
         fused=True,
-    )
-    generator = stream(config.seed, TRAINING)
+    )  # fmt: skip
+    state = _State(model, optimizer, stream(config.seed, TRAINING))
     torch.manual_seed(_seed(config.seed, DROPOUT))
     cuts = 1 if model.sees_padding else parts_worth(batch_size, task.length, settings["width"])
     passes = min(cuts, passes_worth(batch_size, task.length))
     groups = -(-cuts // passes)
-    curious = Curious(config, task, model, cuts)
-    history, step = History(), 0
-    found = restore(place)
-    if found is not None:
-        _own(found["key"], config, place)
-        with sound(place):
-            model.load_state_dict(found["model"])
-            optimizer.load_state_dict(found["optimizer"])
-            generator.set_state(found["generator"])
-            torch.set_rng_state(found["dropout"])
-            history, step = History(**found["history"]), range(steps + 1).index(found["step"])
-    earlier = history.seconds
+    evaluator = Evaluator(config, task, model, cuts)
+    state.restore(config, place)
+    history, earlier = state.history, state.history.seconds
 
     def keep() -> None:
         history.seconds = earlier + time.perf_counter() - began
-        save(
-            place,
-            {
-                "key": config.key(),
-                "step": step,
-                "model": model.state_dict(),
-                "optimizer": optimizer.state_dict(),
-                "generator": generator.get_state(),
-                "dropout": torch.get_rng_state(),
-                "history": vars(history),
-            },
-        )
+        state.save(config, place)
 
     last = steps if stop_after is None else min(steps, stop_after)
     model.train()
-    while step < last:
+    while state.step < last:
         started = time.perf_counter()
-        batch = curious.counted(task.generate(batch_size, generator))
+        batch = evaluator.counted(task.generate(batch_size, state.generator))
         total = max(asked(batch.labels), 1)
         loss = 0.0
         for part in parts(batch, passes):
@@ -141,27 +152,27 @@ def _session(config: RunConfig, place: Path, report: Report | None, stop_after: 
             loss += part_loss.item()
         if not math.isfinite(loss):
             raise BadValue(
-                f"the loss became {loss} at step {step + 1} of {config.task} with {config.encoding}. "
+                f"the loss became {loss} at step {state.step + 1} of {config.task} with {config.encoding}. "
                 f"Use a smaller learning rate than {settings['lr']}."
             )
-        looked = curious.look(step, steps, loss, history)
+        seen = evaluator.measure(state.step, loss, history)
         torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP, foreach=True)
         for group in optimizer.param_groups:
-            group["lr"] = settings["lr"] * schedule(step, steps)
+            group["lr"] = settings["lr"] * schedule(state.step, steps)
         optimizer.step()
         optimizer.zero_grad()
-        step += 1
-        history.step_seconds += time.perf_counter() - started - looked.seconds
+        state.step += 1
+        history.step_seconds += time.perf_counter() - started - seen.seconds
         if report is not None:
-            report(step, steps, loss, looked.accuracy)
-        if step % SAVE_EVERY == 0 and step < last:
+            report(state.step, steps, loss, seen.accuracy)
+        if state.step % SAVE_EVERY == 0 and state.step < last:
             keep()
     keep()
-    result = curious.result(step, steps, history, batch_size)
+    result = evaluator.result(state.step, steps, history, batch_size)
     if result.finished:
         export(model, place / "model", task=config.task, run=config.key())
         result.write(place)
-        forget(place)
+        saved.clear(place)
     return result
 
 
@@ -200,14 +211,14 @@ def _own(key: str, config: RunConfig, place: Path) -> None:
 
 
 @dataclass(frozen=True)
-class Looked:
-    """What a look cost, and the accuracy it saw."""
+class Glance:
+    """What measuring cost, and the accuracy that was seen."""
 
     seconds: float = 0.0
     accuracy: float | None = None
 
 
-class Curious:
+class Evaluator:
     """Everything a run measures beside training, at fixed moments."""
 
     def __init__(self, config: RunConfig, task: Task, model: Transformer, cuts: int) -> None:
@@ -225,10 +236,10 @@ class Curious:
         """The batch as this run counts it: without class 0 where the quirk says so."""
         return without_class_zero(batch) if self.skip_zero else batch
 
-    def look(self, step: int, steps: int, loss: float, history: History) -> Looked:
+    def measure(self, step: int, loss: float, history: History) -> Glance:
         """Measure what is due at this step, with the step's gradients in place and before they are used."""
         if step not in self.moments and step not in self.sharp:
-            return Looked()
+            return Glance()
         began = time.perf_counter()
         seen = None
         if step in self.moments:
@@ -241,7 +252,7 @@ class Curious:
             history.hessian.append({"step": step, **probes.sharpness(self.model, self.curved)})
         took = time.perf_counter() - began
         history.probe_seconds += took
-        return Looked(took, seen)
+        return Glance(took, seen)
 
     def result(self, step: int, steps: int, history: History, batch_size: int) -> TrainResult:
         """The result as it stands; the final accuracy only after the last step."""
@@ -251,7 +262,7 @@ class Curious:
         if finished:
             cuts = 1 if self.model.sees_padding else 2 * self.cuts  # a part is trimmed: there would be less to see
             right, loss = accuracy(self.model, self.test, cuts=cuts)
-            removed = ablation_map(self.model, self.test, self.task.floor, seed=self.config.seed).as_dict()
+            removed = ablation_map(self.model, self.test, self.task.floor, seed=self.config.seed)
         return TrainResult(
             key=self.config.key(),
             config=self.config.as_dict(),
@@ -264,10 +275,10 @@ class Curious:
             prior=self.task.prior,
             ceiling=self.task.ceiling.value,
             parameters=sum(p.numel() for p in self.model.parameters()),
-            curve=history.curve,
-            gradients=history.gradients,
-            spectra=history.spectra,
-            hessian=history.hessian,
+            curve=rebuilt(tuple[CurvePoint, ...], history.curve),
+            gradients=rebuilt(tuple[GradientNorms, ...], history.gradients),
+            spectra=rebuilt(tuple[LogitSpectra, ...], history.spectra),
+            hessian=rebuilt(tuple[Sharpness, ...], history.hessian),
             ablation=removed,
             seconds=history.seconds + time.perf_counter() - began,
             probe_seconds=history.probe_seconds,

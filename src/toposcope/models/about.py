@@ -9,19 +9,8 @@ import numpy as np
 
 from toposcope._version import __version__
 from toposcope.checkpoints.identity import fingerprint
-from toposcope.checkpoints.live import view
-from toposcope.core.results import subject
-from toposcope.models.load import Reference
 
 _ABOUT_FILES = ("_name_or_path", "transformers_version")  # entries of a configuration that no number depends on
-
-
-def about_running(model: Any) -> dict[str, Any]:
-    """Path where it has one, family, encodings, and the hash of all weights the model runs with."""
-    module = model.model if isinstance(model, Reference) else model
-    known = {**subject(view(module)), "sha256": weights_digest(module)}
-    path = getattr(model, "path", None)
-    return known if path is None else {**known, "path": str(path)}
 
 
 def identity_of(model: Any) -> dict[str, str]:

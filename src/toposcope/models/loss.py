@@ -23,14 +23,14 @@ from toposcope.core.ranges import parse_heads, parse_range
 from toposcope.core.result import Provenance, Result
 from toposcope.core.statistics import half_width
 from toposcope.encodings import EncodingSpec, parse
-from toposcope.models.corpus import Corpus, cut
+from toposcope.models.corpus import Corpus
 from toposcope.models.instrument import attached
-from toposcope.models.load import Reference, read_text
-from toposcope.models.running import RunnableLike, running, running_subject
+from toposcope.models.load import Reference
+from toposcope.models.running import RunnableLike, on_text, running_subject
 from toposcope.models.score import Kind as Predicts
 from toposcope.models.score import Trial, kind_of, token_losses, trial
 from toposcope.models.sites import Site
-from toposcope.models.what_if import encoding as swapped
+from toposcope.models.swap_encoding import swap_encoding
 
 Array = NDArray[np.float64]
 
@@ -124,10 +124,8 @@ def loss(
         "encoding": [str(spec) for spec in specs], "layers": layers, "heads": heads, "each": each, "beyond": beyond,
         "seed": seed,
     }  # fmt: skip
-    content = read_text(str(text))
-    reference = running(model, head=True, attention="sdpa")
-    corpus = cut(
-        reference, content, tokens=tokens, count=sequences, name=str(text), begin=begin, lines=lines, beyond=beyond
+    reference, corpus = on_text(
+        model, text, tokens=tokens, sequences=sequences, begin=begin, lines=lines, beyond=beyond, head=True
     )
     with attached(reference) as instrument:
         wanted = _wanted(instrument.sites, specs, layers, heads, each)
@@ -163,7 +161,7 @@ def measure(
         found.append(_condition("own", "as it is", None, trials, base, base, edges))
         step()
         for each in wanted:
-            with swapped(reference.model, each.spec, layers=each.layers, heads=each.heads) as put_in:
+            with swap_encoding(reference.model, each.spec, layers=each.layers, heads=each.heads) as put_in:
                 losses = _losses(reference.model, trials)
             found.append(_condition(str(each.spec), put_in.title, each.where, trials, losses, base, edges))
             step()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ from toposcope.checkpoints.opened import called, subject
 from toposcope.core.errors import BadValue, NotFound
 from toposcope.core.result import Subject
 from toposcope.models.about import weights_digest
-from toposcope.models.load import Reference, load_reference
+from toposcope.models.corpus import Corpus, cut
+from toposcope.models.load import Reference, load_reference, read_text
 
 RunnableLike = Any  # str | Path | Reference | a model of transformers
 
@@ -33,12 +35,32 @@ def running(model: RunnableLike, *, head: bool = False, attention: str = "eager"
     return Reference(Path(name or type(model).__name__), model.eval(), tokenizer or _tokenizer(name, model))
 
 
-def running_subject(reference: Reference, given: RunnableLike = None) -> Subject:
-    """What was run: as for a checkpoint, with the hash of all weights that the model runs with."""
-    known = subject(view(reference.model), sha256=weights_digest(reference.model))
-    return Subject(
-        called(given, reference.path), str(reference.path), known.format, known.family, known.sha256, known.encodings
+def on_text(
+    model: RunnableLike,
+    text: str | Path,
+    *,
+    tokens: int,
+    sequences: int,
+    begin: int = 0,
+    lines: bool = False,
+    beyond: bool = False,
+    head: bool = False,
+) -> tuple[Reference, Corpus]:
+    """The model as it runs, and the sequences cut from a text; what can be wrong with the text is told first."""
+    content = read_text(str(text))
+    reference = running(model, head=head, attention="sdpa")
+    corpus = cut(
+        reference, content, tokens=tokens, count=sequences, name=str(text), begin=begin, lines=lines, beyond=beyond
     )
+    return reference, corpus
+
+
+def running_subject(model: Any, given: RunnableLike = None, *, sha256: str | None = None) -> Subject:
+    """What was run: as for a checkpoint, with the hash of all weights that the model runs with."""
+    module = model.model if isinstance(model, Reference) else model
+    known = subject(view(module), sha256=sha256 or weights_digest(module))
+    path = Path(getattr(model, "path", known.path))
+    return replace(known, name=called(given, path), path=str(path))
 
 
 def _tokenizer(name: str, model: Any) -> Any:

@@ -31,7 +31,7 @@ _ROWS = 64  # rows of logits whose logarithms are held at once
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """One sequence as the model is given it: the score looks at `positions_P`, where `targets_P` are right."""
+    """One sequence as the model is given it: the loss is that at `positions_P`, where `targets_P` are right."""
 
     kind: Kind
     inputs: dict[str, Any]
@@ -54,7 +54,7 @@ def kind_of(model: Any) -> Kind:
 
 
 def trial(reference: Reference, ids: Ids, *, number: int = 0, seed: int = 0, second_half: bool = False) -> Trial:
-    """The trial of one sequence. `second_half`: score only there, as for tokens that the first half foretells."""
+    """The trial of one sequence. `second_half`: the loss only there, as for tokens that the first half foretells."""
     import torch
 
     kind = kind_of(reference.model)
@@ -82,8 +82,8 @@ def trial(reference: Reference, ids: Ids, *, number: int = 0, seed: int = 0, sec
     return Trial(kind, inputs, positions, given[0, positions + 1])
 
 
-def score(trial: Trial, output: Any, whole: Any | None = None) -> Any:
-    """The score of a model's output, one number in float64; a drift is from `whole`, a pooled output."""
+def trial_loss(trial: Trial, output: Any, whole: Any | None = None) -> Any:
+    """The loss of a trial from the model's output, in float64; a drift is from `whole`, a pooled output."""
     import torch
     from torch.nn.functional import cosine_similarity
 
@@ -115,10 +115,10 @@ def pool(trial: Trial, output: Any) -> Any:
 
 
 def as_number(value: Any) -> float:
-    """A score as a number, which must be finite."""
+    """A loss as a number, which must be finite."""
     found = float(value)
     if not np.isfinite(found):
-        raise BadValue(f"the model's score is {found}: its outputs hold NaN or infinity, and it cannot be measured.")
+        raise BadValue(f"the model's loss is {found}: its outputs hold NaN or infinity, and it cannot be measured.")
     return found
 
 

@@ -135,7 +135,7 @@ class Held(nn.Module):
     """A parametrisation of ours: what `materialise` removes."""
 
 
-class Outputs(Held):
+class HeldOutputs(Held):
     """O from free F and a core, so that V O equals the core, head by head (kind "head") or as a whole ("layer")."""
 
     def __init__(self, layer: Projections, core: Core, *, whole: bool) -> None:
@@ -332,7 +332,7 @@ def _apply_output(kind: str, layer: Projections, negative: int, floor: float) ->
         return 0
     whole = kind == "layer"
     core = Core(1 if whole else layer.heads, size, negative, floor=floor)
-    _register(layer.o.module, Outputs(layer, core, whole=whole).to(like))
+    _register(layer.o.module, HeldOutputs(layer, core, whole=whole).to(like))
     return core.count * size * size
 
 
@@ -399,13 +399,13 @@ def _promise(
         word, rule = "not_convergent", "T5"
     else:
         said = f"{what}: no theorem decides an unmasked system from {signs} values alone"
-        return None, said + ("; without biases (frozen at 0) T3 would" if kind == "full" and single else "")
+        return None, said + ("; without biases (frozen at 0) Thm 3 would" if kind == "full" and single else "")
     if what == "every layer" and word == "converges" and layer.drifts:
         return None, (
             "every layer: the spectrum is negative, but a bias that it cannot undo lets the first token drift away: "
             "'indeterminate' with the warning bias_drift once that bias is trained"
         )
-    said = f"{what}: {word} ({rule})"
+    said = f"{what}: {word} (Thm {rule[1:]})"
     if layer.norm.kind != "none" and rule.startswith(("T3", "T4")):
         said += "; the norm before attention makes it a statement about the flow without norms (exact: false)"
     elif layer.post_norm or (layer.norm.kind != "none" and layer.biased):

@@ -1,11 +1,8 @@
-"""Reports: one self-contained HTML file from one or more results; and figures for papers.
-
-A report is a pure function of results as `toposcope.core.results.envelope` makes them, so `--html` and
-`toposcope report STORED.json` give the same file.
-"""
+"""Results to look at: one view of each kind, drawn on a terminal, as a page, in a notebook, and as a figure."""
 
 from __future__ import annotations
 
-from toposcope.report.render import SCHEMAS, read_results, render, write_report
+from toposcope.report.drawing import page as render
+from toposcope.report.kinds import KINDS, document, read, read_results
 
-__all__ = ["SCHEMAS", "read_results", "render", "write_report"]
+__all__ = ["KINDS", "document", "read", "read_results", "render"]

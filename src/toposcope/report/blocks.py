@@ -8,6 +8,7 @@ a `Listing` or a `HeadMap`.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -43,10 +44,11 @@ class Facts:
 
 @dataclass(frozen=True)
 class Findings:
-    """Findings of `check`, those that ask for attention open."""
+    """Findings of `check`, those that ask for attention open, all where `explained`."""
 
     kind: ClassVar[str] = "findings"
     items: tuple[Mapping[str, Any], ...]
+    explained: bool = False
 
 
 @dataclass(frozen=True)
@@ -135,6 +137,7 @@ class HeadMap:
     facts: tuple[Column, ...] = ()
     charts: tuple[PanelChart, ...] = ()
     in_figure: bool = False
+    mean: str | None = None  # a column whose mean over a layer's heads a terminal puts beside the letters
 
 
 @dataclass(frozen=True)
@@ -207,6 +210,7 @@ class Page:
     facts: list[tuple[str, str]] = field(default_factory=list)
     sections: list[Section] = field(default_factory=list)
     tables: dict[str, dict[str, list[Any]]] = field(default_factory=dict)
+    skipped: list[tuple[str, str]] = field(default_factory=list)  # what a terminal says was left out, and why
 
     def table(self, name: str, columns: Columns) -> str:
         """Keep a table, columns of equal length, and say under which name; of equal names the later gets a number."""
@@ -241,7 +245,7 @@ class Page:
 def rounded(value: Any, digits: int = 5) -> Any:
     """The same with every float to so many significant digits: what a picture needs, at a third of the size."""
     if isinstance(value, float):
-        return float(f"{value:.{digits}g}")
+        return float(f"{value:.{digits}g}") if math.isfinite(value) else None
     if isinstance(value, list | tuple):
         return [rounded(each, digits) for each in value]
     if isinstance(value, Mapping):

@@ -63,7 +63,7 @@ def in_colours_of_encodings(spec: Spec, field: str, names: Sequence[str]) -> Spe
 def line(
     x: str, y: str, *, colour: str | None = None, dash: Mapping[str, Sequence[str]] | None = None, zero: bool = False,
     height: int = 220, log_x: bool = False, log_y: bool = False, points: bool = False, x_title: str | None = None,
-    y_title: str | None = None,
+    y_title: str | None = None, y_domain: tuple[float, float] | None = None,
 ) -> Spec:  # fmt: skip
     """A curve, or one for each category; `zero` draws the axis of zero.
 
@@ -75,7 +75,8 @@ def line(
         horizontal["axis"] = POWERS
     elif x in WHOLE:
         horizontal["axis"] = {"tickMinStep": 1}
-    vertical = quantity(y, y_title, **({"type": "log"} if log_y else {"zero": False}))
+    scale: Spec = {"domain": list(y_domain)} if y_domain else {"zero": False}
+    vertical = quantity(y, y_title, **({"type": "log"} if log_y else scale))
     if log_y:
         vertical["axis"] = {"tickCount": 5}
     encoding: Spec = {
@@ -137,6 +138,32 @@ def plane(x: str, y: str, *, height: int = 220) -> Spec:
         for channel in ("x", "y")
     ]
     return {"height": height, "layer": [*axes, dots]}
+
+
+def paths(x: str, y: str, which: str, order: str, reach: float, *, height: int = 300) -> Spec:
+    """Paths in a plane, from light (the first of `which`) to dark, with a dot where each ends; axes reach so far."""
+    rule = {"type": "rule", "strokeDash": [3, 3], "strokeWidth": 0.6, "color": paint.colour("faint")}
+    axes = [{"mark": rule, "encoding": {channel: {"datum": 0}}} for channel in ("x", "y")]
+    ramp = [paint.colour(f"ramp-{i}") for i in range(1, 5)]
+    places: Spec = {
+        "x": quantity(x, domain=[-reach, reach], nice=False),
+        "y": quantity(y, domain=[-reach, reach], nice=False),
+        "color": {"field": which, "type": "quantitative", "scale": {"range": ramp}, "legend": None},
+        "detail": {"field": which},
+    }
+    line: Spec = {
+        "mark": {"type": "line", "strokeWidth": 1},
+        "encoding": {**places, "order": {"field": order, "type": "quantitative"}},
+    }
+    ends: Spec = {
+        "transform": [
+            {"joinaggregate": [{"op": "max", "field": order, "as": "last"}]},
+            {"filter": f"datum['{order}'] === datum.last"},
+        ],
+        "mark": {"type": "point", "filled": True, "size": 26, "opacity": 1},
+        "encoding": {**places, "tooltip": [{"field": which}, {"field": x}, {"field": y}]},
+    }
+    return {"height": height, "layer": [*axes, line, ends]}
 
 
 def stacked(

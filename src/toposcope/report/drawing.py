@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import typing
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from toposcope.core.fields import plain
 from toposcope.core.result import Result, Subject
 from toposcope.report import figure, notebook, terminal
 from toposcope.report.blocks import Page
-from toposcope.report.kinds import KINDS, add_view
+from toposcope.report.kinds import KINDS, add_view, from_dict
 from toposcope.report.page import page_html
 
 
@@ -20,11 +21,12 @@ def text(result: Result) -> str:
     return terminal.text(page_of([result]))
 
 
-def page(results: Sequence[Result], title: str | None = None) -> str:
-    """The HTML text of a report on one or more results."""
+def page(results: Sequence[Result | Mapping[str, Any]], title: str | None = None) -> str:
+    """The HTML text of a report on one or more results, or on the plain data of some."""
     if not results:
         raise BadValue("a report needs at least one result.")
-    return page_html(page_of(results, title), [{**each.as_dict(), **origin(each)} for each in results])
+    known = [each if isinstance(each, Result) else from_dict(each) for each in results]
+    return page_html(page_of(known, title), [{**each.as_dict(), **origin(each)} for each in known])
 
 
 def fragment(result: Result) -> str:
@@ -37,12 +39,20 @@ def draw(result: Result, path: str | Path) -> Path:
     return figure.draw(page_of([result]), path)
 
 
+def movie(result: Result, path: str | Path) -> Path:
+    """The moving picture of a flow, in a file."""
+    from toposcope.report import movie as animated
+
+    return animated.movie(typing.cast(Any, result), path)
+
+
 def page_of(results: Sequence[Result], title: str | None = None) -> Page:
     """The blocks of one or more results, in the order in which a report shows them."""
     page = Page(title=title or "")
     for kind in (kind for kind in KINDS if any(each.kind == kind for each in results)):
         add_view([each for each in results if each.kind == kind], page)
-    subjects = list(dict.fromkeys(each for result in results for each in result.provenance.subjects))
+    # the same model may stand there with other hashes, where other parts of it were read
+    subjects = list({each.path: each for result in results for each in result.provenance.subjects}.values())
     page.title = page.title or " and ".join(each.name for each in subjects) or f"Toposcope: {results[0].kind}"
     if len(subjects) == 1 and not page.line:
         page.line = about(subjects[0])

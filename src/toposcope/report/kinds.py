@@ -14,12 +14,32 @@ from toposcope.core.errors import BadFile, BadValue, MissingExtra, did_you_mean
 from toposcope.core.fields import schema
 from toposcope.core.printable import printable
 from toposcope.core.result import Result
+from toposcope.core.sealed import SUM, unsealed
 from toposcope.core.untrusted import read_saved
 from toposcope.report.blocks import Page
 
 # In the order in which a report shows them: first what is wrong, then what is there, then what it does.
 KINDS = {
+    "check": "toposcope.checks.findings:CheckResult",
+    "check-module": "toposcope.checks.module:ModuleCheckResult",
+    "scan": "toposcope.scanning.result:ScanResult",
+    "inspect": "toposcope.checkpoints.inspect:InspectResult",
+    "compare": "toposcope.scanning.compare:CompareResult",
+    "trace": "toposcope.models.tracing.result:TraceResult",
+    "ablate": "toposcope.models.ablation.result:AblateResult",
+    "lab-ablate": "toposcope.lab.result:LabAblateResult",
+    "ablate-check": "toposcope.models.ablation.check:AblateCheckResult",
     "loss": "toposcope.models.loss:LossResult",
+    "refine": "toposcope.studies.refine:RefineResult",
+    "flow": "toposcope.dynamics.flow:FlowResult",
+    "spectrum": "toposcope.spectra.spectrum:SpectrumResult",
+    "reproduce": "toposcope.studies.reproduce.result:ReproduceResult",
+    "sweep": "toposcope.runs.sweep:SweepResult",
+    "train": "toposcope.lab.result:TrainResult",
+    "runs": "toposcope.runs.listing:RunsResult",
+    "run": "toposcope.runs.listing:RunResult",
+    "ls": "toposcope.lab.known:LsResult",
+    "cite": "toposcope.core.citation:CiteResult",
 }
 
 
@@ -36,14 +56,37 @@ def result_class(kind: str) -> type[Result]:
 
 
 def read(path: str | Path) -> Result:
-    """The result that a verb has saved, or that a command wrote with --json."""
-    return from_dict(read_saved(path), printable(path))
+    """The result that a verb has saved, that a command wrote with --json, or that a run's directory holds."""
+    found = read_results([path])
+    if len(found) != 1:
+        raise BadFile(f"{printable(path)} holds {len(found)} results, expected one.")
+    return found[0]
+
+
+def read_results(places: Sequence[str | Path]) -> list[Result]:
+    """Results from files, each with one or a list of them, and from directories of runs."""
+    found: list[Result] = []
+    for place in map(Path, places):
+        content = _of_directory(place) if place.is_dir() else read_saved(place)
+        several = content if isinstance(content, list) else [content]
+        found += [from_dict(each, printable(place)) for each in several]
+    return found
+
+
+def _of_directory(place: Path) -> Any:
+    """What a run's directory holds, which must be that run's own; what any other holds as result.json."""
+    from toposcope.runs.directory import read_job, read_result
+
+    job = read_job(place)
+    return read_saved(place / "result.json", inside=place) if job is None else read_result(place, job)
 
 
 def from_dict(data: Any, where: str = "the result") -> Result:
     """The result of which these are the plain data."""
     if not isinstance(data, Mapping):
         raise BadFile(f"{where} holds {type(data).__name__}, expected a result that --json wrote.")
+    if SUM in data:  # of a run's directory
+        data = unsealed(data, where)
     said = str(data.get("schema", ""))
     kind, version = said.removeprefix("toposcope/").rpartition("/")[::2]
     if not said.startswith("toposcope/") or kind not in KINDS:

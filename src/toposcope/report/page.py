@@ -18,7 +18,7 @@ from typing import Any
 from toposcope._version import __version__
 from toposcope.core.errors import BadFile
 from toposcope.core.printable import sentences
-from toposcope.core.results import json_text
+from toposcope.core.result import json_text
 from toposcope.report.blocks import Chart, HeadMap, Matrix, Page, Particles, Row, rounded, shown, without_series
 
 CHARTS = ("vendor/vega.min.js", "vendor/vega-lite.min.js", "vendor/vega-embed.min.js", "chart.js")

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import io
+import sys
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from rich.table import Table
@@ -26,7 +29,9 @@ from toposcope.report.blocks import (
 from toposcope.report.console import IndentedConsole, literal
 
 WIDTH = 80
-COLOURS = {"ok": "green", "warning": "yellow", "error": "red"}
+MOST_SKIPPED = 6
+BAR = 20
+COLOURS = {"ok": "green", "warning": "yellow", "fault": "red"}
 _WORDS = ("text", "wrap", "plain")
 
 
@@ -37,17 +42,42 @@ def text(page: Page, *, width: int = WIDTH) -> str:
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
 
 
-def show(page: Page, out: IndentedConsole) -> None:
-    """Print the page: its title, its numbers, its sections."""
-    out.print(f"[bold]{_safe(page.title)}[/bold]" + (f"  {_safe(page.line)}" if page.line else ""), soft_wrap=True)
+def show(page: Page, out: IndentedConsole, *, full: bool = False) -> None:
+    """Print the page: its title, its numbers, its sections; in `full` with all details and all rows of tables."""
+    below = len(page.title) + 2 + len(page.line) > out.width
+    beside = f"  {_safe(page.line)}" if page.line and not below else ""
+    out.print(f"[bold]{_safe(page.title)}[/bold]{beside}", soft_wrap=True)
+    if below and page.line:
+        out.print(f"  {_safe(page.line)}")
     if page.facts:
         out.print("  " + "; ".join(f"{_safe(value)} {_safe(label)}" for value, label in page.facts))
     for section in page.sections:
         drawable = [block for block in section.blocks if _drawer(block) is not None]
-        if drawable and not section.detail:
+        if full:
+            drawable = [_in_full(block) for block in drawable]
+        if drawable and (full or not section.detail):
             out.print(f"\n[bold]{_safe(section.title)}[/bold]")
             for block in drawable:
                 _draw(block, page, out)
+    _left_out(page, out)
+
+
+def _left_out(page: Page, out: IndentedConsole) -> None:
+    if page.skipped:
+        out.print("\n[bold]Left out[/bold]")
+        for what, why in page.skipped[:MOST_SKIPPED]:
+            out.print(f"  {_safe(what)}: {_safe(why)}")
+        if len(page.skipped) > MOST_SKIPPED:
+            out.print(f"  ... {len(page.skipped) - MOST_SKIPPED} more; --json and the page hold all")
+
+
+def _in_full(block: Any) -> Any:
+    """The same block with nothing left to the page."""
+    if isinstance(block, Listing):
+        return replace(block, top=sys.maxsize)
+    if isinstance(block, Findings):
+        return replace(block, explained=True)
+    return replace(block, blocks=tuple(map(_in_full, block.blocks))) if isinstance(block, Row) else block
 
 
 def _draw(block: Any, page: Page, out: IndentedConsole) -> None:
@@ -78,9 +108,12 @@ def _facts(block: Facts, page: Page, out: IndentedConsole) -> None:
 
 def _findings(block: Findings, page: Page, out: IndentedConsole) -> None:
     for each in block.items:
-        mark = f"[{COLOURS[each['status']]}]{each['status']:7s}[/{COLOURS[each['status']]}]"
-        out.print(f"  {mark} {_safe(each['title'])}")
-        if each["status"] != "ok":
+        colour = COLOURS[each["status"]]
+        title, *rest = textwrap.wrap(sentences(each["title"]), max(20, out.width - 10)) or [""]
+        out.print(f"  [{colour}]{each['status']:7s}[/{colour}] {literal(title)}")
+        for line in rest:
+            out.print(f"          {literal(line)}")
+        if block.explained or each["status"] != "ok":
             out.print(f"          {_safe(each['explanation'])}")
             if each["what_to_do"]:
                 out.print(f"          What to do: {_safe(each['what_to_do'])}")
@@ -105,7 +138,7 @@ def _listing(block: Listing, page: Page, out: IndentedConsole) -> None:
     count = len(columns[block.columns[0].key])
     top = min(count, block.top)
     cells = [[shown(columns[column.key][i], column.show) for i in range(top)] for column in block.columns]
-    chosen = _fitting(block, cells, out.width - 2)
+    chosen, fits = _fitting(block, cells, out.width - 2)
     if block.sentence:
         out.print(f"  {_safe(block.sentence)}")
     table = Table(box=None, show_edge=False, pad_edge=False, padding=(0, 2, 0, 0), header_style="")
@@ -113,7 +146,10 @@ def _listing(block: Listing, page: Page, out: IndentedConsole) -> None:
         column = block.columns[i]
         words = column.show in _WORDS
         table.add_column(
-            Text(column.heading), justify="left" if words else "right", no_wrap=column.show != "wrap", overflow="fold"
+            Text(column.heading),
+            justify="left" if words else "right",
+            no_wrap=fits and column.show != "wrap",
+            overflow="fold",
         )
     for row in zip(*(cells[i] for i in chosen), strict=True):
         table.add_row(*(Text(printable(cell, 400)) for cell in row))
@@ -125,13 +161,17 @@ def _listing(block: Listing, page: Page, out: IndentedConsole) -> None:
         out.print(f"  ... {count - top:,} more; --csv, --json and the page hold all")
 
 
-def _fitting(block: Listing, cells: Sequence[Sequence[str]], width: int) -> list[int]:
-    """The columns that are shown: all where they fit, else those that the view calls brief."""
+def _fitting(block: Listing, cells: Sequence[Sequence[str]], width: int) -> tuple[list[int], bool]:
+    """The columns that are shown: all where they fit, else those that the view calls brief; and whether they fit."""
     every = list(range(len(block.columns)))
     needed = [_needed(column.heading, column.show, cell) for column, cell in zip(block.columns, cells, strict=True)]
-    if sum(needed) + 2 * len(needed) <= width or not block.brief:
-        return every
-    return [i for i in every if block.columns[i].key in block.brief]
+
+    def fit(chosen: Sequence[int]) -> bool:
+        return sum(needed[i] + 2 for i in chosen) <= width
+
+    brief = [i for i in every if block.columns[i].key in block.brief]
+    chosen = every if fit(every) or not brief else brief
+    return chosen, fit(chosen)
 
 
 def _needed(heading: str, show: str, cells: Sequence[str]) -> int:
@@ -149,15 +189,35 @@ def _head_map(block: HeadMap, page: Page, out: IndentedConsole) -> None:
     for layer, head, value in zip(columns["layer"], columns["head"], columns[measure.key], strict=True):
         rows.setdefault(layer, {})[head] = _mark(measure, value, low, high)
     wide = max(max(heads) for heads in rows.values()) + 1
-    out.print(f"  {'layer':>5s}  {measure.label.lower()} of each head")
+    means = _means(block, columns)
+    if block.mean is None:
+        out.print(f"  {'layer':>5s}  {measure.label[:1].lower()}{measure.label[1:]} of each head")
+    else:
+        out.print(f"  layer  {'heads':{wide}s}  mean {block.mean.replace('_', ' ')}")
     for layer, heads in rows.items():
-        out.print(f"  {layer:5d}  {literal(''.join(heads.get(i, ' ') for i in range(wide)))}", soft_wrap=True)
+        letters = "".join(heads.get(i, " ") for i in range(wide)).ljust(5)
+        out.print(f"  {layer:5d}  {literal(letters)}  {means.get(layer, '')}".rstrip(), soft_wrap=True)
     if measure.words:
         there = [word for word in measure.words if word in columns[measure.key]]
         out.print("         " + ", ".join(f"{measure.words[word]} {word.replace('_', ' ')}" for word in there))
     else:
         out.print(f"         0 is {shown(low, measure.format)}, 9 is {shown(high, measure.format)}; - has none")
     out.print(f"         {_safe(measure.sentence)}")
+    for each in block.measures:
+        if each.key == block.mean:
+            out.print(f"         {each.label}: {_safe(each.sentence)}")
+
+
+def _means(block: HeadMap, columns: Mapping[str, Sequence[Any]]) -> dict[int, str]:
+    """By layer, the mean of the column that the map wants beside it, with a bar from 0 to 1."""
+    if block.mean is None:
+        return {}
+    known: dict[int, list[float]] = {}
+    for layer, value in zip(columns["layer"], columns[block.mean], strict=True):
+        if value is not None:
+            known.setdefault(layer, []).append(value)
+    means = {layer: sum(values) / len(values) for layer, values in known.items()}
+    return {layer: f"{mean:.2f} {'#' * round(BAR * min(1.0, max(0.0, mean)))}" for layer, mean in means.items()}
 
 
 def _range(measure: Measure, values: Sequence[Any]) -> tuple[float, float]:

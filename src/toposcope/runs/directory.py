@@ -7,9 +7,7 @@ result, one that was changed, and one whose numbers cannot be true do not count.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -17,26 +15,14 @@ from toposcope._version import __version__
 from toposcope.core.errors import BadFile, NotFound
 from toposcope.core.files import make_directory, write_bytes, write_json
 from toposcope.core.printable import printable
-from toposcope.core.sealed import SUM, Expected, read_sealed, write_sealed
+from toposcope.core.sealed import SUM, read_sealed, write_sealed
 from toposcope.core.untrusted import RECORD, SAVED, read_bytes, read_json, require_plain
-from toposcope.lab import result as trained
 from toposcope.runs import lock
-from toposcope.studies.language import expected as probed
+from toposcope.runs.jobs import EXPECTED, Job
 
 RUN, RESULT = "run.json", "result.json"
+REMOVE = "Remove the run it is about ('toposcope runs rm KEY', or its result.json), and give this again."
 REFUSED = "result.refused.json"  # one that was found in the directory and is not its own
-STATE = "checkpoint.pt"  # what the laboratory goes on from; of no use beside a result
-EXPECTED: Mapping[str, Expected] = {"train": trained.EXPECTED, probed.KIND: probed.EXPECTED}
-Report = Callable[[Mapping[str, Any]], None]
-
-
-@dataclass(frozen=True)
-class Job:
-    """What is to be done: a key that names it for ever, the kind of work, and its configuration."""
-
-    key: str
-    kind: str
-    config: Mapping[str, Any]
 
 
 def write_job(directory: Path, job: Job) -> None:
@@ -69,9 +55,10 @@ def write_result(directory: Path, result: Mapping[str, Any]) -> None:
 def read_result(directory: Path, job: Job) -> dict[str, Any] | None:
     """The finished result, None where there is none yet; one that is not this run's own is complained of."""
     try:
-        return read_sealed(directory / RESULT, job.key, EXPECTED.get(job.kind))
+        found = read_sealed(directory / RESULT, job.key, EXPECTED.get(job.kind))
     except NotFound:
         return None
+    return {name: value for name, value in found.items() if name != SUM}
 
 
 def set_aside(directory: Path) -> None:
@@ -84,7 +71,7 @@ def summary(result: Mapping[str, Any]) -> dict[str, Any]:
     return {
         name: value
         for name, value in result.items()
-        if name not in ("key", SUM) and (value is None or isinstance(value, str | int | float))
+        if name not in ("key", "directory", "trained_now") and (value is None or isinstance(value, str | int | float))
     }
 
 
@@ -92,12 +79,6 @@ def tidy(directory: Path) -> None:
     """Remove what a killed process left half written. Only for the holder of the lock."""
     for litter in directory.glob(".*.tmp"):
         litter.unlink(missing_ok=True)
-
-
-def drop_state(directory: Path) -> None:
-    """Remove the state of a finished run where a process was killed between its result and that."""
-    with contextlib.suppress(OSError):
-        (directory / STATE).unlink(missing_ok=True)
 
 
 def pack(directory: Path) -> dict[str, bytes]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from toposcope.core.errors import BadValue, did_you_mean
-from toposcope.runs.directory import Job
+from toposcope.runs.jobs import Job
 
 if TYPE_CHECKING:
     from toposcope.lab.config import RunConfig
@@ -22,7 +22,7 @@ SETTINGS: Mapping[str, type] = {
 }
 
 
-def split_encodings(given: Iterable[str]) -> list[str]:
+def split_encodings(given: str | Iterable[str]) -> list[str]:
     """The encodings of a list such as `rope:base=500,scaling=yarn,none`, each once.
 
     Where a semicolon is used, only semicolons separate: so mixtures of several encodings are written. Otherwise a
@@ -31,7 +31,7 @@ def split_encodings(given: Iterable[str]) -> list[str]:
     * before a `none` that follows an '@' (rope@heads:0-1,none is one model).
     """
     found: list[str] = []
-    for text in given:
+    for text in (given,) if isinstance(given, str) else given:
         if ";" in text:
             found += text.split(";")
             continue
@@ -52,15 +52,19 @@ def split_encodings(given: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(name for name in names if name))
 
 
-def split_names(given: Iterable[str]) -> list[str]:
+def split_names(given: str | Iterable[str]) -> list[str]:
     """Names separated by commas, each once."""
-    names = (name.strip() for text in given for name in text.replace(";", ",").split(","))
+    texts = (given,) if isinstance(given, str) else given
+    names = (name.strip() for text in texts for name in text.replace(";", ",").split(","))
     return list(dict.fromkeys(name for name in names if name))
 
 
-def read_seeds(text: str) -> list[int]:
-    """`5` means the seeds 0 to 4; `0-4,7` and `7-7` mean exactly those."""
-    wrong = BadValue(f"'{text[:80]}' is no choice of seeds. Write how many (5 means 0 to 4), or which: 0-4,7.")
+def read_seeds(given: str | int | Iterable[int]) -> list[int]:
+    """`5` means the seeds 0 to 4; `0-4,7`, `7-7` and a list of numbers mean exactly those."""
+    if not isinstance(given, str | int):
+        return list(dict.fromkeys(given))
+    text = str(given)
+    wrong = BadValue(f"'{text[:80]}' is not a choice of seeds. Write how many (5 means 0 to 4), or which: 0-4,7.")
     if text.strip().isdecimal() and len(text.strip()) <= 9:
         count = int(text)
         if not 1 <= count <= MOST_SEEDS:
@@ -114,7 +118,7 @@ def read_changes(given: Iterable[str]) -> dict[str, Any]:
     for text in given:
         name, equals, written = (part.strip() for part in text.partition("="))
         if not equals or not name or not written:
-            raise BadValue(f"'{text}' is no setting. Write name=value, such as steps=200 or task.between=10.")
+            raise BadValue(f"'{text}' is not a setting. Write name=value, such as steps=200 or task.between=10.")
         if name.startswith("task."):
             options.append((name.removeprefix("task."), _value(name, written)))
         elif name in SETTINGS:
@@ -122,6 +126,13 @@ def read_changes(given: Iterable[str]) -> dict[str, Any]:
         else:
             raise BadValue(f"a run has no setting '{name}'. {did_you_mean(name, SETTINGS)}")
     return changes | ({"task_options": tuple(options)} if options else {})
+
+
+def changes(settings: Mapping[str, Any] | Iterable[str] = (), quirks: Iterable[str] = ()) -> dict[str, Any]:
+    """Fields of a run's configuration from {"steps": 200} or ["steps=200"], and from quirks."""
+    if isinstance(settings, Mapping):
+        settings = [f"{name}={value}" for name, value in settings.items()]
+    return read_changes(settings) | ({"quirks": tuple(quirks)} if tuple(quirks) else {})
 
 
 def _value(name: str, written: str, kind: type | None = None) -> int | float | bool:

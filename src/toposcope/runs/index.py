@@ -27,7 +27,7 @@ from toposcope.core.errors import BadFile, BadValue, NotFound, ToposcopeError
 from toposcope.core.printable import printable
 from toposcope.core.untrusted import INDEX as LARGEST
 from toposcope.core.untrusted import open_file, parse_json
-from toposcope.runs.directory import Job
+from toposcope.runs.jobs import Job
 
 INDEX = "index.sqlite"
 SCHEMA = 1
@@ -62,12 +62,12 @@ _MAGIC = b"SQLite format 3\0"
 _NAMES_ANOTHER = bytes.fromhex("d9d505f920a163d7")  # at the end of a journal: it names a further file, to be removed
 _HEAD = 100
 KEY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
-_STATES = ("queued", "running", "done", "failed")
+STATES = ("queued", "running", "done", "failed")
 _LOOKS, _PAUSE = 50, 0.02  # for a moment at which nobody writes
 
 
 @dataclass(frozen=True)
-class Row:
+class RunRow:
     """One run as the index knows it. `words` are the last words of a run that failed."""
 
     key: str
@@ -89,7 +89,7 @@ class Row:
         return Job(self.key, self.kind, self.config)
 
 
-class Index:
+class RunIndex:
     """The table of runs of one store. One thread at a time."""
 
     def __init__(self, store: Path, connection: sqlite3.Connection) -> None:
@@ -101,7 +101,7 @@ class Index:
             self.execute(f"PRAGMA {pragma}")
 
     @classmethod
-    def work(cls, store: Path) -> Index:
+    def work(cls, store: Path) -> RunIndex:
         """The index in its file, to be written; made where there is none."""
         _look_at_files(store)
         connection = sqlite3.connect(store / INDEX, timeout=PATIENCE, isolation_level=None)
@@ -116,7 +116,7 @@ class Index:
         return made
 
     @classmethod
-    def copy(cls, store: Path) -> Index | None:
+    def copy(cls, store: Path) -> RunIndex | None:
         """The index as it is, in memory; None where there is none, or where a process died while it wrote."""
         content = _moment(store)
         if not content:
@@ -156,11 +156,11 @@ class Index:
             raise
         self.execute("COMMIT")
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[RunRow]:
         """All runs, in the order they were added."""
         return [self._row(each) for each in self.execute("SELECT * FROM runs ORDER BY rowid").fetchall()]
 
-    def get(self, key: str) -> Row | None:
+    def get(self, key: str) -> RunRow | None:
         """The run of exactly this key."""
         found = self.execute("SELECT * FROM runs WHERE key = ?", (key,)).fetchone()
         return self._row(found) if found else None
@@ -201,24 +201,24 @@ class Index:
     def _version(self) -> int:
         return int(self.execute("PRAGMA user_version").fetchone()[0])
 
-    def _row(self, values: tuple[Any, ...]) -> Row:
+    def _row(self, values: tuple[Any, ...]) -> RunRow:
         index = self.store / INDEX
-        told = dict(zip((each.name for each in fields(Row)), values, strict=True))
+        told = dict(zip((each.name for each in fields(RunRow)), values, strict=True))
         for name, value in told.items():
             may_lack = name in ("owner", "heartbeat", "summary", "words", "started", "finished")
             if not isinstance(value, str) and not (value is None and may_lack):
                 raise damaged(index, f"the {name} of a run is {type(value).__name__}")
-        if told["status"] not in _STATES or not KEY.fullmatch(told["key"]):
+        if told["status"] not in STATES or not KEY.fullmatch(told["key"]):
             raise damaged(index, f"a run is {told['key']:.20} and {told['status']:.20}")
         for name in ("config", "summary"):
             if told[name] is not None:
                 told[name] = parse_json(told[name], f"a {name} in {printable(index)}", finite=True)
                 if not isinstance(told[name], dict):
                     raise damaged(index, f"a {name} is no object")
-        return Row(**told)
+        return RunRow(**told)
 
 
-def chosen(rows: Iterable[Row], prefix: str, store: Path) -> Row:
+def chosen(rows: Iterable[RunRow], prefix: str, store: Path) -> RunRow:
     """The one run whose key begins so."""
     wanted = prefix.strip().lower()
     found = [row for row in rows if wanted and row.key.startswith(wanted)]

@@ -1,21 +1,50 @@
-"""Kinds of work, by name: each is a function of a configuration, a directory and a callback for progress.
+"""Kinds of work, by name: what each does, and what its result must hold.
 
-Such a function does nothing where its directory already holds its result, goes on from whatever it kept there
-otherwise, and writes its result last, with `directory.write_result`.
+The work of a kind is a function of a configuration, a directory and a callback for progress. It does nothing where
+its directory already holds its result, goes on from whatever it kept there otherwise, and writes its result last.
 """
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from toposcope.core.errors import BadValue, did_you_mean
-from toposcope.runs.directory import Report
+from toposcope.core.sealed import COUNT, SHARE, SIZE, Expected, Number
+from toposcope.lab import result as trained
 
+Report = Callable[[Mapping[str, Any]], None]
 Work = Callable[[Mapping[str, Any], Path, Report], None]
-KINDS = {"train": "toposcope.runs.jobs:train"}
+TRAIN = "train"
+PROBE, PROBE_SCHEMA = "toposcope.studies.language.probe:work", "toposcope/probe/1"  # a byte model of the studies
+KINDS = {TRAIN: "toposcope.runs.jobs:train"}
+EXPECTED: Mapping[str, Expected] = {
+    TRAIN: trained.EXPECTED,
+    PROBE: {
+        "schema": PROBE_SCHEMA,
+        "config": {},
+        "finished": True,
+        **dict.fromkeys(("steps", "parameters"), COUNT),
+        "accuracy": SHARE,
+        **dict.fromkeys(("bits_held", "bits_other", "seconds", "step_seconds"), SIZE),
+        "noise_cost": Number(),
+        "longer_cost": Number(missing=True),
+        **{name: [Number(missing=True)] for name in ("cosine", "rank", "radial", "dispersion")},
+        "curve": [{"step": COUNT, "loss": SIZE}],
+    },
+}
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is to be done: a key that names it for ever, the kind of work, and its configuration."""
+
+    key: str
+    kind: str
+    config: Mapping[str, Any]
 
 
 def work(kind: str) -> Work:
@@ -23,7 +52,7 @@ def work(kind: str) -> Work:
     place = KINDS.get(kind, kind)
     module, colon, name = place.partition(":")
     if not colon:
-        raise BadValue(f"'{kind}' is no kind of run. {did_you_mean(kind, KINDS)}")
+        raise BadValue(f"unknown kind of run '{kind}'. {did_you_mean(kind, KINDS)}")
     return getattr(importlib.import_module(module), name)
 
 

@@ -6,12 +6,55 @@ The directories are the truth. The index adds what they do not say: the order, w
 from __future__ import annotations
 
 import os
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from toposcope.core.errors import BadFile, NotFound
-from toposcope.runs.directory import RUN, Job, read_job, read_result, summary
-from toposcope.runs.index import INDEX, Index, Row, said_plainly
+from toposcope.core.errors import BadFile, BadValue, NotFound, did_you_mean
+from toposcope.core.result import Provenance, Result
+from toposcope.runs.directory import RUN, read_job, read_result, summary
+from toposcope.runs.index import INDEX, STATES, RunIndex, RunRow, chosen, said_plainly
+from toposcope.runs.jobs import Job
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RunsResult(Result):
+    """What a store of runs holds."""
+
+    kind = "runs"
+    table = "runs"
+
+    store: str
+    runs: tuple[RunRow, ...]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RunResult(Result):
+    """One run, and the result it left if it is done: that of `train`, or of a byte model of the studies."""
+
+    kind = "run"
+
+    directory: str
+    run: RunRow
+    result: Mapping[str, Any] | None
+
+
+def list_runs(store: str | Path = "runs", *, status: str | None = None) -> RunsResult:
+    """The runs of a store; `status` chooses the queued, running, done or failed ones."""
+    if status is not None and status not in STATES:
+        raise BadValue(f"unknown state of a run '{status}'. {did_you_mean(status, STATES)}")
+    rows = tuple(row for row in listing(store) if status in (None, row.status))
+    return RunsResult(store=str(store), runs=rows, provenance=Provenance(options={"status": status}))
+
+
+def show_run(key: str, store: str | Path = "runs") -> RunResult:
+    """One run of a store, by its key or the beginning of it."""
+    place = Path(store)
+    row = chosen(listing(place), key, place)
+    directory = place / row.key
+    result = read_result(directory, row.job) if row.status == "done" else None
+    return RunResult(directory=str(directory), run=row, result=result, provenance=Provenance(options={"key": key}))
 
 
 def require_runs(store: Path) -> None:
@@ -20,7 +63,7 @@ def require_runs(store: Path) -> None:
         raise NotFound(f"{store} holds no runs. 'toposcope train' and 'toposcope sweep' make them; see --store.")
 
 
-def listing(store: str | Path, only: str | None = None) -> list[Row]:
+def listing(store: str | Path, only: str | None = None) -> list[RunRow]:
     """All runs of a store, in the order they were added; of those that are done, what their own results say.
 
     `only` is the key of one, where no other is asked for.
@@ -28,7 +71,7 @@ def listing(store: str | Path, only: str | None = None) -> list[Row]:
     path = Path(store)
     require_runs(path)
     with said_plainly(path):
-        index = Index.copy(path)
+        index = RunIndex.copy(path)
         rows = [] if index is None else index.rows()
         if index is not None:
             index.close()
@@ -53,9 +96,9 @@ def _directories(store: Path) -> list[Path]:
     return [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
 
 
-def _seen(place: Path, job: Job, row: Row | None) -> Row:
+def _seen(place: Path, job: Job, row: RunRow | None) -> RunRow:
     if row is None:
-        row = Row(job.key, job.kind, {}, "queued", None, None, None, None, "", None, None, "")
+        row = RunRow(job.key, job.kind, {}, "queued", None, None, None, None, "", None, None, "")
     row = replace(row, kind=job.kind, config=dict(job.config), summary=None)
     try:
         result = read_result(place, job)
@@ -66,7 +109,7 @@ def _seen(place: Path, job: Job, row: Row | None) -> Row:
     return _not_done(row, None)
 
 
-def _not_done(row: Row, words: str | None) -> Row:
+def _not_done(row: RunRow, words: str | None) -> RunRow:
     """Whatever the index says of it."""
     status = "queued" if row.status == "done" else row.status
     return replace(row, status=status, summary=None, words=words or row.words)

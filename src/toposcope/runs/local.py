@@ -16,25 +16,17 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import IO, Any
 
+from toposcope.core.cluster import TICK, stop_signals
 from toposcope.runs.queue import Failure, Queue
 from toposcope.runs.store import Claim
 
-TICK = 0.2  # seconds; how soon a signal, or a run that another sweep let go, is noticed
 GRACE = 5.0  # seconds a worker has to stop
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 
 
-def cores() -> int:
-    """The cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def run(queue: Queue, *, workers: int, threads: int = 1) -> None:
+def run(queue: Queue, *, jobs: int, threads: int = 1) -> None:
     """Do all runs of the queue. SIGINT and SIGTERM stop it, as KeyboardInterrupt; everything can then be resumed."""
     crew: list[_Worker] = []
     with stop_signals() as stopped, selectors.DefaultSelector() as selector:
@@ -42,48 +34,25 @@ def run(queue: Queue, *, workers: int, threads: int = 1) -> None:
             while queue.open:
                 if stopped.is_set():
                     raise KeyboardInterrupt
-                _hand_out(queue, crew, selector, workers, threads)
+                _hand_out(queue, crew, selector, jobs, threads)
                 for key, _ in selector.select(TICK):
                     worker: _Worker = key.data
-                    if not worker.hear(queue):
+                    if not worker.poll(queue):
                         selector.unregister(worker.wire)
                         crew.remove(worker)
-                        worker.bury(queue)
+                        worker.reap(queue)
         finally:
             for worker in crew:
-                worker.dismiss()
+                worker.stop()
             for worker in crew:
                 worker.wait()
             queue.give_back()
 
 
-@contextmanager
-def stop_signals() -> Iterator[threading.Event]:
-    """An event that SIGINT or SIGTERM sets, so that work stops between two steps; a second one interrupts at once."""
-    stopped = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield stopped
-        return
-
-    def stop(*_: object) -> None:
-        if stopped.is_set():
-            raise KeyboardInterrupt
-        stopped.set()
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stopped
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _hand_out(
-    queue: Queue, crew: list[_Worker], selector: selectors.BaseSelector, workers: int, threads: int
-) -> None:
+def _hand_out(queue: Queue, crew: list[_Worker], selector: selectors.BaseSelector, jobs: int, threads: int) -> None:
     """Give every idle worker a run, hiring as long as there are runs and room."""
     idle = [worker for worker in crew if worker.claim is None]
-    while idle or len(crew) < workers:
+    while idle or len(crew) < jobs:
         claim = queue.next()
         if claim is None:
             return
@@ -116,7 +85,7 @@ class _Worker:
             )
 
     def give(self, claim: Claim) -> None:
-        """Send a run, and its lock with it. A worker that died meanwhile is noticed when it is heard."""
+        """Send a run, and its lock with it. A worker that died meanwhile is noticed at the next poll."""
         job = claim.job
         order = {"kind": job.kind, "config": dict(job.config), "directory": str(claim.directory.resolve())}
         self.claim, self._failure = claim, None
@@ -127,18 +96,18 @@ class _Worker:
             sent = socket.send_fds(self.wire, [text], [claim.held.descriptor])
             self.wire.sendall(text[sent:])
 
-    def hear(self, queue: Queue) -> bool:
-        """Take what the worker says; False when it has gone."""
+    def poll(self, queue: Queue) -> bool:
+        """Read what the worker has sent; False when it has gone."""
         try:
             received = self.wire.recv(1 << 16)
         except OSError:
             received = b""
         *lines, self._text = (self._text + received).split(b"\n")
         for line in lines:
-            self._understand(json.loads(line), queue)
+            self._handle(json.loads(line), queue)
         return bool(received)
 
-    def _understand(self, said: dict[str, Any], queue: Queue) -> None:
+    def _handle(self, said: dict[str, Any], queue: Queue) -> None:
         claim = self.claim
         if claim is None:
             return
@@ -153,13 +122,13 @@ class _Worker:
             self.claim = None
             queue.finished(claim)
 
-    def bury(self, queue: Queue) -> None:
+    def reap(self, queue: Queue) -> None:
         """The process has ended: its run, if it had one, is to be tried again."""
         claim, words = self.claim, self.wait()
         if claim is not None:
             queue.failed(claim, Failure(words))
 
-    def dismiss(self) -> None:
+    def stop(self) -> None:
         """Ask the process to stop; one that has nothing to tidy up need not be asked."""
         if self.claim is None:
             self._process.kill()

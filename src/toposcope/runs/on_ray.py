@@ -9,7 +9,6 @@ the same version.
 
 from __future__ import annotations
 
-import os
 import sys
 import tempfile
 import time
@@ -18,9 +17,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from toposcope.core.errors import BadValue, MissingExtra
-from toposcope.runs.directory import Job, pack, unpack, write_job
-from toposcope.runs.local import TICK, stop_signals
+from toposcope.core.cluster import TICK, connect, stop_signals
+from toposcope.runs.directory import pack, unpack, write_job
+from toposcope.runs.jobs import Job
 from toposcope.runs.queue import Failure, Queue
 from toposcope.runs.store import Claim, said_plainly
 
@@ -32,7 +31,7 @@ def run(
     queue: Queue,
     *,
     address: str | None = None,
-    workers: int | None = None,
+    jobs: int | None = None,
     threads: int = 1,
     post: float = POST_FILES,
 ) -> None:
@@ -47,7 +46,7 @@ def run(
                 while queue.open:
                     if stopped.is_set():
                         raise KeyboardInterrupt
-                    room = workers or max(1, int(ray.cluster_resources().get("CPU", 1)) // threads)
+                    room = jobs or max(1, int(ray.cluster_resources().get("CPU", 1)) // threads)
                     while len(out) < room and (claim := queue.next()):
                         job, files = claim.job, pack(claim.directory)
                         out[task.remote(job.kind, job.key, dict(job.config), files, threads, box, post)] = claim
@@ -59,32 +58,6 @@ def run(
                 queue.give_back()
     finally:
         ray.shutdown()
-
-
-def connect(address: str | None) -> Any:
-    """Ray, connected to the cluster."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    try:
-        import ray
-    except ImportError:
-        raise MissingExtra("--engine ray needs Ray: pip install 'toposcope[cluster]'.") from None
-    settings: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
-    if address is None:
-        settings["include_dashboard"] = False
-        if (
-            sys.platform == "linux"
-        ):  # Ray turns 127.0.0.1 into the machine's outward address; this one it leaves alone
-            settings["_node_ip_address"] = "127.0.0.2"
-    elif address.startswith("127."):
-        settings["_node_ip_address"] = address.partition(":")[0]
-    try:
-        ray.init(address=address or "local", **settings)
-    except (ConnectionError, ValueError, RuntimeError) as error:
-        raise BadValue(
-            f"no Ray cluster answers at {address or 'this machine'} ({str(error).splitlines()[0]}). "
-            "Start one with 'ray start --head' and give its address with --ray-address."
-        ) from error
-    return ray
 
 
 def _collect(ray: Any, queue: Queue, out: dict[Any, Claim]) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from toposcope.core.errors import BadFile
-from toposcope.runs.directory import Job
+from toposcope.runs.jobs import Job
 from toposcope.runs.store import Busy, Claim, Finished, Store, full
 
 BEAT = 10.0  # seconds between two signs of life in the index
@@ -21,7 +21,7 @@ What = Literal["found", "elsewhere", "started", "progress", "retried", "done", "
 
 
 @dataclass(frozen=True)
-class Event:
+class RunEvent:
     """Something happened to a run: `found` finished by someone else, or one of the steps of our own work."""
 
     what: What
@@ -42,7 +42,12 @@ class Queue:
     """Runs to be done, in order; each is claimed in the store before it is given out."""
 
     def __init__(
-        self, store: Store, jobs: Iterable[Job], *, retries: int = 2, watch: Callable[[Event], None] = lambda _: None
+        self,
+        store: Store,
+        jobs: Iterable[Job],
+        *,
+        retries: int = 2,
+        watch: Callable[[RunEvent], None] = lambda _: None,
     ) -> None:
         self.store, self.retries, self.watch = store, retries, watch
         self._waiting = deque({job.key: job for job in jobs}.values())
@@ -116,4 +121,4 @@ class Queue:
             self.store.release(claim)
 
     def _say(self, what: What, job: Job, data: Mapping[str, Any] | None = None) -> None:
-        self.watch(Event(what, job, data or {}))
+        self.watch(RunEvent(what, job, data or {}))

@@ -24,13 +24,12 @@ from pathlib import Path
 from typing import Any
 
 from toposcope._version import __version__
+from toposcope.core import saved
 from toposcope.core.errors import BadFile, BadValue
 from toposcope.core.printable import printable
 from toposcope.core.untrusted import require_plain
 from toposcope.runs import lock
 from toposcope.runs.directory import (
-    Job,
-    drop_state,
     read_job,
     read_result,
     set_aside,
@@ -38,10 +37,11 @@ from toposcope.runs.directory import (
     tidy,
     write_job,
 )
-from toposcope.runs.index import INDEX, KEY, Index, Row, chosen, disk_is_full, dump, full, said_plainly
+from toposcope.runs.index import INDEX, KEY, RunIndex, RunRow, chosen, disk_is_full, dump, full, said_plainly
+from toposcope.runs.jobs import Job
 from toposcope.runs.listing import require_runs
 
-__all__ = ["INDEX", "Busy", "Claim", "Finished", "Row", "Store", "disk_is_full", "full", "said_plainly"]
+__all__ = ["INDEX", "Busy", "Claim", "Finished", "RunRow", "Store", "disk_is_full", "full", "said_plainly"]
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Store:
             require_runs(self.path)
         with said_plainly(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
-            self._db = Index.work(self.path)
+            self._db = RunIndex.work(self.path)
 
     def __enter__(self) -> Store:
         return self
@@ -101,17 +101,17 @@ class Store:
 
     # reading
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[RunRow]:
         """All runs, in the order they were added."""
         with said_plainly(self.path):
             return self._db.rows()
 
-    def get(self, key: str) -> Row | None:
+    def get(self, key: str) -> RunRow | None:
         """The run of exactly this key."""
         with said_plainly(self.path):
             return self._db.get(key)
 
-    def find(self, prefix: str) -> Row:
+    def find(self, prefix: str) -> RunRow:
         """The one run whose key begins so."""
         return chosen(self.rows(), prefix, self.path)
 
@@ -139,7 +139,7 @@ class Store:
         if known is not None and known.status == "done":
             with contextlib.suppress(BadFile):
                 if (result := read_result(directory, job)) is not None:
-                    drop_state(directory)
+                    saved.clear(directory)
                     return Finished(result)  # nothing changes that any more: no lock is needed
         with said_plainly(self.path):
             directory.mkdir(parents=True, exist_ok=True)
@@ -151,7 +151,7 @@ class Store:
                 result, remark = self._result_or_remark(directory, job)
                 if result is not None:
                     self._done(job, result)
-                    drop_state(directory)
+                    saved.clear(directory)
                     held.close()
                     return Finished(result)
                 tidy(directory)
@@ -250,7 +250,7 @@ class Store:
             set_aside(directory)
             return None, str(error)
 
-    def _mend(self, directory: Path, job: Job, row: Row | None) -> int:
+    def _mend(self, directory: Path, job: Job, row: RunRow | None) -> int:
         with contextlib.suppress(BadFile):  # one that does not count is none
             if (result := read_result(directory, job)) is not None:
                 if row is not None and row.status == "done":
@@ -289,7 +289,7 @@ class Store:
             )
         )
 
-    def _queue_again(self, key: str) -> Row:
+    def _queue_again(self, key: str) -> RunRow:
         self._change("UPDATE runs SET status = 'queued', owner = NULL, summary = NULL WHERE key = ?", (key,))
         row = self.get(key)
         if row is None:

@@ -1,1 +1,1 @@
-"""`toposcope scan` as work on layers: each gives a record of its own; a result is put together from records."""
+"""One scan for the command, the library, the web page and compare: layers make records, records a result."""

@@ -15,11 +15,11 @@ from typing import Any
 from toposcope.checkpoints import load
 from toposcope.checkpoints.identity import difference, identity
 from toposcope.checkpoints.view import Model
+from toposcope.core.cluster import TICK, connect, stop_signals
 from toposcope.core.errors import BadValue, ToposcopeError
-from toposcope.runs.local import TICK, stop_signals
-from toposcope.runs.on_ray import connect
-from toposcope.scanning.asked import Asked
-from toposcope.scanning.record import Entry, Moment, layer_entry
+from toposcope.core.fields import plain, rebuilt
+from toposcope.scanning.layer import Entry, Moment, layer_entry
+from toposcope.scanning.options import ScanOptions
 from toposcope.spectra.of_heads import second_moment
 
 RETRIES = 3  # of one layer
@@ -29,7 +29,7 @@ _OPENED: dict[tuple[Any, ...], Model] = {}  # on a node: the checkpoint that the
 def run(
     model: Model,
     numbers: Sequence[int],
-    asked: Asked,
+    options: ScanOptions,
     keep: Callable[[Entry], None],
     *,
     target: str,
@@ -49,7 +49,7 @@ def run(
     try:
         with stop_signals() as stopped:
             task = ray.remote(num_cpus=1, max_retries=0)(_remote)
-            shared, expected = ray.put((moment, drawn)), identity(model, asked.context)
+            shared, expected = ray.put((moment, drawn)), identity(model, options.context)
             waiting, lost, out = list(numbers), dict.fromkeys(numbers, 0), dict[Any, int]()
             try:
                 while waiting or out:
@@ -58,7 +58,7 @@ def run(
                     room = workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
                     while waiting and len(out) < room:
                         number = waiting.pop(0)
-                        out[task.remote(where, expected, number, asked.as_dict(), shared)] = number
+                        out[task.remote(where, expected, number, plain(options), shared)] = number
                     for reference in ray.wait(list(out), num_returns=1, timeout=TICK)[0]:
                         number = out.pop(reference)
                         try:
@@ -96,12 +96,12 @@ def _remote(
     where: Mapping[str, Any],
     expected: Mapping[str, str],
     number: int,
-    asked: Mapping[str, Any],
+    options: Mapping[str, Any],
     shared: tuple[Moment, Mapping[str, str]],
 ) -> tuple[Entry | None, str | None]:
     """On a node: one layer's entry, or why there can be none."""
     try:
-        wanted, opened = Asked.from_dict(asked), tuple(where.values())
+        wanted, opened = rebuilt(ScanOptions, options, "the options"), tuple(where.values())
         model = _OPENED.get(opened)
         if model is None:
             model = _OPENED[opened] = load(**where)

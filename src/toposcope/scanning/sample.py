@@ -18,9 +18,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 import scipy.stats
@@ -33,7 +32,7 @@ METHOD = "stratified sample of layers, Student's t with finite population correc
 
 
 @dataclass(frozen=True)
-class Sample:
+class LayerSample:
     """Strata of neighbouring layers, and those drawn from each."""
 
     strata: tuple[tuple[int, ...], ...]
@@ -46,7 +45,7 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class Count:
+class CountEstimate:
     """How many heads of the whole model have a verdict: an estimate, its interval, and what is certain."""
 
     seen: int
@@ -57,7 +56,21 @@ class Count:
     at_most: int
 
 
-def asked_for(text: str | None) -> int | None:
+@dataclass(frozen=True)
+class SampleEstimate:
+    """Heads of the whole model by verdict, from layers that were drawn: an estimate, not a verdict."""
+
+    method: str
+    level: float
+    heads: int
+    layers: int
+    drawn: tuple[int, ...]
+    strata: tuple[tuple[int, int], ...]
+    counts: Mapping[str, CountEstimate]
+    unseen_verdict_in_at_most_layers: int
+
+
+def sample_size(text: str | None) -> int | None:
     """The number in 'sample:12'; None where something else was written."""
     if text is None or not text.strip().lower().startswith("sample"):
         return None
@@ -67,7 +80,7 @@ def asked_for(text: str | None) -> int | None:
     return int(found[1])
 
 
-def draw(layers: Sequence[int], count: int, seed: int) -> Sample:
+def draw(layers: Sequence[int], count: int, seed: int) -> LayerSample:
     """So many of these layers, spread over the depth; all of them where there are no more."""
     count = min(count, len(layers))
     parts = [part.tolist() for part in np.array_split(np.array(layers, dtype=int), max(1, count // 2))]
@@ -78,10 +91,10 @@ def draw(layers: Sequence[int], count: int, seed: int) -> Sample:
     drawn = [
         sorted(random.choice(part, size, replace=False).tolist()) for part, size in zip(parts, sizes, strict=True)
     ]
-    return Sample(tuple(map(tuple, parts)), tuple(map(tuple, drawn)))
+    return LayerSample(tuple(map(tuple, parts)), tuple(map(tuple, drawn)))
 
 
-def estimates(sample: Sample, heads: Mapping[int, int], verdicts: Mapping[int, Sequence[str]]) -> dict[str, Any]:
+def estimates(sample: LayerSample, heads: Mapping[int, int], verdicts: Mapping[int, Sequence[str]]) -> SampleEstimate:
     """The verdict counts of the whole model, from those of the drawn layers.
 
     `heads` is the number of heads of every layer of the strata, `verdicts` those of every head of the drawn ones.
@@ -92,20 +105,19 @@ def estimates(sample: Sample, heads: Mapping[int, int], verdicts: Mapping[int, S
         word: _count(sample, {number: list(verdicts[number]).count(word) for number in sample.layers}, heads)
         for word in words
     }
-    return {
-        "what": "heads of the whole model by verdict: an estimate, not a verdict",
-        "method": METHOD,
-        "level": LEVEL,
-        "heads": total,
-        "layers": sum(map(len, sample.strata)),
-        "drawn": sample.layers,
-        "strata": [[part[0], part[-1]] for part in sample.strata],
-        "counts": {word: asdict(count) for word, count in counts.items()},
-        "unseen_verdict_in_at_most_layers": _may_differ(sample),
-    }
+    return SampleEstimate(
+        method=METHOD,
+        level=LEVEL,
+        heads=total,
+        layers=sum(map(len, sample.strata)),
+        drawn=tuple(sample.layers),
+        strata=tuple((part[0], part[-1]) for part in sample.strata),
+        counts=counts,
+        unseen_verdict_in_at_most_layers=_may_differ(sample),
+    )
 
 
-def _count(sample: Sample, here: Mapping[int, int], heads: Mapping[int, int]) -> Count:
+def _count(sample: LayerSample, here: Mapping[int, int], heads: Mapping[int, int]) -> CountEstimate:
     seen = sum(here.values())
     unread = sum(heads[number] for part in sample.strata for number in part if number not in here)
     surely, possibly = seen, seen + unread
@@ -126,17 +138,17 @@ def _count(sample: Sample, here: Mapping[int, int], heads: Mapping[int, int]) ->
         reach = _student(freedom) * variance**0.5
         low, high = value - reach, value + reach
     inside = min(max(value, surely), possibly)
-    return Count(seen, inside, max(low, surely), min(high, possibly), surely, possibly)
+    return CountEstimate(seen, inside, max(low, surely), min(high, possibly), surely, possibly)
 
 
-def _near(sample: Sample, place: int) -> list[int]:
+def _near(sample: LayerSample, place: int) -> list[int]:
     """The layers drawn from a stratum, with the last of the one before and the first of the one after."""
     before = sample.drawn[place - 1][-1:] if place else ()
     after = sample.drawn[place + 1][:1] if place + 1 < len(sample.drawn) else ()
     return [*before, *sample.drawn[place], *after]
 
 
-def _may_differ(sample: Sample) -> int:
+def _may_differ(sample: LayerSample) -> int:
     return most_unseen(sum(map(len, sample.strata)), len(sample.layers))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from toposcope.spectra.anova import Shares, decompose
 from toposcope.spectra.contraction import Contraction, contraction
-from toposcope.spectra.encoding_spectrum import EncodingSpectrum, spectrum
+from toposcope.spectra.encoding_spectrum import EncodingSpectrum, spectrum_of
 from toposcope.spectra.head_kernel import HeadKernel, kernel
 from toposcope.spectra.toeplitz import diagonal_means, toeplitz_share
 
@@ -17,6 +17,6 @@ __all__ = [
     "decompose",
     "diagonal_means",
     "kernel",
-    "spectrum",
+    "spectrum_of",
     "toeplitz_share",
 ]

@@ -26,6 +26,7 @@ from toposcope.spectra.rotary_kernel import kernel_spectrum
 Array = NDArray[np.float64]
 OFFSETS = 128  # how far the kernel is looked at for its peak
 KEPT = 64  # how far it is kept, for pictures
+NO_KERNEL = "no kernel over offsets"
 FAST = 8  # a pair of channels that turns by a radian or more in so many tokens is fast
 LARGEST_TABLE = 1 << 26  # numbers of an embedding that is read whole (half a gigabyte in float64)
 DRAWN = 2048  # tokens that stand for the vocabulary of a larger one
@@ -63,7 +64,7 @@ FAST_ON_SMOLLM2 = Measured(
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class HeadSpectra:
     """Where one head's kernel peaks, which frequencies it uses, and how far its kernel contracts (heuristics).
 
@@ -77,15 +78,24 @@ class HeadSpectra:
 
     layer: int
     head: int
-    looks: str
-    peak_offset: int | None
-    peak_share: float | None
-    lambda_max_over_n: float | None
-    query_energy: tuple[float, ...]
-    key_energy: tuple[float, ...]
+    looks: str = NO_KERNEL
+    peak_offset: int | None = None
+    peak_share: float | None = None
+    lambda_max_over_n: float | None = None
+    fast_share: float | None = None
+    query_energy: tuple[float, ...] = ()
+    key_energy: tuple[float, ...] = ()
     kernel_from: int = 0
     kernel: tuple[float, ...] = ()
-    fast_share: float | None = None
+
+
+@dataclass(frozen=True)
+class LogitShares:
+    """Of one head of layer 0: the shares of the logits' variance in content, in position, and in both together."""
+
+    content: float | None
+    position: float | None
+    coupling: float | None
 
 
 def head_spectra(
@@ -99,7 +109,7 @@ def head_spectra(
     """The kernel of one head with its norms folded in, under its own encoding or under another one."""
     used = layer.encoding if encoding is None else encoding
     if used.mechanisms == ("input",) or (used.bias is not None and not used.bias.toeplitz):
-        return HeadSpectra(head.layer, head.head, "no kernel over offsets", None, None, None, (), ())
+        return HeadSpectra(layer=head.layer, head=head.head)
     found = from_covariance(
         head.q,
         head.k,
@@ -169,9 +179,7 @@ def _root_mean_square(rows_TD: Array) -> float:
     return float(np.sqrt(np.vdot(rows_TD, rows_TD) / rows_TD.size)) or 1.0
 
 
-def first_layer_shares(
-    model: Model, encoding: Encoding | None = None, seed: int = 0
-) -> list[dict[str, float | None]]:
+def first_layer_shares(model: Model, encoding: Encoding | None = None, seed: int = 0) -> tuple[LogitShares, ...]:
     """Content, position and coupling of every head of layer 0: 16 tokens of the vocabulary at up to 32 positions.
 
     Empty where layer 0 does not read the embedding as it is (norms after the embedding, other widths), where logits
@@ -179,21 +187,21 @@ def first_layer_shares(
     """
     name = model.spec.embedding
     if name is None or not model.layers:
-        return []
+        return ()
     layer = model.layers[0]
     used = layer.encoding if encoding is None else encoding
     if layer.spec.placement == "post" or layer.spec.kind == "cross" or layer.spec.softcap or not used.exact_tables:
-        return []
+        return ()
     if any(_EMBEDDING_NORM.search(name) for name in model.source.names()):
-        return []
+        return ()
     if layer.spec.stack == "encoder" and "decoder" in (model.spec.embedding or ""):
-        return []  # the encoder reads something else than tokens (Whisper)
+        return ()  # the encoder reads something else than tokens (Whisper)
     shape = model.source.info(name).shape
     if len(shape) != 2:
-        return []
+        return ()
     words, width = shape
     if width != layer.spec.width or words < TOKENS:
-        return []
+        return ()
     chosen = np.random.default_rng(seed).choice(words, TOKENS, replace=False)
     drawn = usable(model.source.read_rows(name, chosen), name, model.path).astype(np.float64)
     longest = None if used.input is None else used.input.length
@@ -205,8 +213,8 @@ def first_layer_shares(
     for h in range(layer.spec.heads):
         q_AIR, k_AIR = (part[h].reshape(TOKENS, len(at), -1) for part in (q_HNR, k_HNR))
         split = decompose(q_AIR, k_AIR, used, at, causal=layer.spec.causal, scale=layer.spec.scale, head=h)
-        found.append({"content": split.content, "position": split.position, "coupling": split.coupling})
-    return found
+        found.append(LogitShares(split.content, split.position, split.coupling))
+    return tuple(found)
 
 
 def _shares(energy_F: Array) -> tuple[float, ...]:

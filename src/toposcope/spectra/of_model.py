@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Executor
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,9 +12,9 @@ from numpy.typing import NDArray
 from toposcope.checkpoints.fold import fold
 from toposcope.checkpoints.view import Layer, Model
 from toposcope.encodings import Encoding, EncodingSpec, Sizes
-from toposcope.spectra.encoding_spectrum import spectrum
+from toposcope.spectra.encoding_spectrum import spectrum_of
 from toposcope.spectra.head_kernel import TokenRows
-from toposcope.spectra.of_heads import HeadSpectra, first_layer_shares, head_spectra, second_moment
+from toposcope.spectra.of_heads import HeadSpectra, LogitShares, first_layer_shares, head_spectra
 from toposcope.spectra.singular import effective_rank, numerical_rank
 from toposcope.spectra.toeplitz import toeplitz_share
 
@@ -47,8 +46,8 @@ class TableSpectrum:
 
 
 @dataclass(frozen=True)
-class ModelSpectra:
-    """The spectral rows of all scanned heads under one encoding.
+class EncodingSpectra:
+    """What an encoding does in a model as a whole.
 
     `tokens` says where the second moment of tokens comes from ("embedding", so many tokens of it, or "identity");
     `first_layer` is layer 0's split (empty where it cannot be had), `biases` the spectrum of each head's bias and
@@ -58,13 +57,16 @@ class ModelSpectra:
     encoding: str
     context: int
     tokens: str
-    heads: tuple[HeadSpectra, ...]
-    first_layer: tuple[dict[str, float | None], ...]
+    first_layer: tuple[LogitShares, ...]
     biases: tuple[BiasSpectrum, ...]
     table: TableSpectrum | None
 
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
+
+@dataclass(frozen=True)
+class WhatIf(EncodingSpectra):
+    """The same of another encoding in the model's place, with the rows of its heads."""
+
+    heads: tuple[HeadSpectra, ...]
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,7 @@ class LayerSpectra:
     """The rows of one layer under one encoding; `first_layer` is empty but for layer 0."""
 
     heads: tuple[HeadSpectra, ...]
-    first_layer: tuple[dict[str, float | None], ...] = ()
+    first_layer: tuple[LogitShares, ...] = ()
 
 
 def layer_spectra(
@@ -86,8 +88,11 @@ def layer_spectra(
 ) -> dict[str, LayerSpectra]:
     """One layer under each encoding, one head in float64 for each thread of the pool at a time."""
     layer = model.layers[number]
-    if layer.spec.kind == "cross" or not layer.encoding.exact_tables:
+    if layer.spec.kind == "cross":
         return {name: LayerSpectra(()) for name, _ in encodings}
+    if not layer.encoding.exact_tables:
+        empty = tuple(HeadSpectra(layer=number, head=head) for head in range(layer.spec.heads))
+        return {name: LayerSpectra(empty) for name, _ in encodings}
     _ = layer.weights  # read once, before threads share it
     known = moment if moment is not None and len(moment) == layer.spec.width else None  # towers differ in width
     used = {name: layer.encoding if spec is None else built(spec, layer, context) for name, spec in encodings}
@@ -100,47 +105,34 @@ def layer_spectra(
     rows = list(map(one, every) if pool is None else pool.map(one, every))
     return {
         name: LayerSpectra(
-            tuple(row[place] for row in rows),
-            tuple(first_layer_shares(model, encoding)) if number == 0 else (),
+            tuple(row[place] for row in rows), first_layer_shares(model, encoding) if number == 0 else ()
         )
         for place, (name, encoding) in enumerate(used.items())
     }
 
 
-def gathered(
+def whole_spectra(
     model: Model,
     layers: Sequence[int],
-    parts: Sequence[Mapping[str, LayerSpectra]],
+    first_layer: tuple[LogitShares, ...],
     *,
+    name: str,
+    spec: EncodingSpec | None,
     context: int,
-    encodings: Encodings,
     tokens: str,
-) -> list[ModelSpectra]:
-    """The parts of all layers as one result under each encoding, with the biases and tables of the first to have any.
+) -> EncodingSpectra:
+    """What is said once for these layers under an encoding: biases and tables are those of the first to have any.
 
     Layers share their biases and tables in all models but UMT5.
     """
-    found = []
-    for name, spec in encodings:
-        biases: tuple[BiasSpectrum, ...] = ()
-        table: TableSpectrum | None = None
-        for layer in (model.layers[number] for number in layers):
-            if layer.spec.kind == "cross" or not layer.encoding.exact_tables:
-                continue
+    biases: tuple[BiasSpectrum, ...] = ()
+    table: TableSpectrum | None = None
+    for layer in (model.layers[number] for number in layers):
+        if layer.spec.kind != "cross" and layer.encoding.exact_tables:
             used = layer.encoding if spec is None else built(spec, layer, context)
             biases = biases or bias_spectra(used, context)
             table = table or table_spectrum(used, context)
-        heads = tuple(row for part in parts for row in part[name].heads)
-        first = next((part[name].first_layer for part in parts if part[name].first_layer), ())
-        found.append(ModelSpectra(name, context, tokens, heads, first, biases, table))
-    return found
-
-
-def model_spectra(model: Model, layers: Sequence[int], *, context: int, encodings: Encodings) -> list[ModelSpectra]:
-    """The spectral half of a scan under each encoding (None: the model's own), reading every layer once."""
-    moment = second_moment(model)
-    parts = [layer_spectra(model, number, moment, context=context, encodings=encodings) for number in layers]
-    return gathered(model, layers, parts, context=context, encodings=encodings, tokens=tokens_of(moment))
+    return EncodingSpectra(name, context, tokens, first_layer, biases, table)
 
 
 def tokens_of(moment: Array | TokenRows | None) -> str:
@@ -157,7 +149,7 @@ def bias_spectra(encoding: Encoding, context: int) -> tuple[BiasSpectrum, ...]:
     length = min(context, LONGEST_BIAS)
     found = []
     for head in range(encoding.bias.heads):
-        point = spectrum(encoding, [length], head).points[-1]
+        point = spectrum_of(encoding, [length], head).points[-1]
         found.append(BiasSpectrum(head, length, point.lambda_max_over_n, point.effective_rank, point.statement))
     return tuple(found)
 

@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from toposcope.encodings import Encoding
 from toposcope.spectra.bias_kernel import alibi_symbol_range
-from toposcope.spectra.encoding_spectrum import rotary_weights
-from toposcope.spectra.rotary_kernel import kernel_values
+from toposcope.spectra.rotary_kernel import kernel_values, rotary_weights
 
 Array = NDArray[np.float64]
 OFFSETS = (0, 1, 2, 4, 8, 16, 64, 256, 1024, 4096)
@@ -31,7 +30,8 @@ def kernel_at(encoding: Encoding, offsets: Sequence[int] = OFFSETS, head: int = 
         if not encoding.bias.toeplitz:
             return None
         b_T = encoding.bias.by_offset(at_T)[head]
-        return np.asarray(np.exp(b_T - encoding.bias.by_offset([0.0])[head, 0]))
+        with np.errstate(over="ignore"):  # a bias that rises with the distance
+            return np.asarray(np.exp(b_T - encoding.bias.by_offset([0.0])[head, 0]))
     return np.ones(len(at_T)) if encoding.input is None else None
 
 
@@ -44,4 +44,5 @@ def symbol_range(encoding: Encoding, head: int = 0) -> tuple[float, float] | Non
     exact = encoding.name == "alibi" and encoding.parameters["symmetric"] and encoding.parameters["scale"] == 1.0
     if not exact or encoding.bias is None or not encoding.bias.toeplitz:
         return None
-    return alibi_symbol_range(float(encoding.parameters["slopes"][head]))
+    slope = float(encoding.parameters["slopes"][head])
+    return alibi_symbol_range(slope) if slope > 0 else None  # a flat bias has no summable kernel

@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from toposcope.core.errors import BadValue
 from toposcope.core.memory import foresee
+from toposcope.encodings.record import Rotary
 from toposcope.spectra.toeplitz import Spectrum
 
 Array = NDArray[np.float64]
@@ -117,6 +118,30 @@ def constant_vector_bound(frequencies: ArrayLike, weights: ArrayLike, n: int) ->
     """
     w_F, a_F, _ = _checked(frequencies, weights, None)
     return float((a_F * (dirichlet(w_F, n) / n) ** 2).sum())
+
+
+def rotary_weights(rotary: Rotary, context: int | None = None) -> tuple[Array, Array]:
+    """Frequencies and weights of the kernel that constant content gives: every channel alike, sum 1.
+
+    A pair that turns weighs 2 c^2, c the attention factor on both query and key; channels that do not turn weigh 1
+    each and stand together at frequency 0.
+    """
+    frequencies_F = rotary.frequencies(context)
+    weights_F = np.full(len(frequencies_F), 2.0 * rotary.attention_factor**2)
+    still = rotary.head_dim - rotary.channels
+    if still:
+        frequencies_F, weights_F = np.append(frequencies_F, 0.0), np.append(weights_F, float(still))
+    return frequencies_F, weights_F / weights_F.sum()
+
+
+def rotary_rank(frequencies_F: Array, n: int) -> int:
+    """The rank of T_n(g) for positive weights: the number of different e^(i w), e^(-i w) among them, at most n.
+
+    T_n(g) = V M V^T with V the Vandermonde matrix of these points, which has full rank where they differ.
+    """
+    turn_F = np.mod(np.abs(frequencies_F), 2 * np.pi)
+    angles = np.unique(np.minimum(turn_F, 2 * np.pi - turn_F))  # two points on the circle each; at 0 and pi one
+    return min(n, 2 * len(angles) - int(((angles == 0) | (angles == np.pi)).sum()))
 
 
 def peak_offset(

@@ -1,52 +1,31 @@
-"""What the diagonal buys on a model that was trained without it: tune D alone, and something else of the same size.
-
-Two arms see the same sequences in the same order, and everything else in the model stays as it is:
-
-* diagonal   D of every layer, from a small start;
-* control    a factor for each coordinate of what attention reads, x -> (1 + g) x, from g = 0: as many parameters, on
-             the vector that D reads, without the term in the logits.
-
-Losses are of held-out sequences, before and after; differences are paired, with t-intervals over those sequences.
-An interrupted run goes on where it was: the state is written whole, to a temporary name, then renamed.
-"""
+"""`toposcope.refine`: add the diagonal to a trained rotary model, tune it, and say what it buys."""
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
-import numpy as np
-import torch
-from torch import Tensor, nn
+from toposcope.core import saved
+from toposcope.core.errors import BadFile, BadValue, NotFound
+from toposcope.core.progress import Progress
+from toposcope.core.result import Provenance, Result
+from toposcope.core.sealed import SUM, read_sealed, write_sealed
 
-from toposcope.checkpoints.identity import fingerprint
-from toposcope.checkpoints.live import view
-from toposcope.core.errors import BadConfig, BadValue
-from toposcope.core.statistics import half_width
-from toposcope.models.about import identity_of
-from toposcope.models.corpus import Corpus
-from toposcope.models.instrument import attached
-from toposcope.models.load import Reference
-from toposcope.models.score import Trial, kind_of, token_losses, trial
-from toposcope.refinements.diagonal import FORMS, Form, Installed, bound, install
-from toposcope.refinements.saved import State
-
-SELF_LOGIT = 0.1  # what an automatic start adds to a token's logit with itself, on average
-SPARE = 1.001  # over the bound
-EVERY = 10  # steps from one saved state to the next
-ARMS = ("diagonal", "control")
+Form = Literal["slice", "uniform"]
+Condition = Literal["before", "start", "diagonal", "control"]  # as it is, with D at its start, D or the control tuned
+RESULT, VALUES = "result.json", "diagonal.safetensors"
+WRITTEN = (saved.NAME, RESULT, VALUES)
 
 
 @dataclass(frozen=True)
-class Settings:
+class TuneSettings:
     """All that decides the numbers, beside the model and the texts. Learning rates fall linearly to 0.
 
-    `diagonal` is "auto" (each layer starts at SELF_LOGIT), "bound" (D stays above the bound of the theory; uniform
-    form only) or a number to start at. `lr` is in units of D's start, `control_lr` in units of the factor.
+    `diagonal` is "auto" (each layer starts small), "bound" (D stays above the bound of the theory; uniform form only)
+    or a number to start at. `lr` is in units of D's start, `control_lr` in units of the factor.
     """
 
     diagonal: str = "auto"
@@ -59,8 +38,8 @@ class Settings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.form not in FORMS:
-            raise BadValue(f"--form takes {' or '.join(FORMS)}, got '{self.form}'.")
+        if self.form not in get_args(Form):
+            raise BadValue(f"--form takes slice or uniform, got '{self.form}'.")
         if self.steps < 1:
             raise BadValue(f"at least one step is needed, got {self.steps}.")
         if not min(self.lr, self.control_lr, self.norm_lr) > 0:
@@ -71,8 +50,8 @@ class Settings:
             try:
                 value = float(self.diagonal)
             except ValueError:
-                value = float("nan")
-            if not (np.isfinite(value) and value > 0):
+                value = math.nan
+            if not (math.isfinite(value) and value > 0):
                 raise BadValue(f"--diagonal takes 'auto', 'bound' or a positive number, got '{self.diagonal}'.")
 
 
@@ -80,8 +59,8 @@ class Settings:
 class Difference:
     """The mean of one condition's loss less another's over held-out sequences, and its half-width (None for one)."""
 
-    of: str
-    against: str
+    of: Condition
+    against: Condition
     mean: float
     half_width: float | None
 
@@ -93,7 +72,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Moved:
-    """How far D of one layer went from where it began, and how it compares with the bound."""
+    """How far D of one layer went from where it began, in units of that, and how it compares with the bound."""
 
     layer: int
     start: float
@@ -104,259 +83,143 @@ class Moved:
 
 
 @dataclass(frozen=True)
-class TuneResult:
-    """Losses in nats per token; `held_out` has, for each condition, one loss per sequence.
+class ConditionLosses:
+    """The losses of held-out sequences in each condition."""
 
-    `key` is the sha256 of all that decided them: model, texts, settings.
+    before: tuple[float, ...]
+    start: tuple[float, ...]
+    diagonal: tuple[float, ...]
+    control: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class ConditionMeans:
+    """Their means."""
+
+    before: float
+    start: float
+    diagonal: float
+    control: float
+
+
+@dataclass(frozen=True)
+class ArmParameters:
+    """How many parameters each arm tunes."""
+
+    diagonal: int
+    control: int
+
+
+@dataclass(frozen=True)
+class ArmLosses:
+    """The loss of each step."""
+
+    diagonal: tuple[float, ...]
+    control: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class ArmSeconds:
+    """The time of a step."""
+
+    diagonal: float
+    control: float
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RefineResult(Result):
+    """What a tuned diagonal buys, beside a control: losses in nats per token.
+
+    `held_out` has for each condition one loss per sequence; `key` is the sha256 of all that decided them: model,
+    texts, settings. `directory` holds D, where one was given.
     """
+
+    kind = "refine"
+    table = "differences"
 
     key: str
-    settings: Settings
+    settings: TuneSettings
     text: str
     held_text: str
-    parameters: Mapping[str, int]
-    held_out: Mapping[str, tuple[float, ...]]
+    parameters: ArmParameters
+    held_out: ConditionLosses
+    held_out_mean: ConditionMeans
     differences: tuple[Difference, ...]
-    training: Mapping[str, tuple[float, ...]]
-    seconds_per_step: Mapping[str, float]
+    training: ArmLosses
+    seconds_per_step: ArmSeconds
     moved: tuple[Moved, ...]
+    directory: str | None = None
 
 
-def tune(
-    reference: Reference,
-    train: Corpus,
-    held: Corpus,
-    settings: Settings,
-    *,
-    directory: str | Path | None = None,
-    tick: Callable[[], None] = lambda: None,
-) -> tuple[TuneResult, dict[int, Tensor]]:
-    """Run both arms; returns the result and the values of D by layer. `tick` is called `ticks(settings)` times.
-
-    With a directory the state is kept there, and a run that was cut short goes on; `saved.forget` removes it when the
-    result has been written.
-    """
-    model = reference.model
-    if kind_of(model) != "next token":
-        raise BadConfig(f"{type(model).__name__} does not predict the next token: there is nothing to tune by.")
-    weights = view(model)
-    if any(layer.encoding.rotary is None for layer in weights.layers):
-        raise BadConfig("some layers of the model do not rotate; the diagonal is a refinement of rotary attention.")
-    bounds = {layer.number: bound(layer) for layer in weights.layers}
-    trials = [trial(reference, ids) for ids in train.sequences]
-    tests = [trial(reference, ids) for ids in held.sequences]
-    key = key_of(reference, train, held, settings)
-    state = State(directory, key)
-    order = _order(len(trials), settings)
-    with _frozen(model):
-        starts, least = _starts(model, trials[0], settings, bounds)
-        losses = {"before": state.kept("before", lambda: evaluate(model, tests))}
-        tick()
-        counts: dict[str, int] = {}
-        values: dict[int, Tensor] = {}
-        for arm in ARMS:
-            with _arm(model, arm, settings, starts, least) as (groups, installed):
-                counts[arm] = sum(p.numel() for group in groups for p in group["params"])
-                if installed is not None:
-                    losses["start"] = state.kept("start", lambda: evaluate(model, tests))
-                _train(model, arm, groups, [trials[i] for i in order], settings, state, tick)
-                losses[arm] = state.kept(arm, lambda: evaluate(model, tests))
-                if installed is not None:
-                    values = installed.values()
-            tick()
-    pairs = [("start", "before"), ("diagonal", "before"), ("control", "before"), ("diagonal", "control")]
-    result = TuneResult(
-        key=key,
-        settings=settings,
-        text=train.cut,
-        held_text=held.cut,
-        parameters=counts,
-        held_out={name: tuple(found) for name, found in losses.items()},
-        differences=tuple(_difference(losses, of, against) for of, against in pairs),
-        training={arm: tuple(state.training(arm)) for arm in ARMS},
-        seconds_per_step={arm: state.seconds(arm) / settings.steps for arm in ARMS},
-        moved=tuple(_moved(number, value, starts, least, bounds) for number, value in values.items()),
-    )
-    return result, values
-
-
-def key_of(reference: Reference, train: Corpus, held: Corpus, settings: Settings) -> str:
-    """The sha256 of everything that decides the numbers: the model, both texts as tokens, the settings."""
-    return fingerprint([identity_of(reference.model), train.sequences, held.sequences, settings])
-
-
-def ticks(settings: Settings) -> int:
-    """How often `tune` calls `tick`."""
-    return 1 + len(ARMS) * (settings.steps + 1)
-
-
-def evaluate(model: Any, trials: Sequence[Trial]) -> list[float]:
-    """The mean loss of each sequence, in nats per token."""
-    with torch.no_grad():
-        return [float(token_losses(each, model(**each.inputs)).mean()) for each in trials]
-
-
-# -------------------------------------------------------------------- inside
-def _train(
+def refine(
     model: Any,
-    arm: str,
-    groups: list[dict[str, Any]],
-    trials: Sequence[Trial],
-    settings: Settings,
-    state: State,
-    tick: Callable[[], None],
-) -> None:
-    """One sequence a step, Adam, learning rates that fall linearly to 0."""
-    parameters = [p for group in groups for p in group["params"]]
-    optimizer = torch.optim.Adam(groups)
-    rates = [group["lr"] for group in optimizer.param_groups]
-    begin = state.resume(arm, parameters, optimizer)
-    for _ in range(begin):
-        tick()
-    for step in range(begin, settings.steps):
-        started = time.perf_counter()
-        for group, rate in zip(optimizer.param_groups, rates, strict=True):
-            group["lr"] = rate * (1 - step / settings.steps)
-        loss = token_losses(trials[step], model(**trials[step].inputs)).mean()
-        if not torch.isfinite(loss):
-            raise BadValue(
-                f"the loss of the {arm} became {float(loss.detach())} at step {step}. Use smaller learning rates."
-            )
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        state.note(arm, float(loss.detach()), time.perf_counter() - started)
-        if (step + 1) % EVERY == 0 or step + 1 == settings.steps:
-            state.save(arm, step + 1, parameters, optimizer)
-        tick()
+    *,
+    out: str | Path | None = None,
+    text: str | Path = "wiki",
+    diagonal: str | float = "auto",
+    form: Form = "slice",
+    steps: int = 200,
+    tokens: int = 128,
+    held_out: int = 24,
+    lr: float = 0.1,
+    control_lr: float = 0.005,
+    norms: bool = False,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> RefineResult:
+    """Add x_i^T D x_j to the logits of a trained rotary model, tune only D, and measure.
+
+    Beside it a control tunes as many other parameters on the same data. `model` is a name, a path, or a loaded model
+    of transformers, which stays as it is. The last fifth of `text` is held out. `diagonal` says where D starts:
+    small, above the bound, or at a number; `form` is "slice" (each head its slice of x) or "uniform" (all of it).
+    With `out`, the result and D are kept in that directory, and an interrupted call goes on there.
+    """
+    from toposcope.models.corpus import cut
+    from toposcope.models.load import read_text, require
+    from toposcope.models.running import running, running_subject
+
+    started = time.perf_counter()
+    require("torch", "transformers")
+    from toposcope.refinements.diagonal import save
+    from toposcope.studies.tuning import key_of, tune
+
+    settings = TuneSettings(str(diagonal), form, steps, lr, control_lr, norms=norms, seed=seed)
+    asked = {"text": str(text), "tokens": tokens, "held_out": held_out, **vars(settings)}
+    content = read_text(str(text))
+    edge = len(content) * 4 // 5
+    reference = running(model, head=True, attention="sdpa")
+    train = cut(reference, content[:edge], tokens=tokens, count=steps, name=str(text))
+    held = cut(reference, content, tokens=tokens, count=held_out, name=str(text), begin=edge)
+    if len(held.sequences) < 2:
+        raise BadValue(f"the last fifth of {text} holds one sequence, and an interval needs two. Give more text.")
+    key = key_of(reference, train, held, settings)
+    place = None if out is None else Path(out)
+    result = None if place is None else _finished(place, key)
+    if result is None:
+        subject = running_subject(reference, model)
+        found, values = tune(reference, train, held, settings, directory=place, progress=progress)
+        result = replace(found, provenance=Provenance((subject,), asked, time.perf_counter() - started))
+        if place is not None:
+            save(place / VALUES, values, form)
+            write_sealed(place / RESULT, key, result.as_dict())
+    if place is None:
+        return result
+    saved.clear(place)  # also what a call left that was killed just before this
+    return replace(result, directory=str(place))
 
 
-@contextmanager
-def _arm(
-    model: Any, arm: str, settings: Settings, starts: Mapping[int, float], least: Mapping[int, float]
-) -> Iterator[tuple[list[dict[str, Any]], Installed | None]]:
-    """The parameters of an arm, in force for as long as the block lasts; norms are put back after it."""
-    norms = _norms(model) if settings.norms else []
-    before = [p.detach().clone() for p in norms]
-    installed, scales = None, None
+def _finished(place: Path, key: str) -> RefineResult | None:
+    """The result that is there already, if it is of the same model, texts and options."""
+    path = place / RESULT
     try:
-        if arm == "diagonal":
-            installed = install(model, form=settings.form, start=starts, least=least)
-            own = {"params": installed.parameters(), "lr": settings.lr}
-        else:
-            scales = _Scales(model)
-            own = {"params": scales.parameters, "lr": settings.control_lr}
-        for p in norms:
-            p.requires_grad_(True)
-        yield [own, *([{"params": norms, "lr": settings.norm_lr}] if norms else [])], installed
-    finally:
-        if installed is not None:
-            installed.remove()
-        if scales is not None:
-            scales.remove()
-        with torch.no_grad():
-            for p, old in zip(norms, before, strict=True):
-                p.requires_grad_(False).copy_(old)
-                p.grad = None
-
-
-class _Scales:
-    """x -> (1 + g) x on the way into every attention."""
-
-    def __init__(self, model: Any) -> None:
-        width = model.get_input_embeddings().weight.shape[1]
-        with attached(model) as instrument:
-            modules = [site.module for site in instrument.sites]
-        like = next(model.parameters())
-        self.parameters = [nn.Parameter(torch.zeros(width, dtype=like.dtype)) for _ in modules]
-        self._handles = [
-            module.register_forward_pre_hook(_scaled(gain), with_kwargs=True)
-            for module, gain in zip(modules, self.parameters, strict=True)
-        ]
-
-    def remove(self) -> None:
-        for handle in self._handles:
-            handle.remove()
-
-
-def _scaled(gain_D: Tensor) -> Callable[..., Any]:
-    def before(module: Any, args: Any, kwargs: Any) -> Any:
-        if args:
-            return (args[0] * (1 + gain_D), *args[1:]), kwargs
-        return args, {**kwargs, "hidden_states": kwargs["hidden_states"] * (1 + gain_D)}
-
-    return before
-
-
-def _norms(model: Any) -> list[nn.Parameter]:
-    return [
-        p for module in model.modules() if "Norm" in type(module).__name__ for p in module.parameters(recurse=False)
-    ]
-
-
-@contextmanager
-def _frozen(model: Any) -> Iterator[None]:
-    wanted = [(p, p.requires_grad) for p in model.parameters()]
-    try:
-        for p, _ in wanted:
-            p.requires_grad_(False)
-        yield
-    finally:
-        for p, was in wanted:
-            p.requires_grad_(was)
-
-
-def _starts(
-    model: Any, first: Trial, settings: Settings, bounds: Mapping[int, float]
-) -> tuple[dict[int, float], dict[int, float]]:
-    """Where D begins in each layer, and below what it may not fall."""
-    least = {n: SPARE * tau if settings.diagonal == "bound" else 0.0 for n, tau in bounds.items()}
-    if settings.diagonal not in ("auto", "bound"):
-        return dict.fromkeys(bounds, float(settings.diagonal)), least
-    sizes: dict[int, float] = {}
-    with attached(model) as instrument:
-        handles = [
-            site.module.register_forward_pre_hook(_measuring(sizes, site.number), with_kwargs=True)
-            for site in instrument.sites
-        ]
-        slices = {site.number: site.heads if settings.form == "slice" else 1 for site in instrument.sites}
-        try:
-            evaluate(model, [first])
-        finally:
-            for handle in handles:
-                handle.remove()
-    return {n: SELF_LOGIT / max(sizes[n] / slices[n], 1e-30) for n in bounds}, least
-
-
-def _measuring(sizes: dict[int, float], number: int) -> Callable[..., None]:
-    def before(module: Any, args: Any, kwargs: Any) -> None:
-        x_BND = args[0] if args else kwargs["hidden_states"]
-        sizes[number] = float(x_BND.pow(2).sum(-1).mean())
-
-    return before
-
-
-def _order(count: int, settings: Settings) -> list[int]:
-    """Which sequence each step sees: all of them in random order, then again in another."""
-    rng = np.random.default_rng(settings.seed)
-    rounds = -(-settings.steps // count)
-    return [int(i) for _ in range(rounds) for i in rng.permutation(count)][: settings.steps]
-
-
-def _difference(losses: Mapping[str, Sequence[float]], of: str, against: str) -> Difference:
-    gaps = np.array(losses[of]) - np.array(losses[against])
-    return Difference(of, against, float(gaps.mean()), half_width(gaps.tolist()))
-
-
-def _moved(
-    number: int, value: Tensor, starts: Mapping[int, float], least: Mapping[int, float], bounds: Mapping[int, float]
-) -> Moved:
-    free = value.double() - least[number]
-    return Moved(
-        layer=number,
-        start=starts[number],
-        least=float(free.min()) / starts[number],
-        median=float(free.median()) / starts[number],
-        largest=float(free.max()) / starts[number],
-        bound=bounds[number],
-    )
+        data = read_sealed(path, None, {"schema": RefineResult.schema_name()})
+        found = RefineResult.from_dict({name: value for name, value in data.items() if name != SUM}, str(path))
+    except NotFound:
+        return None
+    except BadFile as error:
+        raise BadFile(f"{error} Remove it to tune again, or give another --out.") from error
+    if found.key != key:
+        raise BadValue(
+            f"{place} holds the result of another model, text or options. Give another --out, or remove {path}."
+        )
+    return found

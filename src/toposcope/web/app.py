@@ -21,13 +21,13 @@ from starlette.routing import Route
 
 from toposcope._version import __version__
 from toposcope.core.errors import NotFound, ToposcopeError
-from toposcope.core.results import plain
+from toposcope.core.fields import plain
 from toposcope.encodings import kinds
 from toposcope.report.page import readable
 from toposcope.web import explore_encoding, explore_flow
-from toposcope.web.asked import Asked
 from toposcope.web.library import Library
-from toposcope.web.models import Shelf
+from toposcope.web.models import ModelRegistry
+from toposcope.web.query import Query
 from toposcope.web.reports import POLICY, report_of
 
 KINDS = {"js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
@@ -41,7 +41,7 @@ class Served:
     """What this server has to show."""
 
     library: Library
-    shelf: Shelf
+    registry: ModelRegistry
 
 
 def application(served: Served) -> Starlette:
@@ -70,10 +70,10 @@ def application(served: Served) -> Starlette:
         words = f"there was no answer within {PATIENCE:g} s. Ask for less, or use the command line."
         return _failure(request, 503, words, "Busy")
 
-    def data(function: Callable[[Request, Asked], Any]) -> Callable[[Request], Any]:
+    def data(function: Callable[[Request, Query], Any]) -> Callable[[Request], Any]:
         async def endpoint(request: Request) -> Response:
             def work() -> Response:
-                answer = function(request, Asked(request.query_params.multi_items()))
+                answer = function(request, Query(request.query_params.multi_items()))
                 return Response(encoded(answer), media_type="application/json")
 
             settled = request.query_params.get("settled") in ("1", "true")
@@ -92,12 +92,12 @@ def application(served: Served) -> Starlette:
             lambda request: HTMLResponse(_templates().get_template(name).render(version=__version__, **make(request)))
         )
 
-    library, shelf = served.library, served.shelf
+    library, registry = served.library, served.registry
 
     def home(request: Request) -> dict[str, Any]:
         found = {
             "here": "home",
-            "models": shelf.list(),
+            "models": registry.list(),
             "files": library.files(),
             "store": None if library.store is None else str(library.store),
         }
@@ -116,10 +116,10 @@ def application(served: Served) -> Starlette:
         return {"here": "results", "key": key, "name": name, "found": found, "text": _readable(found)}
 
     def model_page(request: Request) -> dict[str, Any]:
-        return {"here": "models", "facts": shelf.get(request.path_params["id"]).facts()}
+        return {"here": "models", "facts": registry.get(request.path_params["id"]).facts()}
 
     def flow_page(request: Request) -> dict[str, Any]:
-        return {"here": "flow", "presets": explore_flow.presets(), "models": shelf.list()}
+        return {"here": "flow", "presets": explore_flow.presets(), "models": registry.list()}
 
     def report(request: Request) -> Response:
         key = request.path_params["key"]
@@ -130,17 +130,17 @@ def application(served: Served) -> Starlette:
 
     def trained(request: Request) -> Response:
         key = request.path_params["key"]
-        return RedirectResponse(f"/models/{shelf.of_run(key, library.model_of(key))}", 303)
+        return RedirectResponse(f"/models/{registry.of_run(key, library.model_of(key))}", 303)
 
-    def model(request: Request, asked: Asked) -> Any:
-        asked.close()
-        return shelf.get(request.path_params["id"])
+    def model(request: Request, query: Query) -> Any:
+        query.close()
+        return registry.get(request.path_params["id"])
 
     routes = [
         Route("/", page("home.html.j2", home)),
         Route("/encoding", page("encoding.html.j2", lambda request: {"here": "encoding", "kinds": _known_kinds()})),
         Route("/flow", page("flow.html.j2", flow_page)),
-        Route("/models", page("models.html.j2", lambda request: {"here": "models", "models": shelf.list()})),
+        Route("/models", page("models.html.j2", lambda request: {"here": "models", "models": registry.list()})),
         Route("/models/{id}", page("model.html.j2", model_page)),
         Route(
             "/runs",
@@ -151,29 +151,30 @@ def application(served: Served) -> Starlette:
         Route("/runs/{key}/model", document(trained)),
         Route("/runs/{key}/report", document(report)),
         Route("/results/{key}/report", document(report)),
-        Route("/api/encodings", data(lambda request, asked: _closed(asked, _known_kinds()))),
-        Route("/api/encoding", data(lambda request, asked: explore_encoding.explore(asked))),
-        Route("/api/presets", data(lambda request, asked: _closed(asked, explore_flow.presets()))),
-        Route("/api/flow", data(lambda request, asked: explore_flow.explore(asked, shelf.head_problem))),
-        Route("/api/models", data(lambda request, asked: _closed(asked, shelf.list()))),
-        Route("/api/models/{id}", data(lambda request, asked: model(request, asked).facts())),
-        Route("/api/models/{id}/scan", data(lambda request, asked: model(request, asked).start_scan())),
+        Route("/api/encodings", data(lambda request, query: _closed(query, _known_kinds()))),
+        Route("/api/encoding", data(lambda request, query: explore_encoding.explore(query))),
+        Route("/api/presets", data(lambda request, query: _closed(query, explore_flow.presets()))),
+        Route("/api/flow", data(lambda request, query: explore_flow.explore(query, registry.head_problem))),
+        Route("/api/models", data(lambda request, query: _closed(query, registry.list()))),
+        Route("/api/models/{id}", data(lambda request, query: model(request, query).facts())),
+        Route("/api/models/{id}/result", data(lambda request, query: model(request, query).scan_result().as_dict())),
+        Route("/api/models/{id}/scan", data(lambda request, query: model(request, query).start_scan())),
         Route(
             "/api/models/{id}/heads/{layer:int}.{head:int}",
             data(
-                lambda request, asked: model(request, asked).head(
+                lambda request, query: model(request, query).head(
                     request.path_params["layer"], request.path_params["head"]
                 )
             ),
         ),
-        Route("/api/runs", data(lambda request, asked: _closed(asked, library.runs()))),
+        Route("/api/runs", data(lambda request, query: _closed(query, library.runs()))),
         Route(
-            "/api/runs/{key}", data(lambda request, asked: _closed(asked, library.run(request.path_params["key"])))
+            "/api/runs/{key}", data(lambda request, query: _closed(query, library.run(request.path_params["key"])))
         ),
-        Route("/api/results", data(lambda request, asked: _closed(asked, library.files()))),
+        Route("/api/results", data(lambda request, query: _closed(query, library.files()))),
         Route(
             "/api/results/{key}",
-            data(lambda request, asked: _closed(asked, library.file(request.path_params["key"])[1])),
+            data(lambda request, query: _closed(query, library.file(request.path_params["key"])[1])),
         ),
         Route("/static/{name:path}", static),
         Route("/favicon.ico", lambda request: Response(status_code=204)),
@@ -191,8 +192,8 @@ def encoded(value: Any) -> bytes:
         return json.dumps(plain(value), allow_nan=False, separators=(",", ":")).encode()
 
 
-def _closed(asked: Asked, value: Any) -> Any:
-    asked.close()
+def _closed(query: Query, value: Any) -> Any:
+    query.close()
     return value
 
 

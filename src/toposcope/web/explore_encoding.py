@@ -19,10 +19,11 @@ from numpy.typing import NDArray
 from toposcope.core.errors import BadValue
 from toposcope.encodings import Encoding, EncodingSpec, Sizes, parse
 from toposcope.spectra import bias_kernel, toeplitz
-from toposcope.spectra.encoding_spectrum import Point, rotary_weights, spectrum
+from toposcope.spectra.encoding_spectrum import spectrum_of
 from toposcope.spectra.offsets import symbol_range
-from toposcope.spectra.rotary_kernel import contraction_law, kernel_spectrum, kernel_values
-from toposcope.web.asked import Asked
+from toposcope.spectra.points import Point
+from toposcope.spectra.rotary_kernel import contraction_law, kernel_spectrum, kernel_values, rotary_weights
+from toposcope.web.query import Query
 
 Array = NDArray[np.float64]
 
@@ -40,15 +41,15 @@ ALL_ALIBI = 2**12
 CURVE = tuple(2**k for k in range(4, 21, 2))
 
 
-def explore(asked: Asked) -> dict[str, Any]:
+def explore(query: Query) -> dict[str, Any]:
     """Everything the page shows for one position of its controls."""
-    text = asked.text("encoding", "rope")
-    head_dim = asked.whole("head_dim", 64, 2, WIDEST_HEAD)
-    heads = asked.whole("heads", 8, 1, MOST_HEADS)
-    head = asked.whole("head", 0, 0, MOST_HEADS - 1)
-    context = asked.whole("context", 4096, 1, LONGEST)
-    settled = asked.flag("settled", False)
-    asked.close()
+    text = query.text("encoding", "rope")
+    head_dim = query.whole("head_dim", 64, 2, WIDEST_HEAD)
+    heads = query.whole("heads", 8, 1, MOST_HEADS)
+    head = query.whole("head", 0, 0, MOST_HEADS - 1)
+    context = query.whole("context", 4096, 1, LONGEST)
+    settled = query.flag("settled", False)
+    query.close()
     if head >= heads:
         raise BadValue(f"'head' is {head}, but there are {heads} heads, 0 to {heads - 1}.")
     started = time.perf_counter()
@@ -144,7 +145,7 @@ def _point(
         return None, "computed when the slider rests"
     if family == "toeplitz" and n > (DENSE_SETTLED if settled else DENSE_LIVE):
         return _long(encoding, head, n, settled)
-    found = spectrum(encoding, [n], head)
+    found = spectrum_of(encoding, [n], head)
     return (found.points[0], None) if found.points else (None, found.skipped[0])
 
 

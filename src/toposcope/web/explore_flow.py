@@ -15,18 +15,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.core.errors import BadValue
-from toposcope.core.results import plain
+from toposcope.core.fields import plain
 from toposcope.dynamics.agreement import compare
-from toposcope.dynamics.flow import matrices
-from toposcope.dynamics.integrate import Ended, Event, Step, integrate
+from toposcope.dynamics.dormand_prince import Step
+from toposcope.dynamics.integrate import Ended, Event, integrate
+from toposcope.dynamics.matrices import matrices
 from toposcope.dynamics.observables import OBSERVABLES, norms
 from toposcope.dynamics.presets import PRESETS, find_preset
-from toposcope.dynamics.record import FlowResult, Status
 from toposcope.dynamics.regime import Regime
 from toposcope.dynamics.run import CONVERGED, GROWTH_CAP, Problem, run
+from toposcope.dynamics.trajectory import Status, Trajectory
 from toposcope.encodings import parse
-from toposcope.web.asked import Asked
+from toposcope.report.verdicts import scope_words, theorem
 from toposcope.web.explore_encoding import within
+from toposcope.web.query import Query
 
 Array = NDArray[np.float64]
 
@@ -44,25 +46,25 @@ HeadProblem = Callable[
 ]  # model, layer, head, tokens, seed, options
 
 
-def explore(asked: Asked, head_problem: HeadProblem) -> dict[str, Any]:
+def explore(query: Query, head_problem: HeadProblem) -> dict[str, Any]:
     """Run what is asked for, and say what a theorem says of it."""
     started = time.perf_counter()
-    source = asked.text("source", "matrices", ("matrices", "preset", "head"))
-    settled = asked.flag("settled", False)
+    source = query.text("source", "matrices", ("matrices", "preset", "head"))
+    settled = query.flag("settled", False)
     shown: dict[str, Any] = {}
     if source == "head":
-        problem = _from_head(asked, head_problem)
+        problem = _from_head(query, head_problem)
     elif source == "preset":
-        problem, shown = _from_preset(asked)
+        problem, shown = _from_preset(query)
     else:
-        problem, shown = _from_matrices(asked)
+        problem, shown = _from_matrices(query)
     horizon = (
-        asked.number("horizon", problem.horizon, 1e-3, LONGEST_HORIZON) if asked.has("horizon") else problem.horizon
+        query.number("horizon", problem.horizon, 1e-3, LONGEST_HORIZON) if query.has("horizon") else problem.horizon
     )
-    asked.close()
+    query.close()
     found = _settled(problem, horizon, started) if settled else _preview(problem, horizon, started)
     verdict = problem.decide() if settled or problem.start.shape[1] <= 3 else None
-    result: FlowResult | None = found.pop("result", None)
+    result: Trajectory | None = found.pop("result", None)
     if result is not None:
         word = compare(verdict, result)
         found |= {"agreement": word.word, "observed": word.sentence}
@@ -101,38 +103,38 @@ def _rotation(degrees: float, width: int) -> Array:
     return np.asarray(cos * np.eye(3) + sin * cross + (1 - cos) * np.outer(axis, axis))
 
 
-def _from_matrices(asked: Asked) -> tuple[Problem, dict[str, Any]]:
-    width = asked.whole("dim", 2, 2, 3)
-    W, V = (_asked_matrix(asked, name, width, default) for name, default in (("w", 1.0), ("v", -1.0)))
-    count, seed = _tokens(asked, 24)
-    size = asked.number("size", 1.0, 1e-3, 1e3)
-    options = _options(asked, width, causal=True)
+def _from_matrices(query: Query) -> tuple[Problem, dict[str, Any]]:
+    width = query.whole("dim", 2, 2, 3)
+    W, V = (_asked_matrix(query, name, width, default) for name, default in (("w", 1.0), ("v", -1.0)))
+    count, seed = _tokens(query, 24)
+    size = query.number("size", 1.0, 1e-3, 1e3)
+    options = _options(query, width, causal=True)
     start = size * np.random.default_rng(seed).standard_normal((count, width))
     return matrices(W, V, start, title="two matrices", **options), {"W": W.tolist(), "V": V.tolist()}
 
 
-def _asked_matrix(asked: Asked, name: str, width: int, default: float) -> Array:
-    values = [asked.number(f"{name}{i}", default, -10, 10) for i in range(1, 4)]  # a third may be given and unused
+def _asked_matrix(query: Query, name: str, width: int, default: float) -> Array:
+    values = [query.number(f"{name}{i}", default, -10, 10) for i in range(1, 4)]  # a third may be given and unused
     return matrix(
         np.array(values[:width]),
-        asked.number(f"{name}_axes", 0, -360, 360),
-        asked.number(f"{name}_turn", 0, -360, 360),
+        query.number(f"{name}_axes", 0, -360, 360),
+        query.number(f"{name}_turn", 0, -360, 360),
     )
 
 
-def _from_preset(asked: Asked) -> tuple[Problem, dict[str, Any]]:
-    preset = find_preset(asked.text("preset", "collapse"))
-    count = None if preset.fixed_count or not asked.has("n") else _count(asked, preset.count)
-    given = preset.arguments(count, asked.whole("seed", 0, 0, 2**31 - 1))
-    asked.has("n")
+def _from_preset(query: Query) -> tuple[Problem, dict[str, Any]]:
+    preset = find_preset(query.text("preset", "collapse"))
+    count = None if preset.fixed_count or not query.has("n") else _count(query, preset.count)
+    given = preset.arguments(count, query.whole("seed", 0, 0, 2**31 - 1))
+    query.has("n")
     changes = {}
-    if asked.has("encoding"):
-        changes["encoding"] = _encoding(asked, len(given["W"]))
-        changes["absolute"] = asked.text("absolute", "input", ("input", "reinject", "logits"))
-    if asked.has("causal"):
-        changes["causal"] = asked.flag("causal", None)
-    if asked.has("diagonal"):
-        changes["diagonal"] = _diagonal(asked)
+    if query.has("encoding"):
+        changes["encoding"] = _encoding(query, len(given["W"]))
+        changes["absolute"] = query.text("absolute", "input", ("input", "reinject", "logits"))
+    if query.has("causal"):
+        changes["causal"] = query.flag("causal", None)
+    if query.has("diagonal"):
+        changes["diagonal"] = _diagonal(query)
     shown = {
         "W": np.asarray(given["W"]).tolist(),
         "V": np.asarray(given["V"]).tolist(),
@@ -142,51 +144,51 @@ def _from_preset(asked: Asked) -> tuple[Problem, dict[str, Any]]:
     return matrices(given.pop("W"), given.pop("V"), given.pop("x0"), **given), shown
 
 
-def _from_head(asked: Asked, head_problem: HeadProblem) -> Problem:
-    model = asked.text("model")
-    layer, head = asked.whole("layer", 0, 0, 100_000), asked.whole("head", 0, 0, 100_000)
-    count, seed = _tokens(asked, 16)
-    options: dict[str, Any] = {"norms": asked.text("norms", "start", ("start", "on", "off"))}
-    if asked.has("encoding"):
-        text = asked.text("encoding")
+def _from_head(query: Query, head_problem: HeadProblem) -> Problem:
+    model = query.text("model")
+    layer, head = query.whole("layer", 0, 0, 100_000), query.whole("head", 0, 0, 100_000)
+    count, seed = _tokens(query, 16)
+    options: dict[str, Any] = {"norms": query.text("norms", "start", ("start", "on", "off"))}
+    if query.has("encoding"):
+        text = query.text("encoding")
         if text != "own":
             within(parse(text))
             options["encoding"] = text
-    options["absolute"] = asked.text("absolute", "input", ("input", "reinject", "logits"))
-    if asked.has("causal"):
-        options["causal"] = asked.flag("causal", None)
-    options["diagonal"] = _diagonal(asked)
+    options["absolute"] = query.text("absolute", "input", ("input", "reinject", "logits"))
+    if query.has("causal"):
+        options["causal"] = query.flag("causal", None)
+    options["diagonal"] = _diagonal(query)
     return head_problem(model, layer, head, count, seed, options)
 
 
-def _tokens(asked: Asked, count: int) -> tuple[int, int]:
-    return _count(asked, count), asked.whole("seed", 0, 0, 2**31 - 1)
+def _tokens(query: Query, count: int) -> tuple[int, int]:
+    return _count(query, count), query.whole("seed", 0, 0, 2**31 - 1)
 
 
-def _count(asked: Asked, default: int) -> int:
-    return asked.whole("n", default, 1, MOST_TOKENS)
+def _count(query: Query, default: int) -> int:
+    return query.whole("n", default, 1, MOST_TOKENS)
 
 
-def _options(asked: Asked, width: int, *, causal: bool) -> dict[str, Any]:
+def _options(query: Query, width: int, *, causal: bool) -> dict[str, Any]:
     return {
-        "encoding": _encoding(asked, width),
-        "absolute": asked.text("absolute", "input", ("input", "reinject", "logits")),
-        "causal": asked.flag("causal", causal),
-        "diagonal": _diagonal(asked),
+        "encoding": _encoding(query, width),
+        "absolute": query.text("absolute", "input", ("input", "reinject", "logits")),
+        "causal": query.flag("causal", causal),
+        "diagonal": _diagonal(query),
     }
 
 
-def _encoding(asked: Asked, width: int) -> Any:
-    spec = within(parse(asked.text("encoding", "none")))
+def _encoding(query: Query, width: int) -> Any:
+    spec = within(parse(query.text("encoding", "none")))
     if width % 2 and spec.name in ("rope", "xpos") and not {"rotary_dim", "partial"} & spec.parameters.keys():
         return parse(f"{spec}{',' if spec.given else ':'}rotary_dim={width - 1}")  # an odd coordinate does not turn
     return spec
 
 
-def _diagonal(asked: Asked) -> Any:
-    if asked.has("diagonal") and asked.text("diagonal").lower() == "auto":
+def _diagonal(query: Query) -> Any:
+    if query.has("diagonal") and query.text("diagonal").lower() == "auto":
         return "auto"
-    return asked.number("diagonal", 0.0, -1000, 1000)
+    return query.number("diagonal", 0.0, -1000, 1000)
 
 
 # ---------------------------------------------------------------- how far it is followed
@@ -332,6 +334,8 @@ def verdict_words(found: Regime) -> dict[str, Any]:
     return {
         **found.record(False),
         "meaning": found.verdict.meaning,
+        "theorem": theorem(found.rule, found.verdict),
+        "speaks_of": None if found.scope is None else scope_words(found.scope),
         "statement": found.statement,
         "w_min": found.w_min,
         "w_max": found.w_max,

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from toposcope.core.errors import BadFile, NotFound, ToposcopeError
-from toposcope.core.results import plain
+from toposcope.core.fields import plain
 from toposcope.core.untrusted import read_saved
+from toposcope.scanning.result import ScanResult
+from toposcope.scanning.scan import JOURNAL, RESULT
 
 KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
 MODEL = "model"  # where a training run keeps what it trained
@@ -74,6 +76,11 @@ class Library:
             listed.append({"id": key, "name": path.name, **words})
         return listed
 
+    def scans(self) -> tuple[ScanResult, ...]:
+        """The scans among the files, to be shown instead of scanning those models again."""
+        found = [read_result(path) for path in self._files.values()]
+        return tuple(ScanResult.from_dict(each) for each in found if each["schema"] == ScanResult.schema_name())
+
     def file(self, key: str) -> tuple[str, dict[str, Any]]:
         """The name and content of one result file."""
         if key not in self._files:
@@ -86,9 +93,12 @@ def _is_own(place: Path) -> bool:
     return place.is_dir() and not place.is_symlink() and not place.parent.is_symlink()
 
 
-def is_result(target: str) -> bool:
-    """Whether an argument of the command line names a result file, not a model."""
-    return target.lower().endswith(".json") and not target.lower().endswith(".index.json")
+def result_file(target: str) -> Path | None:
+    """The result that an argument of the command line names: a file, or a directory of `scan --out`; else a model."""
+    if target.lower().endswith(".json"):
+        return None if target.lower().endswith(".index.json") else Path(target)
+    place = Path(target)
+    return place / RESULT if (place / JOURNAL).is_file() and (place / RESULT).is_file() else None
 
 
 def read_result(path: Path) -> dict[str, Any]:
@@ -101,5 +111,7 @@ def read_result(path: Path) -> dict[str, Any]:
 
 
 def _about(found: dict[str, Any]) -> str:
-    subject = found.get("subject")
+    subject, origin = found.get("subject"), found.get("provenance")
+    if isinstance(origin, dict) and isinstance(origin.get("subjects"), list) and origin["subjects"]:
+        subject = origin["subjects"][0]
     return str(subject.get("path", "")) if isinstance(subject, dict) else ""

@@ -1,8 +1,9 @@
 """The models a page may speak of: those named on the command line and those found in installed packages.
 
 A model is opened when it is first looked at, and scanned once, in the background, by a reading of its own, so that
-looking at a head never waits for the scan. Pages name models by an id from this list, never by a path. Where the
-files are written to or replaced, the model is opened and scanned anew.
+looking at a head never waits for the scan: `toposcope.scan` with its defaults, or a stored scan of the same content.
+Pages name models by an id from this list, never by a path. Where the files are written to or replaced, the model is
+opened and scanned anew.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import math
 import re
 import threading
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -23,17 +24,20 @@ from numpy.typing import NDArray
 from toposcope.checkpoints import load
 from toposcope.checkpoints.fold import fold
 from toposcope.checkpoints.installed import installed
+from toposcope.checkpoints.opened import called
 from toposcope.checkpoints.view import Model
 from toposcope.core.errors import BadValue, NotFound, ToposcopeError, did_you_mean
-from toposcope.core.results import plain
-from toposcope.dynamics.heads import HeadDynamics, head_dynamics
+from toposcope.core.fields import plain
+from toposcope.dynamics.heads import head_dynamics
 from toposcope.dynamics.run import Problem
-from toposcope.dynamics.scan import scan, summary
 from toposcope.dynamics.sources import head_problem
 from toposcope.dynamics.storage import layer_storage_error
 from toposcope.dynamics.tokens import drawn_tokens, isotropic
+from toposcope.report.views import scan as scan_view
+from toposcope.scanning.result import ScanHead, ScanResult, head_row
+from toposcope.scanning.scan import is_scan_of, scan
 from toposcope.spectra.head_kernel import TokenRows, from_covariance
-from toposcope.spectra.of_heads import HeadSpectra, first_layer_shares, head_spectra, second_moment
+from toposcope.spectra.of_heads import HeadSpectra, second_moment
 from toposcope.web.explore_flow import MOST_TOKENS, verdict_words
 
 Array = NDArray[np.float64]
@@ -42,23 +46,22 @@ State = Literal["new", "running", "done", "failed"]
 KERNEL_REACH = 256
 MOST_MODELS = 100
 MOST_NUMBERS = 2e8  # of an embedding from which tokens are drawn (1.6 GB)
-MAP_FIELDS = (
-    "layer", "head", "verdict", "rule", "exact", "robust", "margin", "growth_index", "spread_index", "pair_index",
-    "alpha", "omega", "metastable",
-)  # fmt: skip
 
 
-class Shelf:
+class ModelRegistry:
     """All models, by id."""
 
-    def __init__(self, named: Iterable[str] = (), *, with_installed: bool = True) -> None:
-        self._models: dict[str, Shown] = {}
+    def __init__(
+        self, named: Iterable[str] = (), *, with_installed: bool = True, stored: Sequence[ScanResult] = ()
+    ) -> None:
+        self._models: dict[str, ModelEntry] = {}
         self._one_scan, self._growing = threading.Lock(), threading.Lock()
         self.stopping = threading.Event()
+        self._stored = stored
         for target in named:
             self._add(target, Path(target).name or target, named=True)
         if with_installed:
-            known = {shown.target for shown in self._models.values()}
+            known = {entry.target for entry in self._models.values()}
             for item in installed():
                 if item.name not in known:
                     self._add(item.name, item.name, named=False, about=item.description)
@@ -66,7 +69,7 @@ class Shelf:
     def of_run(self, key: str, place: Path) -> str:
         """The id of the model that a run has trained, which joins the list when it is first asked for."""
         with self._growing:
-            found = next((shown.id for shown in self._models.values() if shown.target == str(place)), None)
+            found = next((entry.id for entry in self._models.values() if entry.target == str(place)), None)
             if found is None:
                 if len(self._models) >= MOST_MODELS:
                     raise BadValue(f"{MOST_MODELS} models are open already. Start the server again to open others.")
@@ -78,13 +81,15 @@ class Shelf:
         number, chosen = 2, slug
         while chosen in self._models:
             chosen, number = f"{slug}-{number}", number + 1
-        self._models[chosen] = Shown(chosen, target, name, named, about, self._one_scan, self.stopping)
+        self._models[chosen] = ModelEntry(
+            chosen, target, name, named, about, self._one_scan, self.stopping, self._stored
+        )
         return chosen
 
     def list(self) -> list[dict[str, Any]]:
-        return [shown.brief() for shown in tuple(self._models.values())]
+        return [entry.brief() for entry in tuple(self._models.values())]
 
-    def get(self, name: str) -> Shown:
+    def get(self, name: str) -> ModelEntry:
         if name not in self._models:
             hint = did_you_mean(name[:80], self._models) if self._models else "None is open."
             raise NotFound(f"there is no model '{name[:80]}' here. {hint}")
@@ -92,9 +97,9 @@ class Shelf:
 
     def open_named(self) -> None:
         """Open what the command line named, so that a wrong name is told before the server starts."""
-        for shown in self._models.values():
-            if shown.named:
-                shown.open()
+        for entry in self._models.values():
+            if entry.named:
+                entry.open()
 
     def head_problem(
         self, model: str, layer: int, head: int, count: int, seed: int, options: dict[str, Any]
@@ -104,11 +109,11 @@ class Shelf:
     def close(self) -> None:
         """Let running scans end at their next layer, and close the files."""
         self.stopping.set()
-        for shown in self._models.values():
-            shown.close()
+        for entry in self._models.values():
+            entry.close()
 
 
-class Shown:
+class ModelEntry:
     """One model: opened, scanned and asked about its heads."""
 
     def __init__(
@@ -120,9 +125,10 @@ class Shown:
         about: str,
         one_scan: threading.Lock,
         stopping: threading.Event,
+        stored: Sequence[ScanResult] = (),
     ) -> None:
         self.id, self.target, self.name, self.named, self.about = id, target, name, named, about
-        self._one_scan, self._stopping = one_scan, stopping
+        self._one_scan, self._stopping, self._stored = one_scan, stopping, stored
         self._lock = threading.RLock()  # files and the one layer in memory belong to one thread at a time
         self._starting = threading.Lock()
         self._model: Model | None = None
@@ -133,8 +139,9 @@ class Shown:
         self.state: State = "new"
         self.error: str | None = None
         self.done, self.total = 0, 0
-        self._found: dict[tuple[int, int], tuple[HeadDynamics, HeadSpectra | None]] = {}
-        self._rows: dict[str, Any] | None = None
+        self.result: ScanResult | None = None
+        self._found: dict[tuple[int, int], ScanHead] = {}
+        self._answer: dict[str, Any] = {}
         self.clouds = lru_cache(maxsize=4)(self._cloud)
         self.verdicts = lru_cache(maxsize=256)(self._verdict)
 
@@ -185,7 +192,13 @@ class Shown:
                 self._scanned_as = self._stamp
                 self._thread = threading.Thread(target=self._scan, name=f"scan {self.id}", daemon=True)
                 self._thread.start()
-        return {**self.progress(), **(self._rows or {})} if self.state == "done" else self.progress()
+        return {**self.progress(), **self._answer} if self.state == "done" else self.progress()
+
+    def scan_result(self) -> ScanResult:
+        """The whole scan, once it is done."""
+        if self.state != "done" or self.result is None:
+            raise NotFound(f"the scan of '{self.name}' is not done yet.")
+        return self.result
 
     def wait(self, seconds: float) -> None:
         """Wait for the scan to end."""
@@ -196,7 +209,8 @@ class Shown:
         try:
             with self._one_scan, load(self.target) as model:
                 model.source.ledger.learn(self.open().source.ledger.lines)  # one content: the page's and the scan's
-                self._rows = self._scanned(model)
+                stored = self._stored_scan()
+                self._keep(model, stored or self._scanned(model), stored=stored is not None)
                 changed = _stamp(model) != self._scanned_as
                 if not changed:
                     self.open().source.ledger.learn(model.source.ledger.lines)
@@ -209,42 +223,37 @@ class Shown:
             traceback.print_exc()
             self.state, self.error = "failed", "the scan broke off; the terminal that runs the server says why."
 
-    def _scanned(self, model: Model) -> dict[str, Any]:
-        self.total = 2 * len(model.layers)
-        context = model.spec.context or 4096
-        found = scan(model, sums=False, workers=1, tick=self._tick)
-        moment = second_moment(model)
-        self._moment = moment
-        spectra: dict[tuple[int, int], HeadSpectra] = {}
-        for layer in model.layers:
-            if layer.spec.kind != "cross" and layer.encoding.exact_tables:
-                known = moment if moment is not None and len(moment) == layer.spec.width else None
-                for head in layer.heads:
-                    row = head_spectra(layer, fold(layer, head), second_moment=known, context=context)
-                    spectra[head.layer, head.head] = row
-            self._tick()
-        shares = first_layer_shares(model)
-        self._found = {(each.layer, each.head): (each, spectra.get((each.layer, each.head))) for each in found.heads}
-        rows = []
-        for (layer_number, number), (dynamics, seen) in self._found.items():
-            given = dynamics.as_dict()
-            split = shares[number] if layer_number == 0 and number < len(shares) else {}
-            rows.append(
-                {
-                    **{name: given[name] for name in MAP_FIELDS},
-                    "rho": None if dynamics.rope is None else dynamics.rope["rho"],
-                    "peak_offset": None if seen is None else seen.peak_offset,
-                    "peak_share": None if seen is None else seen.peak_share,
-                    "looks": None if seen is None else seen.looks,
-                    "lambda_max_over_n": None if seen is None else seen.lambda_max_over_n,
-                    "coupling": split.get("coupling"),
-                }
-            )
-        whole = {"model": summary(found.heads), "skipped": found.skipped, "kernel_context": context}
-        return {"rows": plain(rows), **plain(whole)}
+    def _stored_scan(self) -> ScanResult | None:
+        """A scan that was given, if it is one of this very content."""
+        for result in self._stored:
+            with load(self.target) as fresh:  # what a scan reads and no more, or hashes differ
+                if is_scan_of(result, fresh):
+                    return result
+        return None
 
-    def _tick(self) -> None:
-        self.done += 1
+    def _scanned(self, model: Model) -> ScanResult:
+        found = scan(model, jobs=1, progress=self._tell)
+        subject = replace(found.provenance.subjects[0], name=called(self.target, model.path))
+        return replace(found, provenance=replace(found.provenance, subjects=(subject,)))
+
+    def _keep(self, model: Model, result: ScanResult, *, stored: bool) -> None:
+        self._moment = second_moment(model)
+        self.done = self.total = len(model.layers)
+        self.result = result
+        self._found = {(head.layer, head.head): head for head in result.heads}
+        rows = scan_view.map_rows(result)
+        self._answer = {
+            "rows": plain(rows),
+            "measures": plain(scan_view.measures(rows)),
+            "summary": scan_view.summary(result) if result.heads else [],
+            "model": plain(result.model),
+            "skipped": plain(result.skipped),
+            "context": result.spectra.context,
+            "stored": stored,
+        }
+
+    def _tell(self, what: str, done: int, total: int) -> None:
+        self.done, self.total = done, total
         if self._stopping.is_set():
             raise _Stopped
 
@@ -258,11 +267,9 @@ class Shown:
             folded = fold(chosen, chosen.head(head))
             scanned = self.state == "done" and self._scanned_as == self._stamp
             known = self._found.get((layer, head)) if scanned else None
-            if known is None:
-                error = layer_storage_error(model, chosen)
-                dynamics, row = head_dynamics(chosen, head, storage_error=error, context=model.spec.context), None
-            else:
-                dynamics, row = known
+            error = layer_storage_error(model, chosen)
+            dynamics = head_dynamics(chosen, head, storage_error=error, context=model.spec.context)
+            row = known or head_row(dynamics, HeadSpectra(layer=layer, head=head))
             moment = self._moment if scanned else None
             if moment is not None and len(moment) != chosen.spec.width:
                 moment = None
@@ -281,19 +288,17 @@ class Shown:
                     "peak_offset": seen.peak_offset,
                     "tokens": "identity" if moment is None else "embedding",
                 }
-        given = dynamics.as_dict()
-        given.pop("certificate")
-        return plain(
+        found: dict[str, Any] = plain(
             {
-                **given,
+                **plain(replace(row, certificate=None)),
                 "verdict_words": {**verdict_words(dynamics.regime), "robust": dynamics.robust},
                 "encoding": encoding.title,
                 "kernel": kernel,
-                "spectra": row,
                 "frequencies": None if encoding.rotary is None else encoding.rotary.frequencies(),
                 "scanned": known is not None,
             }
         )
+        return found
 
     def head_problem(self, layer: int, head: int, count: int, seed: int, options: dict[str, Any]) -> Problem:
         """A flow of one head on tokens of the vocabulary; the verdict is computed once for each choice of options."""

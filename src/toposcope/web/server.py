@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from toposcope.core.errors import BadValue, MissingExtra
-from toposcope.web.library import Library, is_result
+from toposcope.web.library import Library, result_file
 
 DEFAULT_PORT = 8123
 PORTS_TRIED = 50
@@ -116,12 +116,13 @@ def serve(
     from toposcope.web.app import Served, application
     from toposcope.web.connections import AT_ONCE, IDLE, LARGEST_HEADERS, Connection
     from toposcope.web.guard import Guard
-    from toposcope.web.models import Shelf
+    from toposcope.web.models import ModelRegistry
 
-    library = Library(store, [Path(target) for target in targets if is_result(target)])
-    shelf = Shelf([target for target in targets if not is_result(target)])
-    with contextlib.closing(shelf), contextlib.closing(listen(host, port)) as listening:
-        shelf.open_named()
+    library = Library(store, [found for target in targets if (found := result_file(target)) is not None])
+    models = [target for target in targets if result_file(target) is None]
+    registry = ModelRegistry(models, stored=library.scans())
+    with contextlib.closing(registry), contextlib.closing(listen(host, port)) as listening:
+        registry.open_named()
         bound = int(listening.getsockname()[1])
         address = Address(host, bound, secrets.token_urlsafe(32) if token else None)
         names = [host if ":" not in host else f"[{host}]"]
@@ -129,7 +130,7 @@ def serve(
             names += [socket.gethostname(), socket.getfqdn()]
         anywhere = host in ("0.0.0.0", "::")
         guarded = Guard(
-            application(Served(library, shelf)),
+            application(Served(library, registry)),
             port=bound,
             names=tuple(names),
             any_address=anywhere,

@@ -18,7 +18,8 @@ from typing import Any
 
 from toposcope.core.files import write_json
 from toposcope.runs import local
-from toposcope.runs.directory import Job, Report, write_result
+from toposcope.runs.directory import write_result
+from toposcope.runs.jobs import Job, Report
 from toposcope.runs.queue import Queue
 from toposcope.runs.store import Store
 
@@ -94,4 +95,4 @@ def timeless(path: Path) -> bytes:
 def sweep(store: str, log: str, count: int, workers: int = 2, **config: Any) -> None:
     with Store(store) as opened:
         jobs = [job(f"job {i}", log=log, **config) for i in range(count)]
-        local.run(Queue(opened, jobs), workers=workers)
+        local.run(Queue(opened, jobs), jobs=workers)

@@ -16,7 +16,7 @@ from toposcope.core.errors import BadValue
 from toposcope.runs import local, on_ray
 from toposcope.runs.grid import grid
 from toposcope.runs.grid import jobs as training_jobs
-from toposcope.runs.queue import Event, Queue
+from toposcope.runs.queue import Queue, RunEvent
 from toposcope.runs.store import Store
 
 ray = pytest.importorskip("ray")
@@ -48,18 +48,18 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 def test_a_node_dies_midway_and_results_equal_local_ones(cluster: Any, tmp_path: Path) -> None:
     second = cluster.add_node(num_cpus=2, node_ip_address="127.0.0.3")
     log = tmp_path / "log"
-    events: list[Event] = []
+    events: list[RunEvent] = []
     killed: list[str] = []
     jobs = [job(f"job {i}", steps=STEPS, pause=PAUSE, log=str(log)) for i in range(5)]
 
-    def watch(event: Event) -> None:
+    def watch(event: RunEvent) -> None:
         events.append(event)
         if event.data.get("node") == second.node_id and not killed:
             killed.append(event.job.key)
             cluster.remove_node(second, allow_graceful=False)
 
     with Store(tmp_path / "store") as store:
-        on_ray.run(Queue(store, jobs, watch=watch), address=cluster.address, workers=3, post=0.1)
+        on_ray.run(Queue(store, jobs, watch=watch), address=cluster.address, jobs=3, post=0.1)
         assert Counter(row.status for row in store.rows()) == {"done": 5}
     happened = Counter(event.what for event in events)
     assert happened["done"] == 5
@@ -84,7 +84,7 @@ def test_trainings_on_a_cluster_that_loses_a_node_equal_local_ones(cluster: Any,
     events: Counter[str] = Counter()
     at_work: set[str] = set()
 
-    def watch(event: Event) -> None:
+    def watch(event: RunEvent) -> None:
         events[event.what] += 1
         if event.what == "progress" and len(at_work) < 2:
             at_work.add(event.job.key)
@@ -92,9 +92,9 @@ def test_trainings_on_a_cluster_that_loses_a_node_equal_local_ones(cluster: Any,
                 cluster.remove_node(second, allow_graceful=False)
 
     with Store(tmp_path / "ray") as store:
-        on_ray.run(Queue(store, training_jobs(configs), watch=watch), address=cluster.address, workers=2, post=0.1)
+        on_ray.run(Queue(store, training_jobs(configs), watch=watch), address=cluster.address, jobs=2, post=0.1)
     with Store(tmp_path / "local") as store:
-        local.run(Queue(store, training_jobs(configs)), workers=1, threads=1)
+        local.run(Queue(store, training_jobs(configs)), jobs=1, threads=1)
     assert events["done"] == 3
     assert events["retried"] >= 1, "no run was lost with the node, so nothing was shown"
     for config in configs:
@@ -119,7 +119,7 @@ def _went_on_from_a_checkpoint(noted: list[str]) -> None:
 
 
 def test_failures_come_back_with_their_words(cluster: Any, tmp_path: Path) -> None:
-    events: list[Event] = []
+    events: list[RunEvent] = []
     jobs = [job("good"), job("dies", die_at=2, deaths=9), job("bad", pause="no number")]
     with Store(tmp_path / "store") as store:
         queue = Queue(store, jobs, retries=1, watch=events.append)

@@ -20,14 +20,14 @@ LAYERS = 8
 SLOW = """
 import sys, time
 from toposcope.cli import main
-from toposcope.scanning import local
-whole = local.layer_entry
+from toposcope.scanning import scan
+whole = scan.layer_entry
 def noted(model, number, *rest):
     with open(sys.argv[1], "a") as log:
         log.write(f"{number}\\n")
     time.sleep(float(sys.argv[2]))
     return whole(model, number, *rest)
-local.layer_entry = noted
+scan.layer_entry = noted
 main(sys.argv[3:])
 """
 
@@ -42,7 +42,7 @@ def kept(journal: Path) -> int:
 
 
 def timeless(path: Path) -> str:
-    return "\n".join(line for line in path.read_text().splitlines() if not line.startswith('  "seconds"'))
+    return "\n".join(line for line in path.read_text().splitlines() if not line.startswith('    "seconds"'))
 
 
 def test_kills_cost_at_most_the_layer_at_work(tmp_path: Path) -> None:

@@ -15,9 +15,10 @@ import toposcope
 from tests.unit import tiny
 from toposcope.cli import main
 from toposcope.core.errors import BadValue
-from toposcope.scanning import local, on_ray
-from toposcope.scanning.asked import Asked
-from toposcope.scanning.record import Entry, put_together
+from toposcope.scanning import on_ray
+from toposcope.scanning.layer import Entry
+from toposcope.scanning.options import ScanOptions
+from toposcope.scanning.scan import assemble, scan_here
 
 ray = pytest.importorskip("ray")
 pytestmark = [
@@ -28,7 +29,7 @@ pytestmark = [
 ROOT = Path(__file__).parents[3]
 QUICK = {"health_check_initial_delay_ms": 500, "health_check_period_ms": 200, "health_check_failure_threshold": 3}
 LAYERS = 10
-ASKED = Asked(null=True, context=64, what_if=("alibi",))
+OPTIONS = ScanOptions(random_baseline=True, context=64, encoding=("alibi",))
 
 
 @pytest.fixture
@@ -47,8 +48,8 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def result(model: toposcope.Model, entries: dict[int, Entry], factors: Any) -> str:
-    found = put_together(model, list(range(LAYERS)), entries, ASKED, factors)
-    return json.dumps({**found.body, "sha256": found.sha256})
+    read = {number: entries[number]["read"] for number in range(LAYERS)}
+    return assemble(model, list(range(LAYERS)), entries, OPTIONS, factors).json() + json.dumps(read, sort_keys=True)
 
 
 def test_a_node_dies_and_the_result_is_the_local_one(
@@ -57,7 +58,7 @@ def test_a_node_dies_and_the_result_is_the_local_one(
     place = tiny.write_llama(tmp_path / "model", num_hidden_layers=LAYERS)
     ours: dict[int, Entry] = {}
     with toposcope.load(place) as model:
-        factors = local.run(model, range(LAYERS), ASKED, lambda entry: ours.update({entry["layer"]: entry}))
+        factors = scan_here(model, range(LAYERS), OPTIONS, lambda entry: ours.update({entry["layer"]: entry}))
         undisturbed = result(model, ours, factors)
 
     second = cluster.add_node(num_cpus=1, node_ip_address="127.0.0.3")
@@ -74,7 +75,7 @@ def test_a_node_dies_and_the_result_is_the_local_one(
             cluster.remove_node(second, allow_graceful=False)
 
     with toposcope.load(place) as model:
-        on_ray.run(model, range(LAYERS), ASKED, keep, target=str(place), address=cluster.address)
+        on_ray.run(model, range(LAYERS), OPTIONS, keep, target=str(place), address=cluster.address)
         again = result(model, {entry["layer"]: entry for entry in theirs}, {})
     assert lost, "no layer was on the node that died, so nothing was shown"
     assert sorted(entry["layer"] for entry in theirs) == list(range(LAYERS))  # each once
@@ -107,12 +108,12 @@ def test_another_checkpoint_on_a_node_is_said(cluster: Any, tmp_path: Path) -> N
         shutil.rmtree(place)
         tiny.write_llama(place, num_hidden_layers=4)
         with pytest.raises(BadValue, match="finds another checkpoint at"):
-            on_ray.run(model, range(3), ASKED, lambda _: None, target=str(place), address=cluster.address)
+            on_ray.run(model, range(3), OPTIONS, lambda _: None, target=str(place), address=cluster.address)
     with toposcope.load(place) as model:
         (place / "model.safetensors").unlink()  # the driver goes on with the file it has mapped
         (place / "model.safetensors").write_bytes(b"no checkpoint")
         with pytest.raises(BadValue, match=r"layer \d, on a node of the cluster: "):
-            on_ray.run(model, range(3), ASKED, lambda _: None, target=str(place), address=cluster.address)
+            on_ray.run(model, range(3), OPTIONS, lambda _: None, target=str(place), address=cluster.address)
 
 
 def test_an_address_needs_the_engine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +11,8 @@ import torch
 from torch import nn
 
 import toposcope
-from toposcope.checks.module import ModuleReport, check_module
+from tests.unit.results import holds
+from toposcope.checks import Finding, ModuleCheckResult, check_module
 from toposcope.core.errors import BadValue
 
 from .zoo import (
@@ -55,25 +56,25 @@ GOOD: list[tuple[str, dict[str, Any]]] = [
     ("absolute", {"added": sinusoid, "added_to_values": False}),
 ]
 
-# the id of the finding, a word its title must hold, and how the module is built
-PLANTED: list[tuple[str, str, dict[str, Any]]] = [
-    ("batch-axis", "batch axis", {"rotate": along_batch}),
-    ("batch-axis", "batch axis", {"rotate": along_batch, "causal": True, "fused": True, "kv_heads": 2}),
-    ("not-a-rotation", "mispaired", {"rotate": wrong_stride}),
-    ("not-a-rotation", "mispaired", {"rotate": wrong_stride, "causal": True, "fused": True}),
-    ("absolute-beside-relative", "absolute", {"rotate": half, "added": sinusoid}),
-    ("absolute-beside-relative", "absolute", {"rotate": interleaved, "added": sinusoid, "causal": True}),
-    ("absolute-beside-relative", "absolute", {"rotate": half, "added": sinusoid, "added_to_values": False}),
-    ("absolute-beside-relative", "absolute", {"bias": alibi_bias, "added": sinusoid}),
-    ("keys-not-rotated", "keys", {"rotate": half, "rotate_key": still}),
-    ("keys-not-rotated", "keys", {"rotate": interleaved, "rotate_key": still, "causal": True, "fused": True}),
-    ("queries-not-rotated", "queries", {"rotate": still, "rotate_key": half}),
-    ("offset-zero", "off by 1", {"rotate": half, "rotate_key": shifted_by(1)}),
-    ("offset-zero", "off by 1", {"rotate": shifted_by(1), "rotate_key": half, "causal": True, "fused": True}),
-    ("offset-zero", "off by 1", {"rotate": interleaved, "rotate_key": shifted_by(1, interleaved), "kv_heads": 2}),
-    ("offset-zero", "off by 2", {"rotate": half, "rotate_key": shifted_by(-2), "qk_norm": True}),
-    ("opposite-turns", "opposite", {"rotate": half, "rotate_key": backwards}),
-    ("not-relative", "more than the offset", {"rotate": half, "rotate_key": twice_as_fast}),
+# the id of the finding, what it must know, and how the module is built
+PLANTED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("batch-axis", {"acts": "rotation"}, {"rotate": along_batch}),
+    ("batch-axis", {"acts": "rotation"}, {"rotate": along_batch, "causal": True, "fused": True, "kv_heads": 2}),
+    ("not-a-rotation", {}, {"rotate": wrong_stride}),
+    ("not-a-rotation", {}, {"rotate": wrong_stride, "causal": True, "fused": True}),
+    ("absolute-beside-relative", {}, {"rotate": half, "added": sinusoid}),
+    ("absolute-beside-relative", {}, {"rotate": interleaved, "added": sinusoid, "causal": True}),
+    ("absolute-beside-relative", {}, {"rotate": half, "added": sinusoid, "added_to_values": False}),
+    ("absolute-beside-relative", {}, {"bias": alibi_bias, "added": sinusoid}),
+    ("keys-not-rotated", {}, {"rotate": half, "rotate_key": still}),
+    ("keys-not-rotated", {}, {"rotate": interleaved, "rotate_key": still, "causal": True, "fused": True}),
+    ("queries-not-rotated", {}, {"rotate": still, "rotate_key": half}),
+    ("offset-zero", {"apart": 1}, {"rotate": half, "rotate_key": shifted_by(1)}),
+    ("offset-zero", {"apart": 1}, {"rotate": shifted_by(1), "rotate_key": half, "causal": True, "fused": True}),
+    ("offset-zero", {"apart": 1}, {"rotate": interleaved, "rotate_key": shifted_by(1, interleaved), "kv_heads": 2}),
+    ("offset-zero", {"apart": 2}, {"rotate": half, "rotate_key": shifted_by(-2), "qk_norm": True}),
+    ("opposite-turns", {}, {"rotate": half, "rotate_key": backwards}),
+    ("not-relative", {}, {"rotate": half, "rotate_key": twice_as_fast}),
 ]
 
 
@@ -81,41 +82,49 @@ def name(options: dict[str, Any]) -> str:
     return ", ".join(f"{key}={getattr(value, '__name__', value)}" for key, value in options.items()) or "plain"
 
 
-def fault(report: ModuleReport) -> tuple[str, str]:
+def fault(report: ModuleCheckResult) -> Finding:
     assert len(report.faults) == 1, [finding.title for finding in report.faults]
-    return report.faults[0].id, report.faults[0].title
+    return report.faults[0]
+
+
+def mispaired(report: ModuleCheckResult) -> tuple[str, str, str]:
+    """The one fault, the pairs that the weights are made for, and those that turn."""
+    found = fault(report)
+    return found.id, found.evidence["weights"], found.evidence["rotation"]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(("kind", "options"), GOOD, ids=[name(options) for _, options in GOOD])
 def test_good_modules_are_named_and_not_blamed(kind: str, options: dict[str, Any], dtype: torch.dtype) -> None:
     report = check_module(Attention(**options).to(dtype), expects=kind)  # type: ignore[arg-type]
-    assert report.kind == kind
+    assert report.position == kind
     assert report.worst == "ok", [finding.title for finding in report.findings if finding.status != "ok"]
     assert report.causal == bool(options.get("causal"))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(
-    ("id", "word", "options"), PLANTED, ids=[f"{i}: {name(options)}" for i, _, options in PLANTED]
+    ("id", "known", "options"), PLANTED, ids=[f"{i}: {name(options)}" for i, _, options in PLANTED]
 )
-def test_planted_faults_are_named(id: str, word: str, options: dict[str, Any], dtype: torch.dtype) -> None:
-    found, title = fault(check_module(Attention(**options).to(dtype)))
-    assert found == id
-    assert word in title
+def test_planted_faults_are_named(
+    id: str, known: dict[str, Any], options: dict[str, Any], dtype: torch.dtype
+) -> None:
+    found = fault(check_module(Attention(**options).to(dtype)))
+    assert found.id == id
+    assert known.items() <= found.evidence.items()
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_verdicts_do_not_depend_on_the_seed(seed: int) -> None:
     assert check_module(Attention(rotate=half, causal=True, seed=seed), seed=seed).worst == "ok"
-    assert fault(check_module(Attention(rotate=wrong_stride, seed=seed), seed=seed))[0] == "not-a-rotation"
+    assert fault(check_module(Attention(rotate=wrong_stride, seed=seed), seed=seed)).id == "not-a-rotation"
     off = Attention(rotate=half, rotate_key=shifted_by(1), seed=seed)
-    assert fault(check_module(off, seed=seed))[0] == "offset-zero"
+    assert fault(check_module(off, seed=seed)).id == "offset-zero"
 
 
 def test_batch_axis_rotation_leaves_no_position() -> None:
     report = check_module(Attention(rotate=along_batch), expects="relative")
-    assert report.kind == "none"
+    assert report.position == "none"
     assert {finding.id for finding in report.faults} == {"batch-axis", "expected"}
 
 
@@ -140,18 +149,13 @@ def test_interleaved_weights_with_half_split_rotation_against_a_reference() -> N
     good = Attention(rotate=half)
     wrong = reordered(good, half)
     assert check_module(wrong).worst == "ok"  # without a reference, nothing is wrong with it
-    found, title = fault(check_module(wrong, reference=good))
-    assert (found, title) == ("reference", "interleaved weights with half-split rotation")
+    assert mispaired(check_module(wrong, reference=good)) == ("reference", "interleaved", "half-split")
 
 
 def test_half_split_rotation_where_the_reference_turns_neighbours() -> None:
     reference, wrong = Attention(rotate=interleaved, causal=True), Attention(rotate=half, causal=True)
-    assert fault(check_module(wrong, reference=reference)) == (
-        "reference",
-        "interleaved weights with half-split rotation",
-    )
-    other_way = check_module(reference, reference=wrong)
-    assert fault(other_way) == ("reference", "half-split weights with interleaved rotation")
+    assert mispaired(check_module(wrong, reference=reference)) == ("reference", "interleaved", "half-split")
+    assert mispaired(check_module(reference, reference=wrong)) == ("reference", "half-split", "interleaved")
 
 
 def test_reordered_weights_under_the_other_rotation_agree() -> None:
@@ -160,22 +164,19 @@ def test_reordered_weights_under_the_other_rotation_agree() -> None:
     assert report.worst == "ok"
     found = report.find("reference")
     assert found is not None
-    assert "equal" in found.title
+    assert (found.status, found.evidence["difference"] < 1e-3) == ("ok", True)
 
 
 def test_a_reference_may_be_a_function() -> None:
     good = Attention(rotate=half).eval()
     assert check_module(good, reference=lambda x: good(x)).worst == "ok"
-    assert fault(check_module(good, reference=lambda x: 2 * good(x)))[0] == "reference"
+    assert fault(check_module(good, reference=lambda x: 2 * good(x))).id == "reference"
 
 
 def test_the_pairing_can_be_stated() -> None:
     module = Attention(rotate=half)
     assert check_module(module, pairing="half").worst == "ok"
-    assert fault(check_module(module, pairing="interleaved")) == (
-        "pairing",
-        "interleaved weights with half-split rotation",
-    )
+    assert mispaired(check_module(module, pairing="interleaved")) == ("pairing", "interleaved", "half-split")
 
 
 def trained_like(rotate: Any, order: str) -> Attention:
@@ -200,14 +201,11 @@ def test_trained_weights_tell_their_pairing(rotate: Any, order: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rotate", "order", "title"),
-    [
-        (half, "interleaved", "interleaved weights with half-split rotation"),
-        (interleaved, "half", "half-split weights with interleaved rotation"),
-    ],
+    ("rotate", "order", "pairs"),
+    [(half, "interleaved", ("interleaved", "half-split")), (interleaved, "half", ("half-split", "interleaved"))],
 )
-def test_trained_weights_under_the_wrong_rotation(rotate: Any, order: str, title: str) -> None:
-    assert fault(check_module(trained_like(rotate, order))) == ("pairing", title)
+def test_trained_weights_under_the_wrong_rotation(rotate: Any, order: str, pairs: tuple[str, str]) -> None:
+    assert mispaired(check_module(trained_like(rotate, order))) == ("pairing", *pairs)
 
 
 def with_positions(module: Any, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
@@ -219,14 +217,14 @@ def test_shift_through_positions() -> None:
     found = report.find("shift")
     assert found is not None
     assert found.status == "ok"
-    assert check_module(Attention(added=sinusoid), call=with_positions).kind == "absolute"
+    assert check_module(Attention(added=sinusoid), call=with_positions).position == "absolute"
 
 
 def test_shift_alone_tells_relative_from_absolute() -> None:
     """With the softmax hidden and queries and keys alone carrying position, only the shift can tell."""
     hidden = {"hidden": True, "added_to_values": False}
-    assert check_module(Attention(rotate=half, **hidden), call=with_positions).kind == "relative"
-    assert check_module(Attention(added=sinusoid, **hidden), call=with_positions).kind == "absolute"
+    assert check_module(Attention(rotate=half, **hidden), call=with_positions).position == "relative"
+    assert check_module(Attention(added=sinusoid, **hidden), call=with_positions).position == "absolute"
 
 
 def test_positions_that_reach_only_the_keys() -> None:
@@ -238,12 +236,12 @@ def test_positions_that_reach_only_the_keys() -> None:
             self.rotate_key = half if positions is None else lambda v, _: half(v, positions)
             return super().forward(x, at)
 
-    assert fault(check_module(Cached(rotate=half), call=with_positions))[0] == "shift"
+    assert fault(check_module(Cached(rotate=half), call=with_positions)).id == "shift"
 
 
 def test_a_hidden_softmax_is_said_to_be_hidden() -> None:
     report = check_module(Attention(rotate=half, hidden=True))
-    assert report.kind == "unclear"
+    assert report.position == "unclear"
     assert report.counts == {"fault": 0, "warning": 1, "ok": 1}
     assert {probe.name for probe in report.probes if not probe.ran} >= {
         "one token everywhere, logits",
@@ -252,13 +250,15 @@ def test_a_hidden_softmax_is_said_to_be_hidden() -> None:
 
 
 @pytest.mark.parametrize(
-    ("id", "word", "options"), PLANTED, ids=[f"{i}: {name(options)}" for i, _, options in PLANTED]
+    ("id", "known", "options"), PLANTED, ids=[f"{i}: {name(options)}" for i, _, options in PLANTED]
 )
-def test_qk_given_for_a_hidden_softmax(id: str, word: str, options: dict[str, Any]) -> None:
+def test_qk_given_for_a_hidden_softmax(id: str, known: dict[str, Any], options: dict[str, Any]) -> None:
     """The same faults, through the user's own functions instead of watching."""
     module = Attention(**{**options, "hidden": True, "fused": False})
     report = check_module(module, qk=lambda m, x: m.queries_and_keys(x), logits=lambda m, x: m.logits(x))
-    assert id in {finding.id for finding in report.faults}
+    found = [finding for finding in report.faults if finding.id == id]
+    assert len(found) == 1
+    assert known.items() <= found[0].evidence.items()
 
 
 @pytest.mark.parametrize(
@@ -275,12 +275,12 @@ def test_logits_alone(ids: set[str], options: dict[str, Any]) -> None:
     report = check_module(Attention(**options, hidden=True), logits=lambda m, x: m.logits(x))
     assert {finding.id for finding in report.faults} == ids
     if not ids:
-        assert report.kind == "relative"
+        assert report.position == "relative"
 
 
 def test_causality_is_found_and_compared() -> None:
-    assert fault(check_module(Attention(rotate=half), causal=True))[0] == "mask"
-    assert fault(check_module(Attention(rotate=half, causal=True), causal=False))[0] == "mask"
+    assert fault(check_module(Attention(rotate=half), causal=True)).id == "mask"
+    assert fault(check_module(Attention(rotate=half, causal=True), causal=False)).id == "mask"
 
 
 @pytest.mark.parametrize(
@@ -288,12 +288,12 @@ def test_causality_is_found_and_compared() -> None:
     [("relative", {}), ("none", {"rotate": half}), ("absolute", {"rotate": half}), ("relative", {"added": sinusoid})],
 )
 def test_expectations_are_held_against_what_is_found(expects: Any, options: dict[str, Any]) -> None:
-    assert fault(check_module(Attention(**options), expects=expects))[0] == "expected"
+    assert fault(check_module(Attention(**options), expects=expects)).id == "expected"
 
 
 def test_both_kinds_may_be_meant() -> None:
     report = check_module(Attention(rotate=half, added=sinusoid), expects="absolute+relative")
-    assert (report.kind, report.worst) == ("absolute+relative", "ok")
+    assert (report.position, report.worst) == ("absolute+relative", "ok")
 
 
 def test_the_module_is_left_as_it_was() -> None:
@@ -313,18 +313,20 @@ def test_the_module_is_left_as_it_was() -> None:
 def test_half_precision_is_tested_on_a_copy(dtype: torch.dtype) -> None:
     module = Attention(rotate=half).to(dtype)
     report = check_module(module)
-    assert (report.kind, report.worst) == ("relative", "ok")
+    assert (report.position, report.worst) == ("relative", "ok")
     assert report.probes[-1].name == "precision"
     assert module.q_proj.weight.dtype == dtype
-    assert fault(check_module(Attention(rotate=wrong_stride).to(dtype)))[0] == "not-a-rotation"
+    assert fault(check_module(Attention(rotate=wrong_stride).to(dtype))).id == "not-a-rotation"
 
 
-def test_report_is_json_and_public() -> None:
-    report = toposcope.check_module(Attention(rotate=wrong_stride))
-    data = json.loads(json.dumps(report.as_dict()))
-    assert data["schema"] == "toposcope.check_module/1"
+def test_the_result_of_a_module(tmp_path: Path) -> None:
+    result = toposcope.check(Attention(rotate=wrong_stride))
+    assert isinstance(result, ModuleCheckResult)
+    data = holds(result, tmp_path)
+    assert data["schema"] == "toposcope/check-module/2"
     assert data["worst"] == "fault"
     assert data["findings"][0]["what_to_do"]
+    assert result.rows("probes")[0]["ran"] is True
 
 
 def test_bad_arguments() -> None:
@@ -341,7 +343,7 @@ def test_bad_arguments() -> None:
 
 def test_modules_without_attention() -> None:
     """A map of each token alone has no position; a convolution over three tokens is relative, by the shift alone."""
-    assert check_module(nn.Linear(8, 8)).kind == "none"
+    assert check_module(nn.Linear(8, 8)).position == "none"
 
     class Convolution(nn.Module):
         def __init__(self) -> None:
@@ -353,4 +355,4 @@ def test_modules_without_attention() -> None:
             return self.inner(padded.transpose(1, 2)).transpose(1, 2)
 
     report = check_module(Convolution(), width=8)
-    assert (report.kind, report.worst) == ("relative", "ok")
+    assert (report.position, report.worst) == ("relative", "ok")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import toposcope
-from toposcope.checks import CheckReport, check_model
+from toposcope.checks import CheckResult, check_model
 
 from .making import Tensors, llama
 
@@ -24,12 +24,12 @@ LLAMA3 = {
 }
 
 
-def check(path: Path) -> CheckReport:
+def check(path: Path) -> CheckResult:
     with toposcope.load(path) as model:
         return check_model(model, weights=False)
 
 
-def raised(report: CheckReport) -> dict[str, str]:
+def raised(report: CheckResult) -> dict[str, str]:
     return {finding.id: finding.status for finding in report.findings if finding.status != "ok"}
 
 

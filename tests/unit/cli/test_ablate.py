@@ -13,9 +13,11 @@ from typing import Any
 
 import pytest
 
+import toposcope
 from tests.unit.models.making import write_bert
 from tests.unit.models.planting import write_planted
 from toposcope.cli import COMMANDS, main
+from toposcope.core.errors import BadValue
 
 torch = pytest.importorskip("torch", reason="ablation needs torch: pip install torch")
 pytest.importorskip("transformers", reason="ablation needs transformers: pip install transformers")
@@ -49,64 +51,104 @@ def test_the_sentence_fits_the_list() -> None:
     assert len(COMMANDS["ablate"]) < 58
 
 
-def test_the_whole_story_in_80_columns(planted: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    out = call(capsys, *arguments(planted, "--pairs", "layer0", "--csv", "heads.csv", "--json", "all.json"))
-    for words in ("144 measurements", "most damaging heads", "deposit of each layer", "pairs removed together"):
-        assert words in out
-    place = next((tmp_path / "runs").iterdir())
-    body = out.splitlines()[1:]  # the first line holds a path
-    assert max(len(line) for line in body if str(planted) not in line) <= 80
+def test_the_function_and_all_it_can_become(planted: Path, tmp_path: Path) -> None:
+    told: list[str] = []
+    found = toposcope.ablate(
+        planted, planted / "text.txt", lines=True, tokens=16, sequences=6, pairs="layer0", out="kept/ablate-*",
+        progress=lambda what, done, total: told.append(what),
+    )  # fmt: skip
+    assert set(told) == {"heads removed", "pairs removed"}
+    assert [text.name for text in found.texts] == ["text", "shuffled", "repeated"]
+    assert found.ranked()[0].name == "0.2"
+    assert (found.layers[0].deposit.di or 0.0) > 0.99
+    assert len(found.pairs) == 6
+    assert max(map(len, str(found).splitlines())) <= 80
+    (place,) = (tmp_path / "kept").iterdir()
+    assert place.name.startswith("ablate-")
+    assert toposcope.read(place / "result.json") == found == toposcope.read(found.save(tmp_path / "all.json"))
+    assert len(found.frame()) == 8
+    assert len(found.frame("pairs")) == 6
+    assert "<script" not in found._repr_html_()
+    assert "</html>" in found.html()
+    assert found.figure(tmp_path / "ablate.svg").stat().st_size > 1000
+
+
+def test_the_function_keeps_nothing_unless_asked(planted: Path, tmp_path: Path) -> None:
+    options = {"lines": True, "tokens": 16, "sequences": 2, "heads": "0.2", "only": "text"}
+    found = toposcope.ablate(planted, planted / "text.txt", **options)
+    assert [each.name for each in found.heads] == ["0.2"]
+    assert list(tmp_path.iterdir()) == []
+    for wrong in ({"method": "nothing"}, {"mode": "guess"}):
+        with pytest.raises(BadValue):
+            toposcope.ablate(planted, planted / "text.txt", **options, **wrong)
+
+
+def test_the_command_and_what_it_keeps(planted: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    out = call(capsys, *arguments(planted, "--csv", "heads.csv", "--json", "all.json"))
+    assert max(map(len, out.splitlines())) <= 80
+    (place,) = (tmp_path / "runs").iterdir()
     result = json.loads((tmp_path / "all.json").read_text())
-    assert result["schema"] == "toposcope/ablate/1"
-    assert json.loads((place / "result.json").read_text())["ablation"] == result["ablation"]
-    found = result["ablation"]
-    assert [text["name"] for text in found["texts"]] == ["text", "shuffled", "repeated"]
-    worst = max(found["heads"], key=lambda each: each["damage"]["text"])
-    assert (worst["layer"], worst["head"]) == (0, 2)
-    assert found["layers"][0]["deposit"]["di"] > 0.99
-    assert len(found["pairs"]) == 6
+    assert result["schema"] == "toposcope/ablate/2"
+    assert json.loads((place / "result.json").read_text()) == result
     rows = list(csv.DictReader((tmp_path / "heads.csv").read_text().splitlines()))
     assert len(rows) == 8
-    assert float(rows[2]["damage_text"]) == pytest.approx(worst["damage"]["text"])
-    again = call(capsys, *arguments(planted))
-    assert "Everything is already measured." in again
+    assert [float(row["damage.text"]) for row in rows] == [each["damage"]["text"] for each in result["heads"]]
+    before = (place / "journal.jsonl").read_bytes()
+    call(capsys, *arguments(planted))
+    assert (place / "journal.jsonl").read_bytes() == before, "nothing is measured twice"
 
 
 def test_json_on_standard_output_is_clean(planted: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = call(capsys, *arguments(planted, "--heads", "0.2,1.0-1", "--only", "text", "--out", "here", "--json", "-"))
     result = json.loads(out)
-    assert [(each["layer"], each["head"]) for each in result["ablation"]["heads"]] == [(0, 2), (1, 0), (1, 1)]
-    assert result["ablation"]["layers"] == []  # no layer is complete
+    assert [(each["layer"], each["head"]) for each in result["heads"]] == [(0, 2), (1, 0), (1, 1)]
+    assert result["layers"] == []  # no layer is complete
     assert Path("here/journal.jsonl").exists()
 
 
-def test_screen_prints_how_much_it_may_have_missed(planted: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = call(capsys, *arguments(planted, "--mode", "screen", "--sample", "3", "--only", "text"))
-    assert "missed of the true top tenth" in out
-    assert "Spearman" in out
+def test_screen_tells_how_much_it_may_have_missed(planted: Path) -> None:
+    found = toposcope.ablate(
+        planted, planted / "text.txt", lines=True, tokens=16, sequences=6, mode="screen", sample=3, only="text"
+    )
+    assert found.screen is not None
+    assert len(found.screen.sampled) == 3
+    assert found.screen.miss is not None
+    assert f"{found.screen.miss.high:.0%}" in str(found)
+    assert {each.estimate for each in found.heads} <= set(found.screen.estimates.values())
 
 
-def test_check_proves_all_heads(planted: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = call(capsys, *arguments(planted, "--check", "--method", "mean"))
-    assert "8 of 8  its slice before the output projection" in out
-    assert "The proof holds." in out
+def test_check_proves_all_heads(planted: Path, tmp_path: Path) -> None:
+    options = {"lines": True, "tokens": 16, "sequences": 6}
+    found = toposcope.ablate_check(planted, planted / "text.txt", **options, method="mean")
+    assert found.holds
+    assert len(found.heads) == 8
+    assert all(each.holds for each in found.heads)
+    assert found.weights_before == found.weights_after == found.provenance.subjects[0].sha256
+    assert max(map(len, str(found).splitlines())) <= 80
+    assert toposcope.read(found.save(tmp_path / "check.json")) == found
+    assert len(found.frame()) == 8
+    assert "<script" not in found._repr_html_()
+    assert "</html>" in found.html()
     assert not Path("runs").exists()
-    assert "1 of 1" in call(capsys, *arguments(planted, "--check", "--heads", "1.3"))
+    (one,) = toposcope.ablate_check(planted, planted / "text.txt", **options, heads="1.3").heads
+    assert one.name == "1.3"
 
 
 def test_a_proof_that_fails_is_exit_code_1(
     planted: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import toposcope.models.proof
+    import toposcope.models.ablation.check
     from toposcope.models.intervene import ablated
 
     def wrong(model: Any, layer: int, head: int, *, by: Any) -> Any:
         return ablated(model, layer, [head, (head + 1) % 4], by=by)
 
-    monkeypatch.setattr(toposcope.models.proof, "ablated", wrong)
-    out = call(capsys, *arguments(planted, "--check", "--heads", "1.3"), code=1)
-    assert "The proof does not hold." in out
-    assert "others_same=False" in out.replace("\n", "")
+    monkeypatch.setattr(toposcope.models.ablation.check, "ablated", wrong)
+    call(capsys, *arguments(planted, "--check", "--heads", "1.3", "--json", "check.json"), code=1)
+    found = json.loads(Path("check.json").read_text())
+    assert not found["holds"]
+    (head,) = found["heads"]
+    assert (head["replaced"], head["others_same"], head["undone"], head["holds"]) == (True, False, True, False)
 
 
 def test_a_model_that_predicts_nothing_drifts(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -115,9 +157,9 @@ def test_a_model_that_predicts_nothing_drifts(capsys: pytest.CaptureFixture[str]
     write_bert(tmp_path / "bert")
     (tmp_path / "text.txt").write_text(TEXT * 8)
     words = ["ablate", "bert", "--text", "text.txt", "--tokens", "12", "--sequences", "3", "--only", "text"]
-    out = call(capsys, *words, "--json", "found.json")
-    assert "1 - cosine" in out
-    found = json.loads((tmp_path / "found.json").read_text())["ablation"]
+    call(capsys, *words, "--json", "found.json")
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert found["predicts"] == "drift"
     assert found["texts"][0]["base"] == pytest.approx([0, 0, 0], abs=1e-6)
     assert all(each["damage"]["text"] > 0 for each in found["heads"])
     assert "--mode exact" in call(capsys, *words, "--mode", "screen", code=2)
@@ -131,7 +173,7 @@ def test_a_model_that_predicts_nothing_drifts(capsys: pytest.CaptureFixture[str]
         (("--layers", "5"), "does not exist"),
         (("--pairs", "top"), "all-top"),
         (("--only", "shufled"), "Did you mean"),
-        (("--only", "repeated"), "must name 'text'"),
+        (("--only", "repeated"), "'text'"),
         (("--text", "nowhere"), "nowhere"),
     ],
 )
@@ -191,4 +233,6 @@ def test_a_killed_sweep_continues_and_repeats_nothing(
         assert len(measured) == len(set(measured)) == (1 + 8 + 1) * 6  # whole, each head, positions off
     assert sorted(journals[0][1:], key=str) == sorted(journals[1][1:], key=str)
     results = [json.loads((tmp_path / name / "result.json").read_text()) for name in ("killed", "whole")]
-    assert results[0]["ablation"] == results[1]["ablation"]
+    for result in results:
+        del result["provenance"]["seconds"]
+    assert results[0] == results[1]

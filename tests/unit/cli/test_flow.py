@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -16,14 +17,14 @@ from toposcope.checkpoints import load
 from toposcope.checkpoints.attention import attention, output, project
 from toposcope.cli import main
 from toposcope.core.errors import BadValue
-from toposcope.dynamics.record import FlowResult, Status
 from toposcope.dynamics.run import run
 from toposcope.dynamics.sources import head_problem, layer_problem, stack_problem
 from toposcope.dynamics.tokens import drawn_tokens, embeddings, gaussian_tokens
+from toposcope.dynamics.trajectory import Status, Trajectory
 
 CORE = """
 import sys
-for name in ("torch", "transformers", "matplotlib"):
+for name in ("torch", "transformers", "matplotlib", "vl_convert"):
     sys.modules[name] = None
 from toposcope.cli import main
 main(sys.argv[1:])
@@ -35,7 +36,7 @@ def core(*arguments: str) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-c", CORE, *arguments],
         capture_output=True,
         text=True,
-        env={"COLUMNS": "80", "PATH": "", "LANG": "C.UTF-8"},
+        env={"COLUMNS": "80", "PATH": "", "LANG": "C.UTF-8", "PYTHONPATH": os.pathsep.join(sys.path)},
         check=False,
     )
 
@@ -53,20 +54,18 @@ def model(tmp_path: Path) -> Path:
 
 
 def test_a_preset_prints_a_verdict_beside_what_was_observed() -> None:
-    out = core("flow", "--preset", "explode", "--n", "6")
+    out = core("flow", "--preset", "explode", "--tokens", "6")
     assert out.returncode == 0, out.stderr
-    assert "diverges (T4a, all_tokens)" in out.stdout
-    assert "grew: tokens grew to the growth cap" in " ".join(out.stdout.split())
-    assert "largest norm" in out.stdout
-    assert "x 1e+04" in out.stdout
-    assert max(len(line) for line in out.stdout.splitlines()[2:]) <= 80
+    assert "Thm 4a" in out.stdout
+    assert "x 1e+04" in next(line for line in out.stdout.splitlines() if "largest norm" in line)
+    assert max(map(len, out.stdout.splitlines())) <= 80
 
 
 def test_json_on_standard_output_is_nothing_but_json(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = call(capsys, "--preset", "metastable", "--json", "-")
     assert code == 0
     result = json.loads(out)
-    assert result["schema"] == "toposcope/flow/1"
+    assert result["schema"] == "toposcope/flow/2"
     flow = result["flows"][0]
     assert flow["verdict"]["verdict"] == "converges"
     assert flow["verdict"]["rule"] == "T6"
@@ -90,19 +89,23 @@ def test_matrices_from_files_and_a_start(tmp_path: Path, capsys: pytest.CaptureF
     np.save(tmp_path / "v.npy", -np.eye(3))
     np.save(tmp_path / "x.npy", np.random.default_rng(0).standard_normal((4, 3)))
     given = ("--W", str(tmp_path / "w.npy"), "--V", str(tmp_path / "v.npy"), "--start", str(tmp_path / "x.npy"))
-    code, out, _ = call(capsys, *given, "--horizon", "100", "--out", str(tmp_path / "f.npz"))
+    code, out, _ = call(capsys, *given, "--horizon", "100", "--save", str(tmp_path / "f.npz"))
     assert code == 0
-    assert "converges (T6" in out
-    saved = FlowResult.load(tmp_path / "f.npz")
+    assert "Thm 6" in out
+    saved = Trajectory.load(tmp_path / "f.npz")
     assert saved.status is Status.CONVERGED
     assert saved.count == 4
 
 
 def test_encodings_side_by_side(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = call(capsys, "--preset", "collapse", "--n", "6", "--compare", "none,alibi,absolute")
+    encodings = [word for name in ("none", "alibi", "absolute") for word in ("--encoding", name)]
+    code, out, _ = call(capsys, "--preset", "collapse", "--n", "6", *encodings)
     assert code == 0
-    for word in ("none", "alibi", "absolute", "converges (T3a)", "mean distance"):
-        assert word in out
+    lines = {line.split("  ")[1].strip(): line.split() for line in out.splitlines() if line.startswith("  ")}
+    assert lines["at end" if "at end" in lines else "at the end"][-3:] == ["none", "alibi", "absolute"]
+    assert lines["verdict"][1] == "converges"
+    assert len(lines["mean distance"]) == 5
+    assert call(capsys, "--preset", "collapse", "--n", "6", "--compare", "none,alibi,absolute")[1] == out
 
 
 def test_pictures_and_movies(
@@ -110,11 +113,11 @@ def test_pictures_and_movies(
 ) -> None:
     from PIL import Image
 
-    monkeypatch.setattr("toposcope.dynamics.plots.FRAMES", 22)
+    monkeypatch.setattr("toposcope.dynamics.trajectory.FRAMES", 22)
 
     names = [str(tmp_path / name) for name in ("a.png", "a.gif", "b.svg", "c.pdf")]
-    assert call(capsys, "--preset", "clusters", "--n", "12", "--plot", names[0], "--movie", names[1])[0] == 0
-    assert call(capsys, "--preset", "collapse", "--n", "5", "--compare", "none,alibi", "--plot", names[2])[0] == 0
+    assert call(capsys, "--preset", "clusters", "--n", "12", "--figure", names[0], "--movie", names[1])[0] == 0
+    assert call(capsys, "--preset", "collapse", "--n", "5", "--compare", "none,alibi", "--figure", names[2])[0] == 0
     assert call(capsys, "--preset", "c1", "--plot", names[3])[0] == 0  # a single token has no cosine to draw
     with Image.open(names[0]) as picture, Image.open(names[1]) as movie:
         assert picture.size[0] > 1000
@@ -123,11 +126,12 @@ def test_pictures_and_movies(
     assert Path(names[3]).read_bytes().startswith(b"%PDF")
 
 
-def test_pictures_without_matplotlib_say_how_to_get_it(tmp_path: Path) -> None:
-    out = core("flow", "--preset", "collapse", "--plot", str(tmp_path / "x.png"))
+@pytest.mark.parametrize(("option", "name"), [("--figure", "x.png"), ("--movie", "x.gif")])
+def test_pictures_without_their_library_say_how_to_get_it(tmp_path: Path, option: str, name: str) -> None:
+    out = core("flow", "--preset", "collapse", option, str(tmp_path / name))
     assert out.returncode == 2
     assert "toposcope[plot]" in out.stderr
-    assert not (tmp_path / "x.png").exists()
+    assert not (tmp_path / name).exists()
 
 
 def test_a_text_without_a_tokenizer_library_says_how_to_get_it(model: Path, tmp_path: Path) -> None:
@@ -142,12 +146,14 @@ def test_head_layer_and_stack_of_a_model(model: Path, capsys: pytest.CaptureFixt
         code, out, err = call(capsys, str(model), *place, "--n", "5", "--max-evaluations", "400", "--json", "-")
         assert code == 0, err
         result = json.loads(out)
-        assert result["subject"]["family"] == "llama"
+        assert result["provenance"]["subjects"][0]["family"] == "llama"
         assert result["flows"][0]["tokens"] == 5
         assert result["flows"][0]["evaluations"] <= 400
-    code, out, _ = call(capsys, str(model), "--head", "0.1", "--token-ids", "3,1,2", "--compare", "own,rope,none")
+    many = ("--encoding", "own", "--encoding", "rope", "--encoding", "none")
+    code, out, _ = call(capsys, str(model), "--head", "0.1", "--token-ids", "3,1,2", *many, "--json", "-")
     assert code == 0
-    assert "RoPE" in out
+    own, rope, none = json.loads(out)["flows"]
+    assert own["observables"] == rope["observables"] != none["observables"]
 
 
 def test_the_fields_of_a_real_layer_are_its_attention(model: Path) -> None:
@@ -208,13 +214,16 @@ def test_clouds_are_repeatable_and_of_the_embeddings_shape(model: Path) -> None:
         (("--preset", "collapse", "--add-diagonal", "some"), "auto"),
         (("--preset", "collapse", "--encoding", "rpoe"), "rope"),
         (("--preset", "collapse", "--plot", "x.bmp"), ".png"),
+        (("--preset", "collapse", "--encoding", "none", "--encoding", "alibi", "--save", "x.npz"), "one flow"),
+        (("--preset", "collapse", "--encoding", "none", "--encoding", "alibi", "--movie", "x.gif"), "one flow"),
         (("--preset", "collapse", "--movie", "x.mp4"), ".gif"),
         (("--preset", "collapse", "--head", "1.1"), "MODEL"),
         (("--preset", "collapse", "--absolute", "there"), "reinject"),
-        (("{tmp}/m",), "--stack"),
+        (("{tmp}/m",), "stack"),
         (("{tmp}/m", "--head", "7.0"), "layers 0 to 2"),
         (("{tmp}/m", "--head", "0.9"), "heads 0 to 3"),
-        (("{tmp}/m", "--head", "five"), "5.3"),
+        (("{tmp}/m", "--head", "five"), "not a head"),
+        (("{tmp}/m", "--head", "1.0-2"), "one head"),
         (("{tmp}/m", "--head", "0.0", "--layer", "1"), "one of"),
         (("{tmp}/m", "--layer", "0", "--token-ids", "1,x"), "token numbers"),
         (("{tmp}/m", "--layer", "0", "--token-ids", "1,900"), "vocabulary"),
@@ -242,9 +251,9 @@ def test_one_token_and_a_run_that_never_ends(capsys: pytest.CaptureFixture[str])
     code, out, _ = call(capsys, "--preset", "collapse", "--n", "1")
     assert code == 0
     assert "single token" in " ".join(out.split())
-    code, out, _ = call(capsys, "--preset", "collapse", "--horizon", "1e12", "--max-evaluations", "60")
+    code, out, _ = call(capsys, "--preset", "collapse", "--horizon", "1e12", "--max-evaluations", "60", "--json", "-")
     assert code == 0
-    assert "not known" in " ".join(out.split())
+    assert json.loads(out)["flows"][0]["status"] == "exhausted"
 
 
 def test_tokens_of_your_own_are_not_given_the_models_positions_again(
@@ -270,11 +279,11 @@ def test_tokens_of_your_own_are_not_given_the_models_positions_again(
     (directory / "config.json").write_text(json.dumps(config))
     own = random.standard_normal((5, width))
     np.save(tmp_path / "own.npy", own)
-    common = (str(directory), "--layer", "0", "--norms", "off", "--horizon", "0.1", "--out", str(tmp_path / "f.npz"))
+    common = (str(directory), "--layer", "0", "--norms", "off", "--horizon", "0.1", "--save", str(tmp_path / "f.npz"))
     code, _, error = call(capsys, *common, "--start", str(tmp_path / "own.npy"))
     assert code == 0, error
-    np.testing.assert_allclose(FlowResult.load(tmp_path / "f.npz").tokens[0], own)
+    np.testing.assert_allclose(Trajectory.load(tmp_path / "f.npz").tokens[0], own)
     code, _, error = call(capsys, *common, "--token-ids", "3,4,5")
     assert code == 0, error
     embedded = tensors["wte.weight"][[3, 4, 5]].astype(np.float64) + tensors["wpe.weight"][:3]
-    np.testing.assert_allclose(FlowResult.load(tmp_path / "f.npz").tokens[0], embedded, rtol=1e-6)
+    np.testing.assert_allclose(Trajectory.load(tmp_path / "f.npz").tokens[0], embedded, rtol=1e-6)

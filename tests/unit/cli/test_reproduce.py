@@ -13,7 +13,7 @@ from toposcope.lab.config import RunConfig
 from toposcope.studies.reproduce import coupling
 
 
-def tiny(size: coupling.Size, seeds: range) -> list[RunConfig]:
+def tiny(size: coupling.CouplingSize, seeds: range) -> list[RunConfig]:
     sizes = {"steps": 2, "batch": 4, "width": 8, "heads": 2, "ff": 8}
     return [
         RunConfig("distance", encoding, seed, variant=variant, **sizes)
@@ -33,17 +33,17 @@ def test_coupling_runs_its_grid_once_and_writes_its_page(
 ) -> None:
     monkeypatch.setattr(coupling, "grid", tiny)
     store, told = tmp_path / "store", tmp_path / "told.json"
-    arguments = ("coupling", "--store", str(store), "--seeds", "2", "--workers", "1")
+    arguments = ("coupling", "--store", str(store), "--seeds", "2", "--jobs", "1")
     assert call(*arguments, "--json", str(told), "--html", str(tmp_path / "page.html")) == 0
     out, log = capsys.readouterr()
-    assert "6 runs, 0 done already; the others take about" in log
+    assert "the others take about" in log
     assert "rope ahead" in out
     result = json.loads(told.read_text())
-    assert result["schema"] == "toposcope/reproduce/1"
+    assert result["schema"] == "toposcope/reproduce/2"
     assert result["runs_done"] == 6
-    assert {cell["encoding"] for cell in result["table"]} == {"rope", "none"}
+    assert {cell["encoding"] for cell in result["cells"]} == {"rope", "none"}
     keys = {config.key() for config in tiny(coupling.SIZES["demo"], range(2))}
-    assert {key for cell in result["table"] for key in cell["runs"]} == keys
+    assert {key for cell in result["cells"] for key in cell["runs"]} == keys
     text = (store / "reproduce-coupling.md").read_text()
     assert "rope less none on distance, accuracy" in text
     assert all(f"`{key[:8]}`" in text for key in keys)
@@ -51,7 +51,7 @@ def test_coupling_runs_its_grid_once_and_writes_its_page(
     before = {path: path.stat().st_mtime_ns for path in store.glob("*/result.json")}
     assert call(*arguments, "--json", "-") == 0
     out, log = capsys.readouterr()
-    assert "6 runs, all done already" in log
+    assert "6 already done" in log
     assert json.loads(out)["numbers"] == result["numbers"]
     assert {path: path.stat().st_mtime_ns for path in store.glob("*/result.json")} == before
 
@@ -66,7 +66,7 @@ def test_the_facts_of_dynamics_need_no_store(
 
 
 def test_an_unknown_size_is_named(tmp_path: Path) -> None:
-    with pytest.raises(BadValue, match="'large' is no size"):
+    with pytest.raises(BadValue, match="'large' is not a size"):
         coupling.find_size("large")
     assert call("coupling", "--size", "large", "--store", str(tmp_path / "store")) == 2
     assert not (tmp_path / "store").exists()

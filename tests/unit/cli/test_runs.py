@@ -12,7 +12,8 @@ import pytest
 
 from tests.unit.runs.making import trained
 from toposcope.cli import main
-from toposcope.runs.directory import Job, write_result
+from toposcope.runs.directory import write_result
+from toposcope.runs.jobs import Job
 from toposcope.runs.store import INDEX, Claim, Store
 
 KEYS = ("00aa11", "00bb22", "ffcc33")
@@ -51,7 +52,7 @@ def test_the_list(capsys: pytest.CaptureFixture[str]) -> None:
     assert call() == 0
     told = capsys.readouterr().out
     assert "87.5 %" in told
-    assert "3 runs in runs: 1 done, 1 queued, 1 failed" in told
+    assert "3 runs: 1 done, 1 queued, 1 failed" in told
     assert max(len(line) for line in told.splitlines()) <= 80
     assert call("ls", "--status", "failed", "--json", "-") == 0
     assert [row["key"] for row in json.loads(capsys.readouterr().out)["runs"]] == ["00bb22"]
@@ -102,7 +103,7 @@ def test_export(capsys: pytest.CaptureFixture[str]) -> None:
     assert call("export", "all.json") == 0
     with Path("all.csv").open() as file:
         rows = list(csv.DictReader(file))
-    assert [(row["key"], row["status"], row["seed"], row["accuracy"]) for row in rows] == [
+    assert [(row["key"], row["status"], row["config.seed"], row["summary.accuracy"]) for row in rows] == [
         ("00aa11", "done", "0", "0.875"),
         ("00bb22", "failed", "1", ""),
         ("ffcc33", "queued", "2", ""),
@@ -122,7 +123,7 @@ def test_export(capsys: pytest.CaptureFixture[str]) -> None:
         (["rm"], "rm takes the keys"),
         (["ls", "00"], "ls takes no names"),
         (["export"], "export takes the name"),
-        (["export", "all.txt"], "End it in .csv or .json"),
+        (["export", "all.txt"], "must end in .csv or .json"),
         (["ls", "--status", "donne"], "Did you mean 'done'"),
         (["ls", "--store", "elsewhere"], "elsewhere holds no runs"),
     ],

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
+import toposcope
 from tests.unit.models.making import TEXT, write_bert, write_llama
 from toposcope.cli import main
-from toposcope.cli.trace import parse_heads
 from toposcope.core.errors import BadValue
 from toposcope.models.sites import Site
+from toposcope.models.tracing.trace import heads_by_layer
 
 pytest.importorskip("torch", reason="running a model needs torch: pip install torch")
 pytest.importorskip("transformers", reason="running a model needs transformers: pip install transformers")
@@ -39,17 +40,40 @@ def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
 
 
-def test_a_table_of_80_columns(llama: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, err = run(capsys, str(llama), "--text", str(llama / "hills.txt"), "--tokens", "24", "--sequences", "2")
-    assert code == 0, err
-    lines = out.splitlines()
-    assert max(len(line) for line in lines[1:] if str(llama) not in line) <= 80
-    assert "8 heads of 2 layers" in " ".join(out.split())
-    for title in ("What heads attend to", "What position does to the logits", "Most positional heads"):
-        assert title in out
-    assert "Would the weights have told?" in out
-    assert "precision" in out
-    assert "All heads" not in out
+def test_the_function_and_all_it_can_become(llama: Path, tmp_path: Path) -> None:
+    found = toposcope.trace(
+        llama, llama / "hills.txt", tokens=24, sequences=2, depth=True, verify=True, jobs=1, layers="0-1"
+    )
+    assert (len(found.heads), found.sequences, found.tokens) == (8, 2, 24)
+    assert [each.layer for each in found.depth] == [0, 1]
+    assert found.verdicts is not None
+    assert len(found.verified) + found.verdicts.undecided == 8
+    assert len(found.provenance.subjects[0].sha256) == 64
+    assert found.provenance.subjects[0].path == str(llama)
+    assert max(map(len, str(found).splitlines())) <= 80
+    assert toposcope.read(found.save(tmp_path / "trace.json")) == found
+    assert len(found.frame()) == 8
+    assert list(found.frame("depth")["layer"]) == [0, 1]
+    assert "<script" not in found._repr_html_()
+    assert "</html>" in found.html()
+    assert found.figure(tmp_path / "trace.svg").stat().st_size > 1000
+
+
+def test_a_loaded_model_is_traced_as_its_files_are(llama: Path) -> None:
+    from transformers import AutoModel
+
+    options = {"tokens": 16, "sequences": 1, "layers": "1", "depth": True}
+    ours = toposcope.trace(llama, llama / "hills.txt", **options)
+    theirs = toposcope.trace(AutoModel.from_pretrained(llama), llama / "hills.txt", **options)
+    assert theirs.provenance.subjects[0].sha256 == ours.provenance.subjects[0].sha256
+    for one, other in zip(ours.heads, theirs.heads, strict=True):
+        assert one.median("rho") == pytest.approx(other.median("rho"), rel=1e-5)
+    assert theirs.depth[0].norm == pytest.approx(ours.depth[0].norm, rel=1e-6)
+
+
+def test_another_encoding_is_not_followed_through_depth(llama: Path) -> None:
+    with pytest.raises(BadValue):
+        toposcope.trace(llama, llama / "hills.txt", encoding="none", depth=True)
 
 
 def test_json_and_csv_hold_every_head(llama: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -57,42 +81,44 @@ def test_json_and_csv_hold_every_head(llama: Path, tmp_path: Path, capsys: pytes
     code, out, err = run(capsys, str(llama), *where, "--json", "-", "--csv", str(tmp_path / "heads.csv"))
     assert code == 0, err
     found = json.loads(out)
-    assert found["schema"] == "toposcope/trace/1"
-    assert found["options"]["tokens"] == 20
+    assert found["schema"] == "toposcope/trace/2"
+    assert found["provenance"]["options"]["tokens"] == 20
     assert found["sequences"] == 2
-    assert len(found["subject"]["sha256"]) == 64
-    assert found["subject"]["path"] == str(llama)
     rows = list(csv.DictReader(io.StringIO((tmp_path / "heads.csv").read_text())))
     assert len(rows) == len(found["heads"]) == 8
     for row, head in zip(rows, found["heads"], strict=True):
         assert (int(row["layer"]), int(row["head"])) == (head["layer"], head["head"])
-        assert float(row["rho"]) == head["metrics"]["rho"]["median"]
-        assert float(row["previous_high"]) == head["scores"]["previous"]["high"]
+        assert float(row["rho.median"]) == head["rho"]["median"]
+        assert float(row["on_previous.high"]) == head["on_previous"]["high"]
     agreed = found["agreement"]
     assert agreed["precision"] == (len(agreed["hits"]) / len(agreed["listed"]) if agreed["listed"] else None)
 
 
-def test_chosen_heads_and_their_table(llama: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    where = ("--text", str(llama / "hills.txt"), "--tokens", "16", "--sequences", "1")
-    code, out, err = run(capsys, str(llama), *where, "--heads", "0.1,1.2-3", "--head-table")
+def test_every_head_can_be_printed(llama: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    where = ("--text", str(llama / "hills.txt"), "--tokens", "16", "--sequences", "2")
+    code, out, err = run(capsys, str(llama), *where, "--head-table")
     assert code == 0, err
-    table = out.split("All heads")[1].splitlines()[2:]
-    assert [line.split()[0] for line in table if line.strip()] == ["0.1", "1.2", "1.3"]
+    first = [line.split()[0] for line in out.splitlines() if line.strip()]
+    assert set(first) >= {f"{layer}.{head}" for layer in range(2) for head in range(4)}
+    assert max(len(line) for line in out.splitlines() if str(llama) not in line) <= 80
 
 
-def test_every_line_is_a_sequence_and_an_encoder_shows_gram_shares(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_chosen_heads(llama: Path) -> None:
+    found = toposcope.trace(llama, llama / "hills.txt", tokens=16, sequences=1, heads="0.1,1.2-3")
+    assert [each.name for each in found.heads] == ["0.1", "1.2", "1.3"]
+
+
+def test_every_line_is_a_sequence_and_an_encoder_has_gram_shares(tmp_path: Path) -> None:
     write_bert(tmp_path)
     (tmp_path / "lines.txt").write_text(
         "the disc is at a viewpoint\n\nthe hills and rivers tells you\nwhere is a disc\n"
     )
-    code, out, err = run(capsys, str(tmp_path), "--text", str(tmp_path / "lines.txt"), "--lines", "--layers", "0")
-    assert code == 0, err
-    assert "3 lines of 4 to 6 tokens" in out
-    assert "G pp" in out
-    assert "Would the weights" not in out
-    assert "no kernel over" in out
+    found = toposcope.trace(tmp_path, tmp_path / "lines.txt", lines=True, layers="0")
+    assert (found.sequences, found.tokens) == (3, 6)
+    assert all(each.gram_position is not None and each.position is None for each in found.heads)
+    assert found.agreement is None
+    assert "kernel_rho" in {gap.metric for gap in found.gaps}
+    assert "G pp" in str(found)
 
 
 @pytest.mark.parametrize(
@@ -119,11 +145,18 @@ def test_a_mistake_gets_a_sentence(
     assert "Traceback" not in err
 
 
+def test_the_command_that_was_folded_in_says_where_it_went(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["beside", "minilm"])
+    assert ended.value.code == 2
+    assert "trace MODEL --depth" in capsys.readouterr().err
+
+
 def test_heads_by_layer() -> None:
     sites = [Site(number, 0, None, "", 4, 2, 8, 8, False, "interface") for number in range(3)]
-    assert parse_heads(None, sites, [0, 1]) is None
-    assert parse_heads("all", sites, [0, 1]) is None
-    assert parse_heads("0-1", sites, [0, 2]) == {0: (0, 1), 2: (0, 1)}
-    assert parse_heads("1.3, 1.0, 2.1-2", sites, [0, 1, 2]) == {1: (0, 3), 2: (1, 2)}
+    assert heads_by_layer(None, sites, [0, 1]) is None
+    assert heads_by_layer("all", sites, [0, 1]) is None
+    assert heads_by_layer("0-1", sites, [0, 2]) == {0: (0, 1), 2: (0, 1)}
+    assert heads_by_layer("1.3, 1.0, 2.1-2", sites, [0, 1, 2]) == {1: (0, 3), 2: (1, 2)}
     with pytest.raises(BadValue, match="not a selection of heads"):
-        parse_heads("1.x", sites, [0, 1])
+        heads_by_layer("1.x", sites, [0, 1])

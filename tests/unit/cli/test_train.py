@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from toposcope.cli import main
-from toposcope.cli.lab_words import duration
 from toposcope.runs import jobs, lock
-from toposcope.runs.directory import Report
+from toposcope.runs.jobs import Report
 from toposcope.runs.store import Store
+from toposcope.runs.words import duration
 
 SETTINGS = ["steps=6", "width=16", "layers=1", "heads=2", "ff=16", "batch=4", "probes=false"]
 TINY = [word for setting in SETTINGS for word in ("--set", setting)]
@@ -49,15 +49,15 @@ def the_key() -> str:
 def test_a_run_is_trained_once_and_then_shown(capsys: pytest.CaptureFixture[str]) -> None:
     call(*DISTANCE, "--json", "first.json")
     first = capsys.readouterr().out
-    assert "floor 24.4 %, ceiling 100.0 %" in first
-    assert max(len(line) for line in first.splitlines()) <= 80
     call(*DISTANCE, "--json", "-")
     told = [json.loads(Path("first.json").read_text()), json.loads(capsys.readouterr().out)]
     assert [each.pop("trained_now") for each in told] == [True, False]
     for each in told:
-        del each["seconds"]
+        del each["provenance"]["seconds"]
     assert told[0] == told[1]
-    assert told[0]["schema"] == "toposcope/train/1"
+    assert told[0]["schema"] == "toposcope/train/2"
+    assert (round(told[0]["floor"], 3), told[0]["ceiling"]) == (0.244, 1.0)
+    assert max(len(line) for line in first.splitlines()) <= 80
     assert told[0]["key"] == the_key()
     assert Path(told[0]["directory"], "model", "config.json").exists()
 

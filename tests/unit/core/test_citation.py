@@ -13,7 +13,7 @@ import yaml
 from toposcope import __version__
 from toposcope.cli import main
 from toposcope.core.citation import PAPERS, TOPOSCOPE, WORKS
-from toposcope.schema import document
+from toposcope.report.kinds import document
 
 ROOT = Path(__file__).parents[3]
 CFF = yaml.safe_load((ROOT / "CITATION.cff").read_text())

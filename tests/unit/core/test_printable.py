@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import sys
 import unicodedata
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -95,6 +96,25 @@ def test_a_stream_behind_a_mouth_gets_text() -> None:
     assert mouth.isatty() is False
     IndentedConsole(file=mouth, force_terminal=True, color_system="standard").print("[bold]g[/bold]")
     assert "\x1b[1mg\x1b[0m" in below.getvalue(), "colours go to the stream itself"
+
+
+@pytest.mark.parametrize("clean", [visible, sentences])
+def test_a_mouth_takes_text_alone(clean: Callable[[str], str]) -> None:
+    below = io.StringIO()
+    with pytest.raises(TypeError):
+        Mouth(below, clean).write(b"")  # type: ignore[arg-type]
+    assert below.getvalue() == ""
+
+
+def test_without_a_command_there_is_help(capsys: pytest.CaptureFixture[str]) -> None:
+    from toposcope.cli import main
+
+    with pytest.raises(SystemExit):
+        main([])
+    said = capsys.readouterr()
+    lines = (said.out + said.err).splitlines()
+    assert len(lines) > 20
+    assert any(line.split()[:1] == ["scan"] for line in lines)
 
 
 def test_the_streams_are_given_back(capsys: pytest.CaptureFixture[str]) -> None:

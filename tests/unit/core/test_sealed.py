@@ -40,7 +40,7 @@ def test_a_sealed_result_comes_back(tmp_path: Path) -> None:
         {"steps": 10**400},
         {"finished": False},
         {"finished": 1},
-        {"schema": "toposcope/train/0"},
+        {"schema": "toposcope/train/1"},
         {"config": []},
         {"curve": {}},
         {"curve": [{"step": 0, "loss": 1.0, "accuracy": 7}]},
@@ -78,14 +78,16 @@ def test_what_training_and_the_probe_write_is_what_is_expected(tmp_path: Path) -
     from toposcope.lab.config import RunConfig
     from toposcope.lab.result import TrainResult
     from toposcope.lab.train import train
-    from toposcope.studies.language import expected, probe
+    from toposcope.runs.jobs import EXPECTED as BY_KIND
+    from toposcope.runs.jobs import PROBE
+    from toposcope.studies.language import probe
     from toposcope.studies.language.config import ProbeConfig
 
     sizes = {"steps": 2, "batch": 4, "width": 8, "layers": 1, "ff": 8}
     train(RunConfig("distance", "rope", heads=2, **sizes), tmp_path / "run")
-    assert TrainResult.read(tmp_path / "run") is not None
+    assert TrainResult.stored(tmp_path / "run") is not None
     text = tmp_path / "text"
     text.write_bytes(bytes(range(256)) * 8)
     config = ProbeConfig("free", text=str(text), other=str(text), windows=2, length=8, **sizes)
     probe.run(config, tmp_path / "probe")
-    read_sealed(tmp_path / "probe" / "result.json", config.key(), expected.EXPECTED)
+    read_sealed(tmp_path / "probe" / "result.json", config.key(), BY_KIND[PROBE])

@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 
 from toposcope.core.errors import BadEncoding, BadFile, BadValue, NotFound
+from toposcope.core.fields import plain
 from toposcope.dynamics.agreement import compare
 from toposcope.dynamics.diagonal import automatic_diagonal
 from toposcope.dynamics.fields import AttentionField, System
-from toposcope.dynamics.flow import matrices, simulate
-from toposcope.dynamics.record import FlowResult, Status
+from toposcope.dynamics.matrices import matrices, simulate
 from toposcope.dynamics.regime import Verdict, regime
 from toposcope.dynamics.rotation import turned
+from toposcope.dynamics.trajectory import Status, Trajectory
 from toposcope.encodings import alibi, rope, sinusoidal, xpos
 
 EYE = np.eye(2)
@@ -203,18 +204,18 @@ def test_tokens_at_zero_and_singular_v_are_marked() -> None:
 
 def test_a_result_is_saved_and_read_back(tmp_path: Path) -> None:
     found = simulate(EYE, -EYE, cloud(4), causal=False, horizon=5.0)
-    again = FlowResult.load(found.save(tmp_path / "flow.npz"))
+    again = Trajectory.load(found.save(tmp_path / "flow.npz"))
     assert again.status is found.status
     assert np.array_equal(again.tokens, found.tokens)
     assert set(again.observables) == set(found.observables)
     assert np.array_equal(again.observables["log_energy"], found.observables["log_energy"])
     assert again.settings["horizon"] == 5.0
-    assert again.as_dict() == found.as_dict()
+    assert plain(again) == plain(found)
     with pytest.raises(NotFound):
-        FlowResult.load(tmp_path / "nowhere.npz")
+        Trajectory.load(tmp_path / "nowhere.npz")
     (tmp_path / "bad.npz").write_bytes(b"not an archive")
     with pytest.raises(BadFile):
-        FlowResult.load(tmp_path / "bad.npz")
+        Trajectory.load(tmp_path / "bad.npz")
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toposcope.dynamics.fields import AttentionField, System, TokenFactor
-from toposcope.dynamics.flow import matrices, simulate
+from toposcope.dynamics.matrices import matrices, simulate
 from toposcope.dynamics.observables import pair_forms
-from toposcope.dynamics.record import Status
 from toposcope.dynamics.regime import Verdict, regime
 from toposcope.dynamics.run import Piece, Problem, run
+from toposcope.dynamics.trajectory import Status
 from toposcope.encodings import NONE, alibi, combine, rope
 from toposcope.encodings.record import LogitBias
 

@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 from scipy.integrate import RK45, solve_ivp
 
 from toposcope.core.errors import BadValue
+from toposcope.dynamics.dormand_prince import DORMAND_PRINCE, Step
 from toposcope.dynamics.fields import AttentionField, System
-from toposcope.dynamics.integrate import Ended, Event, Step, _cut, _first_step, _ratio, _sizes, integrate
+from toposcope.dynamics.integrate import Ended, Event, integrate
+from toposcope.dynamics.step_size import Tolerance, guessed_step, ratio, sizes_of
 
 
 def attention_flow(seed: int, n: int = 8, d: int = 4) -> tuple[AttentionField, np.ndarray]:
@@ -57,14 +59,13 @@ def test_attention_flows_agree_with_scipy_at_about_its_cost(seed: int) -> None:
 
 def test_the_interpolant_is_scipys() -> None:
     """Shampine's coefficients, and continuity of order 4 at both ends of a step."""
-    from toposcope.dynamics import integrate as ours
-
-    assert np.allclose(ours._DENSE, RK45.P, rtol=1e-14, atol=1e-15)
-    for s, row in enumerate(ours._A[:5], 1):  # the tableau, too; SciPy's has no seventh row: it is B
+    ours = DORMAND_PRINCE
+    assert np.allclose(ours.dense, RK45.P, rtol=1e-14, atol=1e-15)
+    for s, row in enumerate(ours.a[:5], 1):  # the tableau, too; SciPy's has no seventh row: it is B
         assert np.allclose(row, RK45.A[s, :s], rtol=1e-14)
-    assert np.allclose(ours._A[5], RK45.B, rtol=1e-14)
-    assert np.allclose(ours._ERROR, -RK45.E, rtol=1e-13)
-    assert np.allclose(ours._DENSE.sum(axis=1)[:6], ours._A[5], atol=1e-12)
+    assert np.allclose(ours.a[5], RK45.B, rtol=1e-14)
+    assert np.allclose(ours.error, -RK45.E, rtol=1e-13)
+    assert np.allclose(ours.dense.sum(axis=1)[:6], ours.a[5], atol=1e-12)
 
 
 def test_output_times_force_no_steps() -> None:
@@ -237,9 +238,9 @@ def test_what_begins_at_zero_has_not_fallen() -> None:
 
 def test_errors_of_any_size_are_measured() -> None:
     """The root mean square, also where squares would overflow."""
-    assert _ratio(np.array([3.0, 4.0]), np.ones(2)) == pytest.approx(np.sqrt(12.5))
-    assert _ratio(np.array([3e200, 4e200]), np.ones(2)) == pytest.approx(np.sqrt(12.5) * 1e200)
-    assert _ratio(np.zeros(2), np.ones(2)) == 0.0
+    assert ratio(np.array([3.0, 4.0]), np.ones(2)) == pytest.approx(np.sqrt(12.5))
+    assert ratio(np.array([3e200, 4e200]), np.ones(2)) == pytest.approx(np.sqrt(12.5) * 1e200)
+    assert ratio(np.zeros(2), np.ones(2)) == 0.0
 
 
 # --- the controller, written out ------------------------------------------------------------------------------------
@@ -408,7 +409,9 @@ def test_the_first_step_is_scipys(
         return rate * (np.sin(s) - 2 * s)
 
     theirs = RK45(lambda _, s: function(s), 0.0, start, span, rtol=rtol, atol=atol).h_abs
-    assert _first_step(function, start, function(start), span, rtol, atol) == pytest.approx(theirs, rel=1e-9)
+    assert guessed_step(function, start, function(start), span, Tolerance(rtol, atol)) == pytest.approx(
+        theirs, rel=1e-9
+    )
 
 
 @pytest.mark.parametrize(("begin", "least"), [(1.0, 16 * 2.0**-52), (0.0, 16 * float(np.spacing(1e-300)))])
@@ -464,13 +467,13 @@ def test_a_step_that_is_cut_keeps_its_interpolant() -> None:
     random = np.random.default_rng(1)
     before, stages = random.standard_normal((2, 3)), random.standard_normal((7, 6))
     whole = Step(2.0, 2.5, before, before, stages)
-    part = _cut(whole, 2.2)
+    part = whole.cut(2.2)
     inside = np.linspace(2.0, 2.2, 5)
     assert (part.begin, part.end) == (2.0, 2.2)
     np.testing.assert_array_equal(part.before, before)
     np.testing.assert_allclose(part.at(inside), whole.at(inside), rtol=1e-12, atol=1e-12)
     np.testing.assert_allclose(part.after, whole.at(2.2)[0], rtol=1e-12)
-    assert _cut(whole, 2.5) is whole
+    assert whole.cut(2.5) is whole
 
 
 def test_a_step_is_a_polynomial_of_degree_four_in_time() -> None:
@@ -512,15 +515,15 @@ def test_each_argument_is_looked_at(change: dict[str, Any]) -> None:
 
 def test_sizes_are_those_of_rows_or_of_entries() -> None:
     state = np.array([[3.0, 4.0, 0.0], [0.0, 0.0, 0.0]])
-    np.testing.assert_allclose(_sizes(state), [5 / np.sqrt(3), 0.0])
-    np.testing.assert_allclose(_sizes(np.stack([state, 2 * state])), [[5 / np.sqrt(3), 0], [10 / np.sqrt(3), 0]])
-    np.testing.assert_array_equal(_sizes(np.array([-2.0, 3.0])), [2.0, 3.0])
-    np.testing.assert_array_equal(_sizes(np.zeros((2, 3))), [0.0, 0.0])
+    np.testing.assert_allclose(sizes_of(state), [5 / np.sqrt(3), 0.0])
+    np.testing.assert_allclose(sizes_of(np.stack([state, 2 * state])), [[5 / np.sqrt(3), 0], [10 / np.sqrt(3), 0]])
+    np.testing.assert_array_equal(sizes_of(np.array([-2.0, 3.0])), [2.0, 3.0])
+    np.testing.assert_array_equal(sizes_of(np.zeros((2, 3))), [0.0, 0.0])
     for size in (1e-180, 1e-90, 1e90, 1e180):
-        np.testing.assert_allclose(_sizes(size * state), size * _sizes(state), rtol=1e-12)
-    assert _sizes(np.zeros((0, 3))).shape == (0,)
-    np.testing.assert_array_equal(_sizes(np.zeros((2, 0))), [0.0, 0.0])
-    assert _ratio(np.zeros(0), np.zeros(0)) == 0.0
+        np.testing.assert_allclose(sizes_of(size * state), size * sizes_of(state), rtol=1e-12)
+    assert sizes_of(np.zeros((0, 3))).shape == (0,)
+    np.testing.assert_array_equal(sizes_of(np.zeros((2, 0))), [0.0, 0.0])
+    assert ratio(np.zeros(0), np.zeros(0)) == 0.0
 
 
 def test_states_without_entries_are_carried_along() -> None:

@@ -424,7 +424,9 @@ MUTATIONS = [
         "rank",
         layers_are_dense,
     ),
-    Mutation("the twin", "toposcope.dynamics.null", "return lower @", "return lower @ lower @", twins_keep_spectra),
+    Mutation(
+        "the twin", "toposcope.scanning.baseline", "return lower @", "return lower @ lower @", twins_keep_spectra
+    ),
 ]
 
 

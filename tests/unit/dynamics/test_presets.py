@@ -7,10 +7,10 @@ import pytest
 
 from toposcope.core.errors import BadValue
 from toposcope.dynamics.agreement import compare
-from toposcope.dynamics.flow import simulate
+from toposcope.dynamics.matrices import simulate
 from toposcope.dynamics.presets import PRESETS, closing_rope, find_preset, helix
-from toposcope.dynamics.record import Status
 from toposcope.dynamics.run import run
+from toposcope.dynamics.trajectory import Status
 
 
 @pytest.mark.parametrize(

@@ -852,3 +852,7 @@ def test_symmetry_is_asked_for_within_rounding(kind: str) -> None:
         found = regime(w, v, causal=False)
         assert (found.rule if found.rule in RULES else None) == rule
         assert ("symmetric_up_to_rounding" in found.warnings) == (rule is not None)
+
+
+def test_no_multiple_of_zero_is_nearer() -> None:
+    assert _nearest_multiple(np.diag([3.0, -4.0]), np.zeros((2, 2))) == (0.0, pytest.approx(4.0))

@@ -9,10 +9,11 @@ import pytest
 import torch
 
 from tests.unit.lab.making import model
-from toposcope.lab.ablation import AblationMap, ablation_map, scores
+from toposcope.lab.ablation import ablation_map, scores
 from toposcope.lab.batches import accuracy
 from toposcope.lab.model import Transformer
 from toposcope.lab.quirks import Quirks
+from toposcope.lab.result import AblationMap
 from toposcope.lab.tasks import NOTHING_ASKED, Batch
 
 FLOOR = 0.05
@@ -146,29 +147,30 @@ def planted(carries: list[int]) -> tuple[AblationMap, Transformer]:
 
 def test_a_planted_deposit_is_found() -> None:
     found, _ = planted([2])
-    layer = found.zero[0].deposit
+    layer = found.zero[0]
     assert found.base == 1.0
-    assert layer.deposit.head == 2
+    assert layer.head == 2
     assert layer.same_head == 1.0
-    assert layer.deposit.share == 1.0
-    assert layer.deposit.di == pytest.approx((1 - found.zero[0].accuracy[2]) / (1 - FLOOR))
-    assert found.zero[1].deposit.deposit.di == 0.0  # no head of a silent layer matters
+    assert layer.share == 1.0
+    assert layer.di == pytest.approx((1 - found.zero[0].accuracy[2]) / (1 - FLOOR))
+    assert found.zero[1].di == 0.0  # no head of a silent layer matters
     assert found.joint is None
 
 
 def test_the_map_as_data_has_one_row_per_layer() -> None:
     found, _ = planted([1])
-    data = found.as_dict()
-    assert (data["sentences"], data["draws"], data["level"]) == (600, 200, 0.95)
-    assert [row["layer"] for row in data["zero"]] == [row["layer"] for row in data["mean"]] == [0, 1]
-    assert len(data["zero"][0]["accuracy"]) == 4
-    assert data["zero"][0]["head"] == 1
-    assert data["zero"][0]["interval"]["low"] <= data["zero"][0]["di"] <= data["zero"][0]["interval"]["high"]
+    assert (found.sentences, found.draws, found.level) == (600, 200, 0.95)
+    assert [row.layer for row in found.zero] == [row.layer for row in found.mean] == [0, 1]
+    first = found.zero[0]
+    assert len(first.accuracy) == 4
+    assert first.head == 1
+    assert first.interval is not None
+    assert first.di is not None
+    assert first.interval.low <= first.di <= first.interval.high
 
 
 def test_without_skill_the_index_is_undefined() -> None:
     made = model("rope")
     data = batch(made)
     found = ablation_map(made, data, accuracy(made, data)[0] - 0.05, draws=50)
-    assert found.zero[0].deposit.deposit.di is None
-    assert found.as_dict()["zero"][0]["di"] is None
+    assert found.zero[0].di is None

@@ -11,6 +11,7 @@ from scipy import stats
 from toposcope.studies.language import groups
 from toposcope.studies.language.outcome import BITS, CLAIMS, Found, claims, kept, numbers, rows, word
 from toposcope.studies.language.page import tables
+from toposcope.studies.reproduce.result import ProbeTable
 
 
 def result(cell: str, seed: int, bits: float, **more: Any) -> dict[str, Any]:
@@ -57,21 +58,21 @@ def test_a_difference_is_paired_by_seed() -> None:
 def test_one_seed_or_an_interval_around_zero_decides_nothing(values: list[float], said: str) -> None:
     runs = found(free=[3.0] * len(values), full_pd=[3.0 + value for value in values])
     assert word(runs.difference("causal", "full-pd", "free", BITS)) == said
-    row = next(each for each in rows(runs) if each["cell"] == "full-pd")
-    assert row["says"] == said
-    assert row["less"]["mean"] == pytest.approx(np.mean(values))
+    row = next(each for each in rows(runs) if each.cell == "full-pd")
+    assert row.says == said
+    assert row.less.mean == pytest.approx(np.mean(values))
 
 
 def test_a_claim_holds_fails_or_stays_open() -> None:
     def verdict(worse: list[float]) -> str:
         runs = found(full_pd=[3.0] * len(worse), full_nd=[3.0 + value for value in worse])
-        return next(each["verdict"] for each in claims(runs) if each["id"] == "convergence hurts: causal")
+        return next(each.verdict for each in claims(runs) if each.id == "convergence hurts: causal")
 
     assert verdict([0.1, 0.11, 0.12]) == "holds"
     assert verdict([-0.1, -0.11, -0.12]) == "does not hold"
     assert verdict([0.1, -0.2, 0.3]) == "not at this scale"
     assert verdict([0.5]) == "not at this scale"
-    assert {each["verdict"] for each in claims(Found({}))} == {"not measured here"}
+    assert {each.verdict for each in claims(Found({}))} == {"not measured here"}
 
 
 def test_the_diagonal_must_beat_its_control_too() -> None:
@@ -79,7 +80,7 @@ def test_the_diagonal_must_beat_its_control_too() -> None:
         cells = {"free": 3.0, "slice": 2.8, "control": control}
         made = [result(cell, s, value + s / 1000) for cell, value in cells.items() for s in range(3)]
         said = claims(Found({"heads": made}))
-        return next(each["verdict"] for each in said if each["id"] == "the diagonal helps: slice")
+        return next(each.verdict for each in said if each.id == "the diagonal helps: slice")
 
     assert verdict(2.9) == "holds"
     assert verdict(2.7) == "does not hold"
@@ -88,37 +89,37 @@ def test_the_diagonal_must_beat_its_control_too() -> None:
 def test_a_lost_promise_is_said_with_its_run() -> None:
     good = result("full-nd", 0, 3.0, promised="converges", promise_held=True)
     bad = result("full-nd", 1, 3.0, promised="converges", promise_held=False)
-    assert kept(Found({"causal": [good]}))["verdict"] == "holds"
+    assert kept(Found({"causal": [good]})).verdict == "holds"
     said = kept(Found({"causal": [good, bad]}))
-    assert said["verdict"] == "does not hold"
-    assert said["runs"] == [bad["key"][:8]]
-    assert rows(Found({"causal": [good, bad]}))[0]["held"] == 1
+    assert said.verdict == "does not hold"
+    assert said.runs == (bad["key"][:8],)
+    assert rows(Found({"causal": [good, bad]}))[0].held == 1
 
 
 def test_rows_carry_what_was_measured() -> None:
     runs = found(free=[3.0, 3.2], full_nd=[3.1, 3.2])
     free, held = rows(runs)
-    assert free["less"] is None
-    assert free["slower"] == held["slower"] == 1.0
-    assert held["negative_heads"] == 0.75
-    assert held["radial"]["mean"] == 0.5
-    assert held["cosine"]["mean"] == 0.5
-    assert held["longer"] is None
-    assert held["verdicts"] == ["converges (T6, all_tokens)"]
-    assert held["runs"] == ["full-nd-0-key", "full-nd-1-key"]
+    assert free.less is None
+    assert free.slower == held.slower == 1.0
+    assert held.negative_heads == 0.75
+    assert held.radial.mean == 0.5
+    assert held.cosine.mean == 0.5
+    assert held.longer is None
+    assert held.verdicts == ("converges (T6, all_tokens)",)
+    assert held.runs == ("full-nd-0-key", "full-nd-1-key")
 
 
 def test_every_number_names_its_runs() -> None:
     listed = numbers(found(full_pd=[3.0, 3.1], full_nd=[3.1, 3.3]))
-    decisive = [each for each in listed if each["claim"] == "convergence hurts: causal" and each["decides"]]
-    assert [each["mean"] for each in decisive] == pytest.approx([0.15])
-    assert set(decisive[0]["runs"]) == {f"full-{sign}-{seed}-key" for sign in ("pd", "nd") for seed in (0, 1)}
+    decisive = [each for each in listed if each.claim == "convergence hurts: causal" and each.decides]
+    assert [each.mean for each in decisive] == pytest.approx([0.15])
+    assert set(decisive[0].runs) == {f"full-{sign}-{seed}-key" for sign in ("pd", "nd") for seed in (0, 1)}
 
 
 def test_the_tables_show_intervals_and_words() -> None:
     runs = found(free=[3.0, 3.2, 3.1], full_nd=[3.1, 3.3, 3.21])
     sizes = {"width": 64, "layers": 2, "length": 64, "steps": 200, "batch": 16}
-    text = tables({"size": "demo", "runs_done": 6, "sizes": sizes, "rows": rows(runs)})
+    text = tables(ProbeTable("demo", 6, sizes, tuple(rows(runs))))
     assert "### causal: next byte, causal, rotary, one head" in text
     assert "+0.103 ± 0.014 | worse" in text
     assert "### heads" not in text

@@ -32,7 +32,7 @@ def archive(path: Path, speeches: list[tuple[str, int, str]]) -> Path:
 
 def test_addresses_are_unpacked_once_and_split_by_year(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOPOSCOPE_CACHE", str(tmp_path / "cache"))
-    with pytest.raises(NotFound, match=r"python -m toposcope\.lab\.text\.sotu"):
+    with pytest.raises(NotFound, match=r"python -m toposcope\.studies\.language\.sotu"):
         sotu.find()
     given = [("1797_b", 1797, "seven"), ("1796_a", 1796, "six"), ("1796_c", 1796, "six again"), ("1808_d", 1808, "é")]
     made = sotu.fetch(archive(tmp_path / "package.tgz", given))

@@ -5,15 +5,19 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from scipy import stats
 
+from tests.unit.runs.making import shows_itself, trained
 from toposcope.core.errors import BadValue
-from toposcope.core.results import envelope
-from toposcope.studies.reproduce.claims import Verdict, ahead, apart, below, beyond
+from toposcope.core.statistics import interval
+from toposcope.lab.result import TrainResult
+from toposcope.studies.reproduce.claims import ahead, apart, below, beyond
 from toposcope.studies.reproduce.coupling import CLAIMS, SIZES, find_size, grid
 from toposcope.studies.reproduce.evidence import (
     ACCURACY,
@@ -26,20 +30,22 @@ from toposcope.studies.reproduce.evidence import (
     STEPS,
     Estimate,
     Evidence,
-    student,
 )
 from toposcope.studies.reproduce.outcome import judged_claims, numbers, table
 from toposcope.studies.reproduce.page import page
+from toposcope.studies.reproduce.result import ClaimVerdict, ReproduceResult
 
 NOISE = np.random.default_rng(0)
 KEYS = itertools.count()
 
 
-def planted(variant: str, task: str, encoding: str, seed: int, **changes: Any) -> dict[str, Any]:
+def planted(variant: str, task: str, encoding: str, seed: int, **changes: Any) -> TrainResult:
     """A finished run's result with chosen numbers."""
     values = {"accuracy": 0.9, "deposit": 0.1, "rho": 1.0, "sharp": 10.0, "learned": 200, **changes}
+    base = trained()
     layers = [
         {
+            **base["ablation"]["zero"][0],
             "layer": n,
             "di": None if values["deposit"] is None else values["deposit"] / (n + 1),
             "d_max": 0.3,
@@ -47,18 +53,21 @@ def planted(variant: str, task: str, encoding: str, seed: int, **changes: Any) -
         }
         for n in range(2)
     ]
-    return {
+    ratios = [[[values["rho"], None], [values["rho"]]], [[0.5, 0.7], [0.6]]]
+    sharp = (values["sharp"], 10 * values["sharp"], -1.0)
+    told = {
         "key": f"{next(KEYS):016x}",
         "config": {"variant": variant, "task": task, "encoding": encoding, "seed": seed},
         "accuracy": values["accuracy"] + 0.001 * seed,
-        "floor": 0.25,
-        "ceiling": 1.0,
-        "steps": 400,
-        "curve": [{"step": at, "accuracy": 0.95 if at >= values["learned"] else 0.3} for at in range(0, 400, 20)],
-        "spectra": [{"rho": [[values["rho"], None], [values["rho"]]]}, {"rho": [[0.5, 0.7], [0.6]]}],
-        "hessian": [{"value": values["sharp"]}, {"value": 10 * values["sharp"]}, {"value": -1.0}],
-        "ablation": {"zero": layers, "mean": layers},
+        "curve": [
+            {"step": at, "loss": 1.0, "accuracy": 0.95 if at >= values["learned"] else 0.3}
+            for at in range(0, 400, 20)
+        ],
+        "spectra": [{"step": 0, "rho": rho, "erank_ratio": rho} for rho in ratios],
+        "hessian": [{"step": 0, "value": value, "residual": 0.0} for value in sharp],
+        "ablation": {**base["ablation"], "zero": layers, "mean": layers},
     }
+    return TrainResult.from_dict(trained(**told))
 
 
 def world(say: Callable[[str, str, str], dict[str, Any]], seeds: int = 3) -> Evidence:
@@ -88,8 +97,8 @@ def as_claimed(variant: str, task: str, encoding: str) -> dict[str, Any]:
 
 def test_a_world_as_claimed_makes_every_claim_hold() -> None:
     records = judged_claims(CLAIMS, world(as_claimed))
-    verdicts = {record["id"]: record["verdict"] for record in records}
-    assert verdicts.pop("convergence hurts") == Verdict.UNMEASURED
+    verdicts = {record.id: record.verdict for record in records}
+    assert verdicts.pop("convergence hurts") == ClaimVerdict.UNMEASURED
     assert set(verdicts.values()) == {"holds"}, verdicts
     assert len(verdicts) == len(CLAIMS) - 1
 
@@ -106,7 +115,7 @@ def test_a_world_turned_round_makes_them_fail() -> None:
             "learned": 380 if encoding == "rope" else 40,
         }
 
-    verdicts = {record["id"]: record["verdict"] for record in judged_claims(CLAIMS, world(opposite))}
+    verdicts = {record.id: record.verdict for record in judged_claims(CLAIMS, world(opposite))}
     verdicts.pop("convergence hurts")
     assert verdicts.pop("timing matters") == "not at this scale"  # nothing can refute it
     assert set(verdicts.values()) == {"does not hold"}, verdicts
@@ -114,10 +123,10 @@ def test_a_world_turned_round_makes_them_fail() -> None:
 
 def test_a_world_without_differences_decides_nothing() -> None:
     flat = world(lambda *_: {"deposit": 0.5, "accuracy": 0.9})
-    verdicts = {record["id"]: record["verdict"] for record in judged_claims(CLAIMS, flat)}
+    verdicts = {record.id: record.verdict for record in judged_claims(CLAIMS, flat)}
     for name in ("rope ahead", "rope pays on count", "mla mitigates", "timing matters", "contraction speeds up"):
         assert verdicts[name] == "not at this scale", name
-    one = {record["id"]: record["verdict"] for record in judged_claims(CLAIMS, world(as_claimed, seeds=1))}
+    one = {record.id: record.verdict for record in judged_claims(CLAIMS, world(as_claimed, seeds=1))}
     assert "holds" not in one.values()
 
 
@@ -125,7 +134,7 @@ def test_a_model_without_skill_has_no_deposit_to_judge() -> None:
     def unskilled(variant: str, task: str, encoding: str) -> dict[str, Any]:
         return {"deposit": None, "accuracy": 0.26}
 
-    verdicts = {record["id"]: record["verdict"] for record in judged_claims(CLAIMS, world(unskilled))}
+    verdicts = {record.id: record.verdict for record in judged_claims(CLAIMS, world(unskilled))}
     assert verdicts["single-head deposit"] == "not at this scale"
     assert verdicts["mla mitigates"] == "not measured here"
 
@@ -146,13 +155,13 @@ def test_rules_by_their_words(low: float, high: float, words: tuple[str, str, st
     both = ahead([sure, one, None])
     assert both.verdict == words[0]  # the weakest decides
     assert both.runs == ("m", "k")
-    assert ahead([None]).verdict is Verdict.UNMEASURED
+    assert ahead([None]).verdict is ClaimVerdict.UNMEASURED
 
 
 def test_differences_are_paired_as_in_the_paired_t_test() -> None:
     first, second = [0.91, 0.95, 0.99, 0.90], [0.80, 0.86, 0.87, 0.83]
     runs = [
-        planted("described", "count", name, 0) | {"accuracy": value, "config": _config(name, seed)}
+        replace(planted("described", "count", name, 0), accuracy=value, config=_config(name, seed))
         for name, values in (("rope", first), ("none", second))
         for seed, value in enumerate(values)
     ]
@@ -162,10 +171,9 @@ def test_differences_are_paired_as_in_the_paired_t_test() -> None:
     theirs = stats.ttest_rel(first, second).confidence_interval(0.95)
     assert (found.low, found.high) == pytest.approx((100 * theirs.low, 100 * theirs.high))
     assert (found.n, len(found.runs)) == (4, 8)
-    mean, half = student(first)
+    mean, half = interval(first)
     low, high = stats.t.interval(0.95, 3, np.mean(first), stats.sem(first))
     assert (mean, half) == pytest.approx(((low + high) / 2, (high - low) / 2))
-    assert student([0.5]) == (0.5, None)
 
 
 def _config(encoding: str, seed: int) -> dict[str, Any]:
@@ -182,21 +190,25 @@ def test_measures_of_a_run() -> None:
         1.5
     )  # mean of log10 10 and log10 100; the negative one has no logarithm
     assert STEPS.of(run) == 140
-    assert STEPS.of(run | {"curve": []}) == 400  # never learned: all its steps
-    blind = run | {"ablation": None, "spectra": [], "hessian": []}
+    assert STEPS.of(replace(run, curve=())) == 400  # never learned: all its steps
+    blind = replace(run, ablation=None, spectra=(), hessian=())
     assert [each.of(blind) for each in (DEPOSIT, ANY_DEPOSIT, RHO_LAST, SHARPNESS)] == [None] * 4
 
 
-def test_every_number_leads_to_its_runs() -> None:
+def test_every_number_leads_to_its_runs(tmp_path: Path) -> None:
     evidence = world(as_claimed)
-    keys = {run["key"] for cell in evidence.cells() for run in evidence.of(*cell).values()}
+    keys = {run.key for cell in evidence.cells() for run in evidence.of(*cell).values()}
     told = numbers(CLAIMS, evidence)
     assert len(told) > 60
-    assert all(each["runs"] and set(each["runs"]) <= keys and each["n"] == 3 for each in told)
+    assert all(each.runs and set(each.runs) <= keys and each.n == 3 for each in told)
     claims, cells = judged_claims(CLAIMS, evidence), table(evidence)
-    assert {key for cell in cells for key in cell["runs"]} == keys
-    body = {"what": "coupling", "profile": "laptop-s", "runs_done": len(keys), "claims": claims, "table": cells}
-    text = page(envelope("reproduce", body, about=None, options={"size": "demo", "seeds": 3}, seconds=1.0))
+    assert {key for cell in cells for key in cell.runs} == keys
+    result = ReproduceResult(
+        what="coupling", size="demo", seeds=3, profile="laptop-s", runs_done=len(keys), claims=tuple(claims),
+        cells=tuple(cells), numbers=tuple(told),
+    )  # fmt: skip
+    shows_itself(result, tmp_path)
+    text = page(result)
     assert set(re.findall(r"`([0-9a-f]{8})`", text)) == {key[:8] for key in keys}
     assert text.count("\n### ") == len(CLAIMS)
     assert "| published | distance | rope |" in text
@@ -211,5 +223,5 @@ def test_the_grid_is_the_sweep_and_a_little_more() -> None:
     assert {config.variant for config in demo} == {"described", "published"}
     assert all(config.probes for config in demo)
     assert {config.profile for config in grid(SIZES["full"], [0])} == {"laptop-m", "published"}
-    with pytest.raises(BadValue, match="'dem' is no size"):
+    with pytest.raises(BadValue, match="'dem' is not a size"):
         find_size("dem")

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from tests.unit.runs.making import shows_itself
 from toposcope.encodings import rope
 from toposcope.studies.reproduce.dynamics import FACTS, checked, definite, least, rotated_logits
 from toposcope.studies.reproduce.page import page
+from toposcope.studies.reproduce.reproduce import reproduce
 
 
 def test_turning_along_the_tokens_gives_rotary_logits_and_along_the_batch_nothing() -> None:
@@ -30,17 +34,19 @@ def test_definite_is_definite_and_not_symmetric() -> None:
 
 
 def test_what_the_checks_find() -> None:
-    found = {each["id"]: each for each in checked()}
-    assert found.pop("regimes compared by training")["verdict"] == "not measured here"
+    found = {each.id: each for each in checked()}
+    assert found.pop("regimes compared by training").verdict == "not measured here"
     assert len(found) == len(FACTS) == 7
-    assert {each["verdict"] for each in found.values()} == {"does not hold"}
-    assert "0 of 50" in found["definiteness imposed"]["measured"][0]  # an orthogonal Q keeps it
-    assert "50 of 50" in found["definiteness imposed"]["measured"][2]
-    assert "403-fold" in found["definite means decided"]["measured"][0]  # e^6
-    assert "200 of 200 heads" in found["heads"]["measured"][0]
+    assert {each.verdict for each in found.values()} == {"does not hold"}
+    assert "0 of 50" in found["definiteness imposed"].measured[0]  # an orthogonal Q keeps it
+    assert "50 of 50" in found["definiteness imposed"].measured[2]
+    assert "403-fold" in found["definite means decided"].measured[0]  # e^6
+    assert "200 of 200 heads" in found["heads"].measured[0]
 
 
-def test_the_page_has_a_section_for_each() -> None:
-    text = page({"what": "dynamics", "claims": checked()})
+def test_the_page_has_a_section_for_each(tmp_path: Path) -> None:
+    result = reproduce("dynamics", size="facts")
+    shows_itself(result, tmp_path, figure=False)
+    text = page(result)
     assert text.count("\n## ") == len(FACTS) + 1
     assert "| as meant | the released code | ours |" in text

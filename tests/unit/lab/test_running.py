@@ -21,7 +21,7 @@ from toposcope.lab.tasks import find  # noqa: E402
 from toposcope.models.content import ContentReader  # noqa: E402
 from toposcope.models.instrument import attached  # noqa: E402
 from toposcope.models.intervene import ablated, captured  # noqa: E402
-from toposcope.models.what_if import encoding  # noqa: E402
+from toposcope.models.swap_encoding import swap_encoding  # noqa: E402
 
 
 def write(directory: Path, name: str) -> Path:
@@ -69,7 +69,7 @@ def test_without_position_any_order_is_the_same(tmp_path: Path, name: str) -> No
     mixed = ids[:, torch.randperm(20, generator=torch.Generator().manual_seed(1))]
     with torch.no_grad():
         assert not torch.allclose(running(ids), running(mixed), atol=1e-4)
-        with encoding(running, "none"):
+        with swap_encoding(running, "none"):
             assert torch.allclose(running(ids), running(mixed), atol=1e-5)
 
 
@@ -100,7 +100,8 @@ def test_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert len(map_["zero"][0]["accuracy"]) == 8
     assert len(json.loads((tmp_path / "t.json").read_text())["heads"]) == 16
     said = capsys.readouterr().out
-    assert "2048 new sentences" in said
+    assert map_["sentences"] == 2048
+    assert "2,048" in said
     assert "3 sentences of the task 'distance'" in said
 
 

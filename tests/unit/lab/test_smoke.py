@@ -34,4 +34,4 @@ def test_without_position_only_what_the_length_tells_is_learned(tmp_path_factory
     error = (none.floor * (1 - none.floor) / TEST_SENTENCES) ** 0.5
     assert none.floor - 0.03 < none.accuracy < none.floor + 3 * error
     assert none.ablation is not None
-    assert all(layer["di"] is None for layer in none.ablation["zero"])  # nothing to deposit
+    assert all(layer.di is None for layer in none.ablation.zero)  # nothing to deposit

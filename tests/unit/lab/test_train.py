@@ -16,6 +16,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from toposcope.core import saved
 from toposcope.core.errors import BadFile, BadValue
 from toposcope.lab import train as loop
 from toposcope.lab.batches import accuracy
@@ -48,9 +49,9 @@ def straight(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_stopped_run_goes_on_as_if_nothing_had_happened(straight: Path, tmp_path: Path) -> None:
     half = train(SMALL, tmp_path, stop_after=20)
     assert (half.finished, half.step, half.accuracy) == (False, 20, None)
-    assert TrainResult.read(tmp_path) is None
+    assert TrainResult.stored(tmp_path) is None
     torch.manual_seed(99)  # what others draw meanwhile is no concern
-    done, whole = train(SMALL, tmp_path), TrainResult.read(straight)
+    done, whole = train(SMALL, tmp_path), TrainResult.stored(straight)
     assert done.finished
     assert whole is not None
     assert all(getattr(done, name) == getattr(whole, name) for name in MEASURED)
@@ -75,7 +76,7 @@ def test_a_killed_run_goes_on_from_its_last_checkpoint(straight: Path, tmp_path:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint.pt"]
     steps: list[int] = []
     done = train(SMALL, tmp_path, report=lambda step, *_: steps.append(step))
-    whole = TrainResult.read(straight)
+    whole = TrainResult.stored(straight)
     assert steps[0] == 21
     assert whole is not None
     assert all(getattr(done, name) == getattr(whole, name) for name in MEASURED)
@@ -87,16 +88,16 @@ def test_every_fiftieth_step_is_saved_and_the_last_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop_after: int | None, expected: list[int]
 ) -> None:
     """What a kill can cost is fifty steps; a run of any length leaves its last step behind."""
-    saved: list[int] = []
-    keep = loop.save
+    kept: list[int] = []
+    save = saved.save
 
     def noting(place: Path, state: dict[str, Any]) -> None:
-        saved.append(state["step"])
-        keep(place, state)
+        kept.append(state["step"])
+        save(place, state)
 
-    monkeypatch.setattr(loop, "save", noting)
+    monkeypatch.setattr(saved, "save", noting)
     train(replace(SMALL, steps=120, batch=2, probes=False), tmp_path, stop_after=stop_after)
-    assert saved == expected
+    assert kept == expected
 
 
 def test_each_step_takes_the_rate_of_the_schedule_and_clipped_gradients(
@@ -137,20 +138,20 @@ def test_the_time_of_all_sessions_counts(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_probes_do_not_change_the_training(straight: Path, tmp_path: Path) -> None:
     unwatched = train(replace(SMALL, probes=False), tmp_path)
-    assert unwatched.gradients == unwatched.spectra == unwatched.hessian == []
+    assert unwatched.gradients == unwatched.spectra == unwatched.hessian == ()
     assert same(straight, tmp_path)
 
 
 def test_a_finished_run_is_not_repeated(straight: Path) -> None:
     before = (straight / "result.json").stat().st_mtime_ns
     again = train(SMALL, straight, report=lambda *_: pytest.fail("it trained again"))
-    assert again == TrainResult.read(straight)
+    assert again == TrainResult.stored(straight)
     assert (straight / "result.json").stat().st_mtime_ns == before
 
 
 def test_the_result_says_what_was_measured(straight: Path) -> None:
     result = json.loads((straight / "result.json").read_text())
-    assert result["schema"] == "toposcope/train/1"
+    assert result["schema"] == "toposcope/train/2"
     assert result["key"] == SMALL.key()
     assert RunConfig.from_dict(result["config"]) == SMALL
     assert [entry["step"] for entry in result["curve"]] == sorted(moments(40, 20))
@@ -231,8 +232,8 @@ def test_the_caller_keeps_its_random_numbers(tmp_path: Path) -> None:
 def test_class_zero_is_skipped_by_the_quirk_but_not_for_mla() -> None:
     for encoding, skipped in (("rope", True), ("mla", False)):
         config = replace(SMALL, encoding=encoding, quirks=("skip_class_zero",))
-        curious = loop.Curious(config, config.make_task(), loop.Transformer(config.model()), 1)
-        assert bool((curious.test.labels == 0).any()) is not skipped
+        evaluator = loop.Evaluator(config, config.make_task(), loop.Transformer(config.model()), 1)
+        assert bool((evaluator.test.labels == 0).any()) is not skipped
 
 
 PLAIN = replace(SMALL, steps=7, lr=0.003, dropout=0.0, probes=False)
@@ -318,12 +319,12 @@ def test_the_final_numbers_are_those_of_the_whole_test(
     found = train(config, tmp_path)
     model, task = made[0], config.make_task()
     assert model.sees_padding is (variant == "published")
-    test = loop.Curious(config, task, model, 1).test
+    test = loop.Evaluator(config, task, model, 1).test
     right, loss = accuracy(model, test)
     assert (found.accuracy, found.loss) == (pytest.approx(right), pytest.approx(loss, rel=1e-5))
     assert found.ablation is not None
-    assert found.accuracy == pytest.approx(found.ablation["base"])
-    assert found.curve[-1]["accuracy"] != found.curve[0]["accuracy"]
+    assert found.accuracy == pytest.approx(found.ablation.base)
+    assert found.curve[-1].accuracy != found.curve[0].accuracy
     assert (found.floor, found.prior, found.ceiling) == (task.floor, task.prior, task.ceiling.value)
     assert found.parameters == sum(p.numel() for p in model.parameters())
     assert (found.step, found.steps, found.finished) == (15, 15, True)
@@ -332,17 +333,17 @@ def test_the_final_numbers_are_those_of_the_whole_test(
 def test_what_a_run_looks_at_is_fixed() -> None:
     """2048 sentences for the end, the first 256 for the curve, a few of the probes' own stream."""
     task = SMALL.make_task()
-    curious = loop.Curious(SMALL, task, Transformer(SMALL.model()), 1)
+    evaluator = loop.Evaluator(SMALL, task, Transformer(SMALL.model()), 1)
     test = task.generate(2048, torch.Generator().manual_seed(16 * SMALL.seed + 2))
     for name in ("ids_BN", "lengths_B", "labels"):
-        assert torch.equal(getattr(curious.test, name), getattr(test, name))
-        assert torch.equal(getattr(curious.glance, name), getattr(test, name)[:256])
+        assert torch.equal(getattr(evaluator.test, name), getattr(test, name))
+        assert torch.equal(getattr(evaluator.glance, name), getattr(test, name)[:256])
     curved = task.generate(16, torch.Generator().manual_seed(16 * SMALL.seed + 3))
-    assert torch.equal(curious.curved.ids_BN, curved.ids_BN)
-    assert len(curious.sentences) == 4
-    assert curious.moments == moments(40, 20)
-    assert curious.sharp == moments(40, 5)
-    assert loop.Curious(replace(SMALL, probes=False), task, curious.model, 1).sharp == frozenset()
+    assert torch.equal(evaluator.curved.ids_BN, curved.ids_BN)
+    assert len(evaluator.sentences) == 4
+    assert evaluator.moments == moments(40, 20)
+    assert evaluator.sharp == moments(40, 5)
+    assert loop.Evaluator(replace(SMALL, probes=False), task, evaluator.model, 1).sharp == frozenset()
     other = replace(SMALL, seed=1)
     assert not torch.equal(loop.fixed_sentences(other, task, 64).ids_BN, test.ids_BN[:64])
 
@@ -421,10 +422,10 @@ def test_a_checkpoint_of_a_step_that_is_none_of_the_run_is_damaged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     train(PLAIN, tmp_path, stop_after=3)
-    state = loop.restore(tmp_path)
+    state = saved.restore(tmp_path, ())
     assert state is not None
     for step, right in ((8, False), (-1, False), (7, True)):
-        monkeypatch.setattr(loop, "restore", lambda place, step=step: {**state, "step": step})
+        monkeypatch.setattr(saved, "restore", lambda place, parts, step=step: {**state, "step": step})
         if right:
             assert train(PLAIN, tmp_path, stop_after=1).step == 7
         else:
@@ -437,11 +438,11 @@ def test_reports_come_after_every_step_with_the_accuracy_of_the_curve(tmp_path: 
     config = replace(PLAIN, steps=30)
     found = train(config, tmp_path, report=lambda *each: told.append(each))
     assert [(step, steps) for step, steps, _, _ in told] == [(step, 30) for step in range(1, 31)]
-    curve = {entry["step"]: entry for entry in found.curve}
+    curve = {entry.step: entry for entry in found.curve}
     assert set(curve) == moments(30, 20)
     for step, _, loss, right in told:
         if step - 1 in curve:
-            assert (curve[step - 1]["loss"], curve[step - 1]["accuracy"]) == (loss, right)
+            assert (curve[step - 1].loss, curve[step - 1].accuracy) == (loss, right)
         else:
             assert right is None
 
@@ -457,7 +458,7 @@ def test_moments_and_schedule_of_short_runs() -> None:
 def test_a_batch_that_asks_nothing_teaches_nothing(
     tmp_path: Path, made: list[Transformer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop.Curious, "counted", lambda _, batch: replace(batch, labels=0 * batch.labels - 1))
+    monkeypatch.setattr(loop.Evaluator, "counted", lambda _, batch: replace(batch, labels=0 * batch.labels - 1))
     losses: list[float] = []
     train(replace(PLAIN, steps=2), tmp_path, stop_after=2, report=lambda step, steps, loss, _: losses.append(loss))
     assert losses == [0.0, 0.0]

@@ -10,10 +10,10 @@ import torch
 
 from tests.unit.lab.making import model
 from toposcope.checkpoints import load
-from toposcope.dynamics.record import Status
 from toposcope.dynamics.run import run
 from toposcope.dynamics.sources import SINGULAR, head_problem
 from toposcope.dynamics.tokens import embeddings
+from toposcope.dynamics.trajectory import Status
 from toposcope.lab.export import export
 
 

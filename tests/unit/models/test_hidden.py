@@ -12,8 +12,8 @@ import pytest
 import toposcope
 from tests.unit.models.making import TEXT, write_bert, write_llama
 from toposcope.core.errors import BadConfig, BadFile, BadValue, MissingExtra, NotFound
-from toposcope.models.hidden import HiddenStates, attention_branch, hidden_states, self_layers
 from toposcope.models.load import Reference, load_reference, locate, read_text
+from toposcope.models.tracing.hidden import HiddenStates, attention_branch, hidden_states, self_layers
 
 torch = pytest.importorskip("torch", reason="the comparison needs torch: pip install torch")
 pytest.importorskip("transformers", reason="the comparison needs transformers: pip install transformers")

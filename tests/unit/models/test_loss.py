@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
+import toposcope
 from tests.unit.models.making import TEXT, write_llama, write_llama_lm
 from toposcope.cli import main
 from toposcope.core.errors import BadConfig, BadValue
@@ -92,6 +93,28 @@ def test_a_model_that_predicts_nothing_has_no_loss(tmp_path: Path) -> None:
         measure(reference, cut(reference, TEXT, tokens=8))
 
 
+def test_the_function_and_all_it_can_become(directory: Path, tmp_path: Path) -> None:
+    found = toposcope.loss(directory, directory / "text.txt", tokens=24, sequences=2, encoding=["none", "alibi"])
+    assert [row.encoding for row in found.conditions] == ["own", "none", "alibi"]
+    assert found.provenance.options["tokens"] == 24
+    assert max(map(len, str(found).splitlines())) <= 80
+    assert toposcope.read(found.save(tmp_path / "loss.json")) == found
+    assert len(found.frame()) == 3
+    assert len(found.frame("conditions.bins")) == 3 * len(found.conditions[0].bins)
+    assert "<script" not in found._repr_html_()
+    assert "</html>" in found.html()
+    assert found.figure(tmp_path / "loss.svg").stat().st_size > 1000
+
+
+def test_a_loaded_model_has_the_loss_of_its_files(directory: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    options = {"text": directory / "text.txt", "tokens": 24, "sequences": 2}
+    theirs = toposcope.loss(AutoModelForCausalLM.from_pretrained(directory), **options)
+    ours = toposcope.loss(directory, **options)
+    assert theirs.conditions[0].loss == pytest.approx(ours.conditions[0].loss, abs=1e-6)
+
+
 def test_command(directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text, out = str(directory / "text.txt"), tmp_path / "loss.json"
     with pytest.raises(SystemExit) as ended:
@@ -102,7 +125,7 @@ def test_command(directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
     assert found["schema"] == "toposcope/loss/2"
     assert [row["where"] for row in found["conditions"]] == [None, "layer 0", "layer 1", "layer 2"]
     said = capsys.readouterr().out
-    assert "nats per token as it is" in said
+    assert f"{found['conditions'][0]['loss']:.3f}" in said
     assert "none in layer 2" in said
     assert all(len(line) <= 80 for line in said.splitlines()[1:])
 
@@ -110,7 +133,7 @@ def test_command(directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        (["--tokens", "1"], "1"),
+        (["--tokens", "1"], "--tokens"),
         (["--layers", "0"], "encoding"),
         (["--encoding", "rop"], "rope"),
         (["--encoding", "none", "--heads", "0.9"], "0.9"),

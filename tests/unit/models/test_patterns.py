@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-import toposcope.models.trace_rows
+import toposcope.models.tracing.logits
 from toposcope.encodings.bias import alibi
-from toposcope.models.patterns import NEAR, THRESHOLDS, Score, names, patterns, stands_out, together
-from toposcope.models.trace_rows import HeadLogits, rows
+from toposcope.models.tracing.logits import HeadLogits, rows
+from toposcope.models.tracing.patterns import NEAR, THRESHOLDS, Score, names, patterns, stands_out, together
 
 LENGTH = 50
 
@@ -58,7 +58,7 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_scores_equal_dense_attention(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(toposcope.models.trace_rows, "ENTRIES", 1)  # blocks of 16 rows: four of them
+    monkeypatch.setattr(toposcope.models.tracing.logits, "ENTRIES", 1)  # blocks of 16 rows: four of them
     given = head(**CASES[case])
     assert len(list(rows(given))) == 4
     random = np.random.default_rng(1)

@@ -11,7 +11,7 @@ import pytest
 
 from toposcope.core.errors import BadConfig, BadValue
 from toposcope.models.load import Reference
-from toposcope.models.score import HIDDEN_SHARE, as_number, kind_of, pool, score, trial
+from toposcope.models.score import HIDDEN_SHARE, as_number, kind_of, pool, trial, trial_loss
 
 torch = pytest.importorskip("torch", reason="scores need torch: pip install torch")
 hf = pytest.importorskip("transformers", reason="scores need transformers: pip install transformers")
@@ -38,7 +38,7 @@ def test_next_token_is_their_loss(name: str) -> None:
     with torch.no_grad():
         theirs = float(model(input_ids=given, labels=given).loss)
     assert kind_of(model) == "next token"
-    assert float(score(each, outcome(model, each))) == pytest.approx(theirs, abs=1e-6)
+    assert float(trial_loss(each, outcome(model, each))) == pytest.approx(theirs, abs=1e-6)
 
 
 def test_the_second_half_is_predicted_from_the_place_before_it() -> None:
@@ -49,7 +49,7 @@ def test_the_second_half_is_predicted_from_the_place_before_it() -> None:
     labels[0, :12] = -100  # 23 tokens: the second half begins at 12
     with torch.no_grad():
         theirs = float(model(input_ids=given, labels=labels).loss)
-    assert float(score(each, outcome(model, each))) == pytest.approx(theirs, abs=1e-6)
+    assert float(trial_loss(each, outcome(model, each))) == pytest.approx(theirs, abs=1e-6)
 
 
 def test_only_the_logits_that_count_are_computed() -> None:
@@ -69,7 +69,7 @@ def test_masked_tokens_are_hidden_and_their_loss_is_theirs() -> None:
     labels[0, hidden] = torch.from_numpy(IDS[hidden])
     with torch.no_grad():
         theirs = float(model(input_ids=each.inputs["input_ids"], labels=labels).loss)
-    assert float(score(each, outcome(model, each))) == pytest.approx(theirs, abs=1e-6)
+    assert float(trial_loss(each, outcome(model, each))) == pytest.approx(theirs, abs=1e-6)
 
 
 def test_hidden_positions_follow_the_seed_the_half_and_the_special_tokens() -> None:
@@ -93,7 +93,7 @@ def test_a_continuation_is_their_loss_of_the_second_half() -> None:
     with torch.no_grad():
         theirs = float(model(input_ids=given[:, :12], labels=given[:, 12:]).loss)
     assert kind_of(model) == "continuation"
-    assert float(score(each, outcome(model, each))) == pytest.approx(theirs, abs=1e-6)
+    assert float(trial_loss(each, outcome(model, each))) == pytest.approx(theirs, abs=1e-6)
 
 
 def test_drift_is_one_minus_the_cosine_of_mean_outputs() -> None:
@@ -106,8 +106,8 @@ def test_drift_is_one_minus_the_cosine_of_mean_outputs() -> None:
     mine, theirs = (outcome(model, each), outcome(other, each))
     a, b = (out.last_hidden_state[0].double().mean(0).numpy() for out in (mine, theirs))
     expected = 1 - a @ b / np.linalg.norm(a) / np.linalg.norm(b)
-    assert float(score(each, theirs, pool(each, mine))) == pytest.approx(expected, abs=1e-12)
-    assert float(score(each, mine, pool(each, mine))) == pytest.approx(0, abs=1e-12)
+    assert float(trial_loss(each, theirs, pool(each, mine))) == pytest.approx(expected, abs=1e-12)
+    assert float(trial_loss(each, mine, pool(each, mine))) == pytest.approx(0, abs=1e-12)
 
 
 def test_what_cannot_be_scored_says_so() -> None:

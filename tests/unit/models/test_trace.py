@@ -19,11 +19,10 @@ from toposcope.models.corpus import Corpus, cut
 from toposcope.models.intervene import captured
 from toposcope.models.load import load_reference
 from toposcope.models.rank import area_under_curve
-from toposcope.models.trace import trace
-from toposcope.models.trace_contraction import band_product, contracted
-from toposcope.models.trace_head import gram_shares
-from toposcope.models.trace_memory import foresee, needed
-from toposcope.models.trace_rows import head_logits
+from toposcope.models.tracing.contraction import band_product, contracted
+from toposcope.models.tracing.head import gram_shares
+from toposcope.models.tracing.logits import head_logits
+from toposcope.models.tracing.measure import memory_needed, trace_corpus
 from toposcope.spectra.of_heads import fast_share
 from toposcope.spectra.singular import effective_rank, majorisation_gap
 from toposcope.spectra.toeplitz import toeplitz_projection
@@ -115,7 +114,7 @@ def texts(count: int = 3, length: int = 20, seed: int = 0) -> Corpus:
 @pytest.mark.parametrize("family", MODELS)
 def test_scores_equal_those_of_their_attention(family: str) -> None:
     model, corpus = ready(MODELS[family]()), texts()
-    found = trace(model, corpus)
+    found = trace_corpus(model, corpus)
     assert found.rebuilt < 1e-5
     assert not found.skipped
     seen = []
@@ -139,14 +138,14 @@ def test_scores_equal_those_of_their_attention(family: str) -> None:
         assert each.score("first") == pytest.approx(np.median(on_first), abs=1e-5)
         away = [(p * np.abs(at[:, None] - at)).sum(axis=1)[1:].mean() for p in theirs]
         assert each.median("distance") == pytest.approx(np.median(away), abs=1e-4)
-        spread = each.scores["previous"]
+        spread = each.on_previous
         assert spread is not None
         assert spread.low <= spread.median <= spread.high
         assert spread.count == 3
 
 
 def test_sdpa_and_eager_give_the_same() -> None:
-    one, other = (trace(ready(llama(), attention), texts()) for attention in ("eager", "sdpa"))
+    one, other = (trace_corpus(ready(llama(), attention), texts()) for attention in ("eager", "sdpa"))
     for first, second in zip(one.heads, other.heads, strict=True):
         assert first.median("rho") == pytest.approx(second.median("rho"), rel=1e-5)
         assert first.score("previous") == pytest.approx(second.score("previous"), abs=1e-6)
@@ -167,7 +166,7 @@ def test_metrics_of_layer_0_equal_dense_algebra(family: str) -> None:
     visible = at[:, None] >= at
     if family == "mistral":
         visible &= at[:, None] - at < 6
-    for each in trace(model, corpus, layers=[0]).heads:
+    for each in trace_corpus(model, corpus, layers=[0]).heads:
         logits, plain = (np.where(visible, side[each.head], 0.0) for side in sides)
         values, values_0 = (np.linalg.svd(side, compute_uv=False) for side in (logits, plain))
         assert each.median("rho") == pytest.approx(values[0] / values_0[0], rel=1e-5)
@@ -188,14 +187,14 @@ def test_metrics_of_layer_0_equal_dense_algebra(family: str) -> None:
 
 def test_the_three_shares_sum_to_one_and_a_bias_couples_nothing() -> None:
     for family in ("llama", "t5_encoder", "bloom"):
-        for each in trace(ready(MODELS[family]()), texts(2)).heads:
+        for each in trace_corpus(ready(MODELS[family]()), texts(2)).heads:
             shares = [each.median(name) for name in ("content", "position", "coupling")]
             assert None not in shares
             if family == "llama":
                 assert shares[2] > 0.01
             else:
                 assert shares[2] < 1e-9
-        single = trace(ready(MODELS[family]()), texts(1)).heads[0]
+        single = trace_corpus(ready(MODELS[family]()), texts(1)).heads[0]
         assert sum(single.median(name) or 0.0 for name in ("content", "position", "coupling")) == pytest.approx(1)
 
 
@@ -247,7 +246,7 @@ class TestPositionsInTheInput:
         assert total == pytest.approx(1)
 
     def test_one_sequence_cannot_tell(self) -> None:
-        found = trace(ready(bert()), texts(1))
+        found = trace_corpus(ready(bert()), texts(1))
         assert found.heads[0].median("gram_position") is None
         assert found.heads[0].median("rho") is None
         assert any("several sequences" in gap.why and gap.metric == "rho" for gap in found.gaps)
@@ -258,7 +257,7 @@ class TestPositionsInTheInput:
         with torch.no_grad():
             on.embeddings.position_embeddings.weight.mul_(3)
             off.embeddings.position_embeddings.weight.zero_()
-        far, near = (trace(model, texts(12, 30), layers=[0]).heads for model in (on, off))
+        far, near = (trace_corpus(model, texts(12, 30), layers=[0]).heads for model in (on, off))
         assert np.mean([each.median("gram_position") for each in far]) > 0.3
         assert np.mean([each.median("gram_position") for each in near]) < 0.05
         assert abs(np.mean([each.median("rho") for each in near]) - 1) < 0.1
@@ -266,9 +265,9 @@ class TestPositionsInTheInput:
     def test_lines_of_different_length(self) -> None:
         random = np.random.default_rng(2)
         lines = tuple(random.integers(3, VOCABULARY, length) for length in (9, 14, 5))
-        found = trace(ready(bert()), Corpus("made", lines, "three lines"))
+        found = trace_corpus(ready(bert()), Corpus("made", lines, "three lines"))
         assert found.tokens == 14
-        assert all(each.metrics["rho"].count == 3 for each in found.heads if each.metrics["rho"] is not None)
+        assert all(each.rho.count == 3 for each in found.heads if each.rho is not None)
         assert found.heads[0].median("gram_position") is not None
 
 
@@ -304,7 +303,7 @@ def planted() -> Any:
 
 class TestPlanted:
     def test_the_head_that_looks_back_is_named_and_the_uniform_one_is_not(self) -> None:
-        found = trace(planted(), texts(3, 40))
+        found = trace_corpus(planted(), texts(3, 40))
         back, even = found.heads
         assert back.names == ("previous",)
         assert back.peak_offset == 1
@@ -318,7 +317,7 @@ class TestPlanted:
         assert [each.name for each in found.named("previous")] == ["0.0"]
 
     def test_its_weights_tell_as_much(self) -> None:
-        found = trace(planted(), texts(3, 40)).agreement
+        found = trace_corpus(planted(), texts(3, 40)).agreement
         assert found is not None
         assert found.listed == found.traced == found.hits == ("0.0",)
         assert (found.precision, found.recall) == (1, 1)
@@ -342,15 +341,15 @@ class TestPlanted:
         assert fast_share(q, k, half) == pytest.approx(0.5)
 
     def test_only_patterns_are_the_same_patterns(self) -> None:
-        whole, only = (trace(planted(), texts(3, 40), only_patterns=each) for each in (False, True))
+        whole, only = (trace_corpus(planted(), texts(3, 40), only_patterns=each) for each in (False, True))
         for one, other in zip(only.heads, whole.heads, strict=True):
-            assert (one.names, one.scores) == (other.names, other.scores)
+            assert (one.names, one.on_previous, one.on_self) == (other.names, other.on_previous, other.on_self)
         assert all(each.median("rho") is None and each.median("entropy") is not None for each in only.heads)
         assert only.agreement is None
         assert {gap.why for gap in only.gaps} == {"only patterns were asked for"}
 
     def test_the_order_by_fast_pairs_beside_what_was_traced(self) -> None:
-        found = trace(planted(), texts(3, 40)).agreement
+        found = trace_corpus(planted(), texts(3, 40)).agreement
         assert found is not None
         assert found.fast_listed == ("0.0",)  # head 1 has no queries, and so no share
         assert found.fast_auc is None
@@ -358,7 +357,7 @@ class TestPlanted:
         assert area_under_curve([0.1, 0.2, 0.2], [True, False, True]) == 0.25
 
     def test_the_kernel_is_the_one_planted(self) -> None:
-        back = trace(planted(), texts(2, 40), heads={0: [0]}).heads[0]
+        back = trace_corpus(planted(), texts(2, 40), heads={0: [0]}).heads[0]
         frequencies = 10.0 ** (-np.arange(8) / 8)
         expected = np.array([np.cos(frequencies * (t - 1)).sum() for t in range(32)])
         size = back.kernel[1] / expected[1]
@@ -372,7 +371,7 @@ def test_cross_attention_is_left_out_and_said() -> None:
             transformers.T5Config(d_model=24, d_kv=8, d_ff=32, num_layers=2, num_heads=3, vocab_size=VOCABULARY)
         )
     )
-    found = trace(model, texts(2))
+    found = trace_corpus(model, texts(2))
     assert sorted({each.layer for each in found.heads}) == [0, 1, 2, 4]
     assert [each.what for each in found.skipped] == ["layer 3", "layer 5"]
     assert "cross-attention" in found.skipped[0].why
@@ -380,73 +379,64 @@ def test_cross_attention_is_left_out_and_said() -> None:
 
 
 def test_only_what_is_asked_for_is_run() -> None:
-    model, ran, ticks = ready(llama()), [], []
+    model, ran = ready(llama()), []
     for number, layer in enumerate(model.layers):
         layer.mlp.register_forward_hook(lambda *_, number=number: ran.append(number))
     before = model.config._attn_implementation
 
-    class Bar:
-        def __enter__(self) -> Callable[[], None]:
-            return lambda: ticks.append(1)
+    def progress(what: str, done: int, total: int) -> None:
+        if not done:
+            ran.clear()  # attaching runs a few tokens through all layers
+        told.append((what, done, total))
 
-        def __exit__(self, *_: object) -> None:
-            pass
-
-    told: list[tuple[str, int]] = []
-
-    def progress(title: str, steps: int) -> Bar:
-        ran.clear()  # attaching runs a few tokens through all layers
-        told.append((title, steps))
-        return Bar()
-
-    found = trace(model, texts(3), heads={0: [1, 3]}, layers=[0], progress=progress)
+    told: list[tuple[str, int, int]] = []
+    found = trace_corpus(model, texts(3), heads={0: [1, 3]}, layers=[0], progress=progress)
     assert [each.name for each in found.heads] == ["0.1", "0.3"]
     assert ran == []  # the forward pass ends at the attention of layer 0
-    assert told == [("layers", len(ticks))]
+    assert told == [("layers", done, 5) for done in range(6)]  # three sequences, two of repeated tokens
     assert model.config._attn_implementation == before
     with pytest.raises(BadValue, match="no layer 7"):
-        trace(model, texts(), layers=[7])
+        trace_corpus(model, texts(), layers=[7])
     with pytest.raises(BadValue, match=r"no head 1\.9"):
-        trace(model, texts(), heads={1: [9]})
+        trace_corpus(model, texts(), heads={1: [9]})
 
 
 def test_a_text_without_different_tokens_has_no_induction() -> None:
-    found = trace(ready(llama()), Corpus("made", (np.full(8, 5),), "one word"))
-    assert found.heads[0].scores["induction"] is None
+    found = trace_corpus(ready(llama()), Corpus("made", (np.full(8, 5),), "one word"))
+    assert found.heads[0].on_induction is None
     assert any(gap.metric == "induction" for gap in found.gaps)
 
 
 def test_attention_that_cannot_be_rebuilt_is_not_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    from toposcope.models import trace_work
+    from toposcope.models.tracing import collect
 
     def wrong(content: Any, head: int, sink: float | None) -> Any:
         right = head_logits(content, head, sink)
         return replace(right, softcap=1.0) if content.site.number == 1 else right
 
-    monkeypatch.setattr(trace_work, "head_logits", wrong)
-    found = trace(ready(llama()), texts(2))
+    monkeypatch.setattr(collect, "head_logits", wrong)
+    found = trace_corpus(ready(llama()), texts(2))
     assert {each.layer for each in found.heads} == {0}
     assert [each.what for each in found.skipped] == ["layer 1"]
     assert "could not be rebuilt" in found.skipped[0].why
 
 
-def test_plain_data_and_rows() -> None:
-    found = trace(ready(llama()), texts(2))
-    data = found.as_dict()
-    assert data["heads"][0]["metrics"]["rho"]["median"] == found.heads[0].median("rho")
-    assert math.isfinite(data["rebuilt"])
-    row = found.heads[3].row()
-    assert row["rho_low"] <= row["rho"] <= row["rho_high"]
-    assert found.about["family"] == "llama"
+def test_columns_are_the_fields() -> None:
+    found = trace_corpus(ready(llama()), texts(2))
+    assert math.isfinite(found.rebuilt)
+    row = found.rows()[3]
+    assert row["rho.median"] == found.heads[3].median("rho")
+    assert row["rho.low"] <= row["rho.median"] <= row["rho.high"]
+    assert row["on_previous.median"] == found.heads[3].score("previous")
 
 
 def test_too_long_a_text_is_refused_before_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     model = ready(llama())
     monkeypatch.setattr("toposcope.core.memory.available", lambda: 2**20)
     with pytest.raises(BadValue, match=r"4000 tokens needs about \d+\.\d GiB .* and 0\.0 GiB are free.*--tokens"):
-        trace(model, texts(1, 4000))
+        trace_corpus(model, texts(1, 4000))
     monkeypatch.setattr("toposcope.core.memory.available", lambda: None)
-    assert trace(model, texts(1, 4)).heads
+    assert trace_corpus(model, texts(1, 4)).heads
 
 
 def test_memory_written_out_grows_with_the_square() -> None:
@@ -455,8 +445,7 @@ def test_memory_written_out_grows_with_the_square() -> None:
     specs = [layer.spec for layer in view(llama()).layers]
 
     def total(tokens: int, written_out: bool) -> int:
-        parts = needed(specs, tokens, inner=32, written_out=written_out, dense_limit=512, means=False)
-        foresee(parts, tokens, None)
+        parts = memory_needed(specs, tokens, inner=32, written_out=written_out, dense_limit=512, means=False)
         return sum(parts.values())
 
     assert total(8192, written_out=True) - total(8192, written_out=False) == 12 * 4 * 8192**2
@@ -468,12 +457,12 @@ def test_another_encoding_is_what_is_measured(tmp_path: Path) -> None:
     write_llama(tmp_path)
     reference = load_reference(tmp_path, attention="sdpa")
     corpus = cut(reference, TEXT * 3, tokens=24, count=2)
-    none = trace(reference, corpus, other="none")
-    assert none.other == "none"
+    none = trace_corpus(reference, corpus, encoding="none")
+    assert none.encoding == "none"
     assert none.agreement is None
     for row in none.heads:
         assert row.median("rho") == pytest.approx(1.0, abs=1e-9)
         assert row.median("position") == pytest.approx(0.0, abs=1e-9)
-    biased = trace(reference, corpus, other="alibi")
+    biased = trace_corpus(reference, corpus, encoding="alibi")
     assert all(row.median("coupling") == pytest.approx(0.0, abs=1e-6) for row in biased.heads)
     assert all((row.median("position") or 0.0) > 1e-6 for row in biased.heads)

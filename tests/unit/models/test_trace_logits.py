@@ -9,9 +9,8 @@ from tests.unit.models.test_trace import MODELS, ready, texts
 from toposcope.core.errors import BadValue
 from toposcope.encodings import alibi
 from toposcope.models.intervene import captured
-from toposcope.models.trace import most_positional, trace
-from toposcope.models.trace_logits import SIDE, picture
-from toposcope.models.trace_rows import HeadLogits
+from toposcope.models.tracing.logits import SIDE, HeadLogits, picture
+from toposcope.models.tracing.measure import most_positional, trace_corpus
 
 torch = pytest.importorskip("torch", reason="running a model needs torch: pip install torch")
 
@@ -72,7 +71,7 @@ def test_they_are_the_model_s_own_logits(family: str) -> None:
     visible = at[:, None] >= at
     if family == "mistral":
         visible &= at[:, None] - at < 6
-    (found,) = trace(model, corpus, logits=[(1, 2)]).logits
+    (found,) = trace_corpus(model, corpus, logits=[(1, 2)]).logits
     whole, toeplitz = dense(logits[2], visible, 1)
     np.testing.assert_allclose(np.array(found.logits, dtype=float), whole, rtol=1e-3, atol=1e-4)
     np.testing.assert_allclose(np.array(found.toeplitz, dtype=float), toeplitz, rtol=1e-3, atol=1e-4)
@@ -80,11 +79,11 @@ def test_they_are_the_model_s_own_logits(family: str) -> None:
 
 def test_the_most_positional_heads_are_pictured_and_only_traced_ones_can_be() -> None:
     model = ready(MODELS["llama"]())
-    found = trace(model, texts(2), logits=3)
+    found = trace_corpus(model, texts(2), logits=3)
     shares = {(row.layer, row.head): row.median("position") for row in found.heads}
     best = sorted(shares, key=lambda key: -(shares[key] or 0.0))[:3]
     assert [(each.layer, each.head) for each in found.logits] == best == most_positional(found.heads, 3)
-    assert found.as_dict()["logits"][0]["logits"][0][1:] == (None,) * 19
-    assert trace(model, texts(2)).logits == ()
+    assert found.as_dict()["logits"][0]["logits"][0][1:] == [None] * 19
+    assert trace_corpus(model, texts(2)).logits == ()
     with pytest.raises(BadValue, match=r"logits of head 1\.0 .* not traced"):
-        trace(model, texts(2), layers=[0], logits=[(1, 0)])
+        trace_corpus(model, texts(2), layers=[0], logits=[(1, 0)])

@@ -17,7 +17,6 @@ import torch
 import toposcope
 from toposcope.checkpoints.attention import attention, logits, output, project
 from toposcope.core.errors import BadConfig, BadEncoding, BadValue, BadWeights
-from toposcope.dynamics import scan
 
 N = 11
 CFG: dict[str, Any] = {
@@ -191,7 +190,7 @@ def test_grouped_keys_are_read_once_with_and_without_the_stored_ones() -> None:
 
 
 def test_a_scan_goes_through() -> None:
-    found = scan(toposcope.from_transformer_lens(stand_in(**ROTARY)))
+    found = toposcope.scan(toposcope.from_transformer_lens(stand_in(**ROTARY)))
     assert len(found.heads) == 6
 
 

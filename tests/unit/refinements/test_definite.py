@@ -15,9 +15,10 @@ from toposcope import refinements as refine
 from toposcope.checkpoints.live import view
 from toposcope.core.errors import BadConfig, BadValue
 from toposcope.dynamics.regime import Verdict, regime
-from toposcope.dynamics.scan import ScanResult, scan
 from toposcope.refinements.adapters import projections
 from toposcope.refinements.cores import Core
+from toposcope.scanning.result import ScanResult
+from toposcope.scanning.scan import scan
 
 RULES = {"converges": {"T3a", "T3b", "T5", "T6"}, "diverges": {"T4a", "T4b", "T5"}, "not_convergent": {"T5"}}
 
@@ -47,7 +48,7 @@ def _train(model: Any, steps: int, *, lr: float = 3e-3, seed: int = 0) -> Any:
 
 
 def _scan(model: Any, layers: tuple[int, ...] | None = None) -> ScanResult:
-    return scan(view(refine.materialise(copy.deepcopy(model))), layers, workers=1)
+    return scan(view(refine.materialise(copy.deepcopy(model))), layers=layers, jobs=1)
 
 
 CASES = [
@@ -69,7 +70,7 @@ def test_the_promise_holds_at_every_step(family: str, kind: Any, wanted: Any) ->
     for loss in _train(model, 3):
         losses.append(loss)
         found = _scan(model, (0, 2))
-        rows = [row.regime for row in (found.heads if kind == "head" else found.layers)]
+        rows = found.heads if kind == "head" else found.layers
         slack = 1 if family == "gpt2" and kind != "head" else 0  # LayerNorm takes one direction, of either sign
         for row in rows:
             assert abs(row.n_neg - applied.negative) <= slack
@@ -89,7 +90,7 @@ def test_rules_scopes_and_exactness() -> None:
         model = _model(family)
         applied = refine.apply(model, "head", "negative")
         list(_train(model, 2))
-        found = [head.regime for head in _scan(model).heads]
+        found = _scan(model).heads
         assert {(row.rule, row.scope, row.exact) for row in found} == {("T6", "all_tokens", exact)}
         assert ("exact: false" in applied.promise) is not exact
         if not exact:
@@ -99,7 +100,7 @@ def test_rules_scopes_and_exactness() -> None:
 def test_heads_of_one_sign_do_not_make_a_layer_of_that_sign() -> None:
     model = _model("gpt2")
     refine.apply(model, "head", "negative")
-    assert {part.regime.verdict.value for part in _scan(model).layers} == {"not_convergent"}
+    assert {part.verdict.value for part in _scan(model).layers} == {"not_convergent"}
 
 
 @pytest.mark.parametrize("wanted", ["positive", "negative"])
@@ -110,7 +111,7 @@ def test_full_with_one_head_is_decided_without_a_mask(wanted: str) -> None:
         parameter.requires_grad_("attention.self" not in name or not name.endswith("bias"))
     applied = refine.apply(model, "full", wanted)
     for _ in _train(model, 4):
-        rows = [head.regime for head in _scan(model).heads]
+        rows = _scan(model).heads
         rule = "T3b" if wanted == "negative" else "T4b"
         assert {(row.verdict.value, row.rule, row.scope) for row in rows} == {(applied.verdict, rule, "all_tokens")}
         assert min(row.margin for row in rows) > 1e-4

@@ -16,7 +16,7 @@ from tests.reference.tiny import build, inputs
 from toposcope import refinements as refine
 from toposcope.core.errors import BadConfig, BadFile, BadValue
 from toposcope.lab.model import ModelConfig, Transformer
-from toposcope.models.what_if import encoding
+from toposcope.models.swap_encoding import swap_encoding
 from toposcope.refinements.diagonal import Diagonal, save
 
 
@@ -207,9 +207,9 @@ def test_other_uses_of_the_model_at_the_same_time() -> None:
     with torch.no_grad(), refine.with_diagonal(model, start=0.05, layers=[0, 1]) as installed:
         _spread(installed)
         ours = model(**given).logits
-        with encoding(model, "none", layers=[2]):
+        with swap_encoding(model, "none", layers=[2]):
             assert not torch.allclose(model(**given).logits, ours, rtol=0, atol=1e-4)
-        with pytest.raises(BadValue, match="layer 0 is computed otherwise already"), encoding(model, "none"):
+        with pytest.raises(BadValue, match="layer 0 is computed otherwise already"), swap_encoding(model, "none"):
             pass
         assert torch.equal(model(**given).logits, ours)
 

@@ -11,20 +11,23 @@ import pytest
 import scipy.stats
 import torch
 
+import toposcope
 from tests.unit.models.making import TEXT, write_llama, write_llama_lm
+from tests.unit.runs.making import shows_itself
 from toposcope import refinements as refine
 from toposcope.checkpoints.live import view
 from toposcope.cli import main
 from toposcope.core.errors import BadConfig, BadFile, BadValue
+from toposcope.core.saved import NAME
 from toposcope.dynamics.rotation import turned
 from toposcope.models.corpus import Corpus, cut
 from toposcope.models.load import Reference, load_reference
 from toposcope.models.score import trial
 from toposcope.refinements.diagonal import save
-from toposcope.refinements.saved import NAME
-from toposcope.studies.refine import Settings, evaluate, ticks, tune
+from toposcope.studies.refine import ArmParameters, TuneSettings
+from toposcope.studies.tuning import evaluate, tune
 
-SETTINGS = Settings(steps=15, lr=0.3, control_lr=0.02, seed=3)
+SETTINGS = TuneSettings(steps=15, lr=0.3, control_lr=0.02, seed=3)
 
 
 @pytest.fixture(scope="module")
@@ -51,20 +54,22 @@ def test_both_arms_learn_and_the_model_stays_as_it_was(reference: Reference, tmp
     before = {name: value.clone() for name, value in reference.model.state_dict().items()}
     calls: list[int] = []
     train, held = _corpora(reference)
-    found, values = tune(reference, train, held, SETTINGS, tick=lambda: calls.append(1))
-    assert len(calls) == ticks(SETTINGS)
+    found, values = tune(
+        reference, train, held, SETTINGS, progress=lambda what, done, total: calls.append(total - done)
+    )
+    assert (calls[0], calls[-1]) == (1 + 2 * 16, 0)
     after = reference.model.state_dict()
     assert before.keys() == after.keys()
     assert all(torch.equal(before[name], after[name]) for name in before)
     assert all(p.requires_grad for p in reference.model.parameters())
-    assert found.parameters == {"diagonal": 3 * 24, "control": 3 * 24}
+    assert found.parameters == ArmParameters(3 * 24, 3 * 24)
     for arm in ("diagonal", "control"):
-        assert len(found.training[arm]) == 15
+        assert len(getattr(found.training, arm)) == 15
     # the first step of the control sees the model as it is, on the same sequence as the diagonal's
-    assert found.training["diagonal"][0] == pytest.approx(found.training["control"][0], abs=0.2)
-    assert np.mean(found.held_out["control"]) < np.mean(found.held_out["before"])
+    assert found.training.diagonal[0] == pytest.approx(found.training.control[0], abs=0.2)
+    assert np.mean(found.held_out.control) < np.mean(found.held_out.before)
     row = next(row for row in found.differences if (row.of, row.against) == ("diagonal", "control"))
-    gaps = np.array(found.held_out["diagonal"]) - np.array(found.held_out["control"])
+    gaps = np.array(found.held_out.diagonal) - np.array(found.held_out.control)
     low, high = scipy.stats.t.interval(0.95, 3, gaps.mean(), scipy.stats.sem(gaps))
     assert row.mean == pytest.approx(gaps.mean())
     assert row.half_width == pytest.approx((high - low) / 2)
@@ -73,7 +78,7 @@ def test_both_arms_learn_and_the_model_stays_as_it_was(reference: Reference, tmp
     installed = refine.load(reference, path)
     again = evaluate(reference.model, [trial(reference, ids) for ids in held.sequences])
     installed.remove()
-    assert np.allclose(again, found.held_out["diagonal"], atol=1e-6)
+    assert np.allclose(again, found.held_out.diagonal, atol=1e-6)
 
 
 def test_an_automatic_start_adds_what_it_should(reference: Reference) -> None:
@@ -119,20 +124,20 @@ def test_an_interrupted_run_ends_as_if_it_had_not_been(reference: Reference, tmp
     train, held = _corpora(reference)
     whole, values = tune(reference, train, held, SETTINGS)
     for stop in (14, 30):  # within the first arm, and within the second
-        left = [stop]
 
-        def tick(left: list[int] = left) -> None:
-            left[0] -= 1
-            if left[0] == 0:
+        def progress(what: str, done: int, total: int, stop: int = stop) -> None:
+            if done == stop:
                 raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
-            tune(reference, train, held, SETTINGS, directory=tmp_path, tick=tick)
+            tune(reference, train, held, SETTINGS, directory=tmp_path, progress=progress)
         assert (tmp_path / NAME).exists()
         assert not hasattr(reference.model.model.layers[0].self_attn, "added_diagonal")
     calls: list[int] = []
-    again, found = tune(reference, train, held, SETTINGS, directory=tmp_path, tick=lambda: calls.append(1))
-    assert len(calls) == ticks(SETTINGS)
+    again, found = tune(
+        reference, train, held, SETTINGS, directory=tmp_path, progress=lambda what, done, total: calls.append(done)
+    )
+    assert calls == list(range(1 + 1 + 2 * 16))
     assert again.held_out == whole.held_out
     assert again.training == whole.training
     assert all(torch.equal(found[number], values[number]) for number in values)
@@ -147,7 +152,7 @@ def test_norms_are_tuned_in_both_arms_and_put_back(reference: Reference) -> None
     train, held = _corpora(reference)
     before = {name: value.clone() for name, value in reference.model.state_dict().items()}
     found, _ = tune(reference, train, held, replace(SETTINGS, steps=2, norms=True))
-    assert found.parameters == {"diagonal": 3 * 24 + 7 * 24, "control": 3 * 24 + 7 * 24}
+    assert found.parameters == ArmParameters(3 * 24 + 7 * 24, 3 * 24 + 7 * 24)
     assert all(torch.equal(before[name], value) for name, value in reference.model.state_dict().items())
 
 
@@ -167,15 +172,28 @@ def test_the_command(directory: Path, tmp_path: Path, capsys: pytest.CaptureFixt
     result = json.loads((tmp_path / "out/result.json").read_text())
     assert {"key", "sha256"} <= result.keys(), "whose it is, and a sum over it"
     del result["sha256"]
-    assert result["schema"] == "toposcope/refine/1"
+    assert result["schema"] == "toposcope/refine/2"
     assert len(result["held_out"]["diagonal"]) == 3
     assert (tmp_path / "out/diagonal.safetensors").exists()
     assert not (tmp_path / "out" / NAME).exists()
     # again: what is there is shown, not measured anew
     assert run("--json", "-") == 0
-    assert json.loads(capsys.readouterr().out) == result
+    told = json.loads(capsys.readouterr().out)
+    assert told.pop("directory") == str(tmp_path / "out")
+    assert result.pop("directory") is None, "the file does not say where it is"
+    assert told == result
     assert run("--seed", "5") == 2
     assert "another model, text or options" in capsys.readouterr().err
+
+
+def test_a_loaded_model_is_refined_without_a_directory(directory: Path, tmp_path: Path) -> None:
+    reference = load_reference(directory, head=True, attention="sdpa")
+    text = directory / "text.txt"
+    result = toposcope.refine(reference, text=text, steps=3, tokens=16, held_out=3)
+    assert result.directory is None
+    assert result.held_out_mean.before == pytest.approx(np.mean(result.held_out.before))
+    assert [(row["of"], row["against"]) for row in result.rows()][-1] == ("diagonal", "control")
+    shows_itself(result, tmp_path)
 
 
 def test_what_cannot_be_tuned_is_said(directory: Path, reference: Reference, tmp_path: Path) -> None:

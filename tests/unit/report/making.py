@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,12 @@ import pytest
 
 from tests.unit.tiny import write_llama
 from toposcope.cli import main
-from toposcope.core.results import envelope
+from toposcope.core.statistics import from_error
+from toposcope.models.ablation.result import AblateResult, HeadDamage, LayerDeposit, TextLoss
+from toposcope.models.deposit import Deposit, DepositBootstrap, Interval
+from toposcope.models.loss import Bin, Condition, LossResult
+from toposcope.models.tracing.patterns import THRESHOLDS, WORDS
+from toposcope.models.tracing.result import METRICS, HeadTrace, Spread, TraceResult
 
 
 def command(*arguments: str, out: Path) -> dict[str, Any]:
@@ -30,132 +36,89 @@ def flowed(tmp_path: Path) -> dict[str, Any]:
     return command("flow", "--preset", "clusters", "--n", "6", out=tmp_path / "flow.json")
 
 
-def loss() -> dict[str, Any]:
+def loss() -> LossResult:
     """A loss with two other encodings, one of which is clearly worse."""
-    bins = [{"first": 0, "last": 0, "loss": 5.0, "tokens": 3}, {"first": 1, "last": 7, "loss": 2.0, "tokens": 21}]
-    conditions = [
-        {"encoding": name, "title": name, "where": None, "loss": 2.4 + d, "difference": d, "half_width": half,
-         "by_sequence": [2.4 + d] * 3, "bins": bins}
+    bins = (Bin(0, 0, 5.0, 3), Bin(1, 7, 2.0, 21))
+    conditions = tuple(
+        Condition(name, name, None, 2.4 + d, d, half, (2.4 + d,) * 3, bins)
         for name, d, half in (("own", 0.0, 0.0), ("none", 1.5, 0.25), ("rope:base=500", 0.01, 0.2))
-    ]  # fmt: skip
-    body = {"model": "m", "text": "t", "kind": "next token", "context": 64, "conditions": conditions}
-    return envelope("loss", body, about=None, options={}, seconds=1.0)
+    )
+    return LossResult(text="t", predicts="next token", context=64, conditions=conditions)
 
 
-def traced() -> dict[str, Any]:
-    def part(value: float) -> dict[str, float]:
-        return {"median": value, "low": value - 0.1, "high": value + 0.1, "count": 2}
+def traced() -> TraceResult:
+    """Two layers of two heads, of which 0.1 looks at the previous token."""
 
-    heads = [
-        {
-            "layer": layer,
-            "head": head,
-            "tokens": 16,
-            "names": ["previous"] if (layer, head) == (0, 1) else [],
-            "route": "factors",
-            "peak_offset": 1,
-            "peak_agreement": 0.9,
-            "kernel": [0.1 * head, 0.5, 0.2, 0.1],
-            "metrics": {"rho": part(0.5 + 0.2 * head), "toeplitz": part(0.3), "position": part(0.25 * (head + 1)),
-                        "coupling": None, "distance": part(2.0), "entropy": part(1.0)},
-            "scores": {"previous": part(0.2 + 0.6 * (layer == 0 and head == 1)), "first": part(0.1)},
-            "uniform": {"previous": 0.06, "first": 0.2},
+    def part(value: float) -> Spread:
+        return Spread(value, value - 0.1, value + 0.1, 2)
+
+    def head(layer: int, head: int) -> HeadTrace:
+        back = (layer, head) == (0, 1)
+        known = {
+            "rho": 0.5 + 0.2 * head, "toeplitz": 0.3, "position": 0.25 * (head + 1), "distance": 2.0, "entropy": 1.0,
+            "on_previous": 0.2 + 0.6 * back, "on_first": 0.1,
+        }  # fmt: skip
+        named = {
+            name: part(known[name]) if name in known else None for name in (*METRICS, *map("on_{}".format, WORDS))
         }
-        for layer in range(2)
-        for head in range(2)
-    ]  # fmt: skip
-    body = {
-        "text": "two stretches",
-        "sequences": 2,
-        "tokens": 16,
-        "rebuilt": 1e-7,
-        "thresholds": {"previous": 0.35},
-        "patterns": {"previous": ["0.1"], "first": []},
-        "agreement": None,
-        "null_share": 0.1,
-        "gaps": [],
-        "heads": heads,
-    }
-    return envelope("trace", body, about=None, options={}, seconds=1.0)
+        return HeadTrace(
+            layer=layer, head=head, tokens=16, names=("previous",) if back else (), route="factors", peak_offset=1,
+            peak_agreement=0.9, kernel=(0.1 * head, 0.5, 0.2, 0.1), uniform={"previous": 0.06, "first": 0.2}, **named,
+        )  # fmt: skip
+
+    return TraceResult(
+        text="two stretches", sequences=2, tokens=16, encoding=None, rebuilt=1e-7, thresholds=dict(THRESHOLDS),
+        patterns={name: ("0.1",) if name == "previous" else () for name in THRESHOLDS}, agreement=None,
+        null_share=0.1, gaps=(), heads=tuple(head(layer, each) for layer in range(2) for each in range(2)),
+    )  # fmt: skip
 
 
-def ablated() -> dict[str, Any]:
-    heads = [
-        {
-            "layer": layer,
-            "head": head,
-            "scores": {"text": [2.0 + 0.1 * head, 2.2 + 0.1 * head]},
-            "damage": {"text": 0.1 * head, "shuffled": 0.02},
-            "error": {"text": 0.01, "shuffled": None},
-        }
+def ablated() -> AblateResult:
+    """Two layers of three heads, of which the last of each matters most."""
+    heads = tuple(
+        HeadDamage(
+            layer, head, losses={"text": (2.0 + 0.1 * head, 2.2 + 0.1 * head)},
+            damage={"text": 0.1 * head, "shuffled": 0.02}, error={"text": 0.01, "shuffled": None},
+            half_width=from_error(0.01, 2), position=0.1 * head - 0.02,
+        )
         for layer in range(2)
         for head in range(3)
-    ]
-    deposit = {"d_max": 0.2, "d_rel": 0.2, "share": 0.66, "gini": 0.4, "di": 0.1, "head": 2, "second": 1}
-    spread = {
-        "deposit": deposit,
-        "d_rel": None,
-        "share": None,
-        "gini": None,
-        "same_head": 0.9,
-        "draws": 100,
-        "level": 0.95,
-        "di": {"low": 0.05, "high": 0.2, "defined": 1.0},
-    }
-    ablation = {
-        "model": "m", "score": "loss", "unit": "nats", "method": "zero", "mode": "exact",
-        "texts": [{"name": "text", "cut": "c", "base": [2.0, 2.2], "floor": None},
-                  {"name": "shuffled", "cut": "c", "base": [4.0, 4.2], "floor": None}],
-        "heads": heads, "layers": [{"layer": i, "deposit": deposit, "spread": spread} for i in range(2)],
-        "pairs": [], "screen": None, "notes": [],
-    }  # fmt: skip
-    return envelope("ablate", {"ablation": ablation}, about=None, options={}, seconds=1.0)
+    )  # fmt: skip
+    deposit = Deposit(d_max=0.2, d_rel=0.2, share=0.66, gini=0.4, di=0.1, head=2, second=1)
+    spread = DepositBootstrap(deposit, None, None, None, Interval(0.05, 0.2, 1.0), 0.9, 100, 0.95)
+    return AblateResult(
+        text="c", predicts="next token", unit="nats", method="zero", mode="exact", heads=heads,
+        texts=(TextLoss("text", "c", (2.0, 2.2), None), TextLoss("shuffled", "c", (4.0, 4.2), None)),
+        layers=tuple(LayerDeposit(layer, deposit, spread) for layer in range(2)),
+    )  # fmt: skip
 
 
-def trained(encoding: str, seed: int, accuracy: float) -> dict[str, Any]:
-    """A training run as its directory holds it: no envelope around it."""
-    return {
-        "schema": "toposcope/train/1",
-        "toposcope": "0",
-        "key": f"{encoding}{seed}",
-        "finished": True,
-        "step": 20,
-        "steps": 20,
-        "config": {"task": "copy", "encoding": encoding, "seed": seed},
-        "accuracy": accuracy,
-        "loss": 0.5,
-        "floor": 0.1,
-        "prior": 0.1,
-        "ceiling": 1.0,
-        "parameters": 1000,
-        "gradients": [],
-        "spectra": [],
-        "hessian": [],
-        "seconds": 2.0,
-        "probe_seconds": 0.1,
-        "seconds_per_sample": 0.001,
-        "curve": [{"step": step, "loss": 1.0 / (1 + step), "accuracy": accuracy * step / 20} for step in (0, 10, 20)],
-    }
+def trained(encoding: str, seed: int, accuracy: float, **config: Any) -> dict[str, Any]:
+    """A training run as its directory holds it, without the seal."""
+    from tests.unit.runs.making import trained as base
+
+    curve = [{"step": step, "loss": 1.0 / (1 + step), "accuracy": accuracy * step / 20} for step in (0, 10, 20)]
+    settings = {"task": "copy", "encoding": encoding, "seed": seed, **config}
+    key = f"{encoding}{seed}"
+    return base(key=key, config=settings, accuracy=accuracy, floor=0.1, prior=0.1, step=20, steps=20, curve=curve)
 
 
 def swept() -> dict[str, Any]:
-    cells = [
-        {
-            "task": "copy",
-            "encoding": name,
-            "n": 2,
-            "mean": mean,
-            "half": 0.02,
-            "least": mean - 0.01,
-            "most": mean + 0.01,
-            "floor": 0.1,
-            "ceiling": 1.0,
-            "seconds": 2.0,
-        }
+    from toposcope.lab.result import TrainResult
+    from toposcope.runs.sweep import SweepCell, SweepResult, SweptRun
+
+    cells = tuple(
+        SweepCell("copy", name, 2, mean, 0.02, mean - 0.01, mean + 0.01, 0.1, 1.0, 2.0)
         for name, mean in (("rope", 0.9), ("none", 0.3))
+    )
+    names = ("accuracy", "loss", "floor", "ceiling", "parameters", "seconds", "curve", "key", "config")
+    found = [
+        TrainResult.from_dict(trained(cell.encoding, seed, cell.least + seed / 50))
+        for cell in cells
+        for seed in (0, 1)
     ]
-    runs = [{"key": "a", "status": "done", "words": None, "config": {}}] * 4
-    return envelope("sweep", {"cells": cells, "runs": runs}, about=None, options={}, seconds=9.0)
+    runs = [SweptRun(status="done", words=None, **{name: getattr(each, name) for name in names}) for each in found]
+    return SweepResult(cells=cells, runs=tuple(runs)).as_dict()
 
 
 def reproduced(tmp_path: Path) -> dict[str, Any]:
@@ -188,9 +151,10 @@ def proved(model: Path) -> dict[str, Any]:
     return command("ablate", str(model), *words, out=model / "proof.json")
 
 
-def beside(model: Path, *more: str) -> dict[str, Any]:
-    words = ("--text", str(model / "text.txt"), "--tokens", "12", *more)
-    return command("beside", str(model), *words, out=model / "beside.json")
+def followed(model: Path) -> dict[str, Any]:
+    """A trace with its tokens through depth, and its verdicts."""
+    words = ("--text", str(model / "text.txt"), "--tokens", "12", "--sequences", "1", "--jobs", "1")
+    return command("trace", str(model), *words, "--depth", "--verify", out=model / "depth.json")
 
 
 def really_trained(place: Path) -> dict[str, Any]:
@@ -208,20 +172,21 @@ def lab_ablated(place: Path) -> dict[str, Any]:
 
 def coupled() -> dict[str, Any]:
     """A reproduction of coupling, from runs that are made up: two seeds of two encodings, described and published."""
+    from toposcope.lab.result import TrainResult
     from toposcope.studies.reproduce.coupling import CLAIMS
     from toposcope.studies.reproduce.evidence import Evidence
     from toposcope.studies.reproduce.outcome import judged_claims, numbers, table
+    from toposcope.studies.reproduce.result import ReproduceResult
 
-    runs = []
-    for variant in ("described", "published"):
-        for encoding, accuracy in (("rope", 0.9), ("none", 0.3)):
-            for seed in (0, 1):
-                run = trained(encoding, seed, accuracy + 0.01 * seed)
-                run["config"] |= {"task": "distance", "variant": variant}
-                runs.append({**run, "key": f"{len(runs):016x}", "ablation": None})
-    evidence = Evidence(runs)
-    body = {
-        "what": "coupling", "profile": "laptop-s", "runs_done": len(runs), "claims": judged_claims(CLAIMS, evidence),
-        "table": table(evidence), "numbers": numbers(CLAIMS, evidence),
-    }  # fmt: skip
-    return envelope("reproduce", body, about=None, options={"size": "demo", "seeds": 2}, seconds=3.0)
+    runs = [
+        TrainResult.from_dict(trained(encoding, seed, accuracy + 0.01 * seed, task="distance", variant=variant))
+        for variant in ("described", "published")
+        for encoding, accuracy in (("rope", 0.9), ("none", 0.3))
+        for seed in (0, 1)
+    ]
+    evidence = Evidence(replace(run, key=f"{number:016x}", ablation=None) for number, run in enumerate(runs))
+    return ReproduceResult(
+        what="coupling", size="demo", seeds=2, profile="laptop-s", runs_done=len(runs),
+        claims=tuple(judged_claims(CLAIMS, evidence)), cells=tuple(table(evidence)),
+        numbers=tuple(numbers(CLAIMS, evidence)),
+    ).as_dict()  # fmt: skip

@@ -12,8 +12,9 @@ import pytest
 from tests.unit.runs.making import trained
 from toposcope.core.errors import BadFile, NotFound
 from toposcope.runs import index as indexes
-from toposcope.runs.directory import Job, write_result
-from toposcope.runs.index import INDEX, Index
+from toposcope.runs.directory import write_result
+from toposcope.runs.index import INDEX, RunIndex
+from toposcope.runs.jobs import Job
 from toposcope.runs.listing import listing
 from toposcope.runs.store import Claim, Store
 
@@ -103,7 +104,7 @@ def test_listing_while_others_write(place: Path) -> None:
     writer.start()
     try:
         for _ in range(60):
-            copy = Index.copy(place)
+            copy = RunIndex.copy(place)
             if copy is not None:
                 seen.append({row.words for row in copy.rows()})
                 copy.close()
@@ -147,7 +148,7 @@ def test_rows_that_we_do_not_write(place: Path, change: str) -> None:
 
 
 def test_a_query_has_an_end(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened = Index.work(place)
+    opened = RunIndex.work(place)
     monkeypatch.setattr(indexes, "PATIENCE", 0.05)
     with pytest.raises(sqlite3.OperationalError, match="interrupted"):
         opened.execute("WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT max(x) FROM n")

@@ -14,8 +14,9 @@ import pytest
 from tests.reference.runs.fake import expected, job
 from toposcope.core.errors import BadValue
 from toposcope.runs import local
-from toposcope.runs.directory import Job, Report, read_result, write_result
-from toposcope.runs.queue import Event, Queue
+from toposcope.runs.directory import read_result, write_result
+from toposcope.runs.jobs import Job, Report
+from toposcope.runs.queue import Queue, RunEvent
 from toposcope.runs.store import Store
 
 ROOT = Path(__file__).parents[3]
@@ -44,11 +45,11 @@ def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
 
 
-def sweep(store: Path, jobs: list[Job], **options: Any) -> tuple[list[Event], dict[str, Any]]:
-    events: list[Event] = []
+def sweep(store: Path, jobs: list[Job], **options: Any) -> tuple[list[RunEvent], dict[str, Any]]:
+    events: list[RunEvent] = []
     threads = options.pop("threads", 1)
     with Store(store) as opened:
-        local.run(Queue(opened, jobs, watch=events.append, **options), workers=2, threads=threads)
+        local.run(Queue(opened, jobs, watch=events.append, **options), jobs=2, threads=threads)
         return events, {row.key: row for row in opened.rows()}
 
 
@@ -87,14 +88,14 @@ def test_mistakes_are_not_tried_again_but_accidents_are(tmp_path: Path) -> None:
     assert Counter(event.job.key for event in events if event.what == "started") == {"aa": 1, "bb": 3, "cc": 1}
     assert rows["aa"].words == "impossible from the start"
     assert "RuntimeError: a bug" in rows["bb"].words
-    assert "no kind of run" in rows["cc"].words
+    assert "no-such-kind" in rows["cc"].words
 
 
 def test_a_full_disk_stops_the_sweep_and_loses_nothing(tmp_path: Path) -> None:
     jobs = [Job("aa", f"{HERE}:fill_the_disk", {}), job("other", steps=400)]
     with Store(tmp_path) as store:
         with pytest.raises(BadValue, match="Nothing is lost"):
-            local.run(Queue(store, jobs), workers=2)
+            local.run(Queue(store, jobs), jobs=2)
         assert {row.status for row in store.rows()} == {"queued"}
     _, rows = sweep(tmp_path, [job("other", steps=4)])
     assert rows[jobs[1].key].status == "done", "the others can go on when there is room"
@@ -110,7 +111,7 @@ def test_one_worker_does_many_runs_in_order(tmp_path: Path) -> None:
     log, events = tmp_path / "log", []
     jobs = [job(f"job {i}", steps=1, log=str(log)) for i in range(4)]
     with Store(tmp_path / "store") as store:
-        local.run(Queue(store, [*jobs, jobs[0]], watch=events.append), workers=1)
+        local.run(Queue(store, [*jobs, jobs[0]], watch=events.append), jobs=1)
     assert [line for line in log.read_text().splitlines() if line[:3] == "end"] == [f"end job {i}" for i in range(4)]
     assert Counter(event.what for event in events)["done"] == 4
     _, rows = sweep(tmp_path / "store", jobs)

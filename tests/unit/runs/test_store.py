@@ -16,8 +16,10 @@ import pytest
 
 from toposcope._version import __version__
 from toposcope.core.errors import BadFile, BadValue, NotFound
+from toposcope.core.saved import NAME as STATE
 from toposcope.runs import lock
-from toposcope.runs.directory import STATE, Job, pack, read_job, unpack, write_result
+from toposcope.runs.directory import pack, read_job, unpack, write_result
+from toposcope.runs.jobs import Job
 from toposcope.runs.store import INDEX, Busy, Claim, Finished, Store, disk_is_full, said_plainly
 
 JOB = Job("00aa", "some:work", {"task": "distance", "seed": 0})
@@ -313,11 +315,6 @@ def test_files_travel_and_the_last_checkpoint_goes(tmp_path: Path) -> None:
     for name in ("../out", "/out"):
         with pytest.raises(BadFile, match="outside its run"):
             unpack(there, {name: b""})
-
-
-def test_the_state_that_a_store_clears_away_is_the_laboratorys() -> None:
-    saved = pytest.importorskip("toposcope.lab.saved", reason="the laboratory needs torch")
-    assert saved.NAME == STATE
 
 
 # --- rows, by their columns -----------------------------------------------------------------------------------------

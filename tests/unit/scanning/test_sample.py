@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from toposcope.core.errors import BadValue
-from toposcope.scanning.sample import Sample, asked_for, draw, estimates
+from toposcope.scanning.sample import LayerSample, draw, estimates, sample_size
 
 LAYERS, HEADS, ROUNDS = 80, 64, 300
 
@@ -32,11 +32,12 @@ def population(kind: str) -> np.ndarray:
     return counts
 
 
-def found(counts: np.ndarray, sample: Sample) -> dict[str, float]:
+def found(counts: np.ndarray, sample: LayerSample) -> dict[str, float]:
     verdicts = {i: ["diverges"] * int(counts[i]) + ["converges"] * int(HEADS - counts[i]) for i in sample.layers}
     result = estimates(sample, dict.fromkeys(range(len(counts)), HEADS), verdicts)
-    unseen = {"estimate": 0.0, "low": 0.0, "high": HEADS * result["unseen_verdict_in_at_most_layers"]}
-    return result["counts"].get("diverges", unseen)
+    unseen = {"estimate": 0.0, "low": 0.0, "high": HEADS * result.unseen_verdict_in_at_most_layers}
+    counted = result.counts.get("diverges")
+    return unseen if counted is None else vars(counted)
 
 
 @pytest.mark.parametrize("count", [8, 12, 20])
@@ -53,7 +54,7 @@ def test_the_estimate_is_unbiased_over_all_samples_there_are() -> None:
     counts = np.array([3, 9, 4, 40, 60, 7])
     strata = ((0, 1, 2), (3, 4, 5))
     pairs = [[(a, b) for a in part for b in part if a < b] for part in strata]
-    values = [found(counts, Sample(strata, drawn))["estimate"] for drawn in product(*pairs)]
+    values = [found(counts, LayerSample(strata, drawn))["estimate"] for drawn in product(*pairs)]
     assert len(values) == 9
     assert np.mean(values) == pytest.approx(counts.sum())
 
@@ -95,6 +96,6 @@ def test_bounds_that_are_certain_hold_the_interval(count: int) -> None:
 @pytest.mark.parametrize("text", ["sample:", "sample:0", "sample:-3", "sample:x", "sample", "sample:3,4"])
 def test_what_is_no_sample_is_said(text: str) -> None:
     with pytest.raises(BadValue, match="not a sample of layers"):
-        asked_for(text)
-    assert asked_for("0-3") is asked_for(None) is None
-    assert asked_for(" Sample:12 ") == 12
+        sample_size(text)
+    assert sample_size("0-3") is sample_size(None) is None
+    assert sample_size(" Sample:12 ") == 12

@@ -13,9 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toposcope.core.errors import BadEncoding, BadValue
+from toposcope.core.fields import plain as plain_data
 from toposcope.encodings import NONE, Encoding, Sizes, alibi, combine, learned, make, parse, rope, sinusoidal, t5
-from toposcope.spectra import encoding_spectrum
-from toposcope.spectra.encoding_spectrum import Point, contexts_up_to, rotary_rank, rotary_weights, spectrum
+from toposcope.spectra import bias_points, rotary_points, table_points, toeplitz, toeplitz_points
+from toposcope.spectra.encoding_spectrum import contexts_up_to, decay
+from toposcope.spectra.encoding_spectrum import spectrum_of as spectrum
+from toposcope.spectra.points import Point, of_values
+from toposcope.spectra.rotary_kernel import rotary_rank, rotary_weights
 from toposcope.spectra.toeplitz import Spectrum, TopValue, effective_rank
 
 TOLERANCE = 1e-9
@@ -186,7 +190,7 @@ def test_beyond_the_dense_limit_the_routes_agree_with_closed_forms(monkeypatch: 
     assert bound is not None
     assert rank <= bound <= 1.05 * rank
     assert there.logit_points[0].effective_rank is None  # the estimate is far off at 2048, so it is not given
-    monkeypatch.setattr(encoding_spectrum, "ALL_EIGENVALUES", 4000)
+    monkeypatch.setattr(bias_points, "ALL_EIGENVALUES", 4000)
     limit = spectrum(closed, [6000])
     assert limit.points[0].effective_rank_statement == "limit"
     assert limit.points[0].lambda_max_over_n == pytest.approx(top, rel=1e-12)
@@ -233,9 +237,9 @@ def test_a_head_that_does_not_turn_is_the_matrix_of_ones() -> None:
 
 def test_decay_is_the_slope_between_points() -> None:
     found = spectrum(alibi(1, slopes=[1.0]), [1000, 4000])
-    assert found.decay()[0] == pytest.approx(-1, abs=1e-3)  # the norm is bounded, so norm / n falls like 1/n
-    assert spectrum(NONE, [10, 100]).decay() == (0,)
-    assert found.as_dict()["points"][0]["context"] == 1000
+    assert found.decay[0] == pytest.approx(-1, abs=1e-3)  # the norm is bounded, so norm / n falls like 1/n
+    assert spectrum(NONE, [10, 100]).decay == (0,)
+    assert plain_data(found)["points"][0]["context"] == 1000
 
 
 def test_contexts() -> None:
@@ -265,6 +269,7 @@ def test_degenerate_tables_have_defined_values() -> None:
     assert flat.logit_points[0].lambda_max_over_n == 0
     assert flat.logit_points[0].effective_rank is None
     still = spectrum(alibi(1, slopes=[0.0]), [40])
+    assert still.symbol_range is None
     assert still.points[0].lambda_max_over_n == pytest.approx(1)
     zero = spectrum(learned(np.zeros((40, 4))), [40])
     assert zero.points[0].effective_rank is None
@@ -294,7 +299,7 @@ def test_no_slope_from_or_to_nothing() -> None:
     made = spectrum(NONE, [10, 100])
     nothing = replace(made.points[0], lambda_max_over_n=0.0)
     for points in ((nothing, made.points[1]), (made.points[1], nothing), (nothing, nothing)):
-        assert replace(made, points=points).decay() == (None,)
+        assert decay(points) == (None,)
 
 
 def test_what_is_said_of_a_long_context_does_not_depend_on_the_shorter_ones() -> None:
@@ -331,7 +336,7 @@ def test_a_bias_linear_in_the_offset_has_two_equal_values() -> None:
 # ------------------------------------------------------------------ beyond the dense limit
 def short_limits(monkeypatch: pytest.MonkeyPatch, dense: int = 64) -> None:
     """The routes of long contexts at lengths that a dense matrix can check."""
-    monkeypatch.setattr(encoding_spectrum.toeplitz, "DENSE_LIMIT", dense)
+    monkeypatch.setattr(toeplitz, "DENSE_LIMIT", dense)
 
 
 @pytest.mark.parametrize("text", ["kerple", "t5:std=0.3", "t5:std=0.3,bidirectional=true", "xpos:scale_base=20"])
@@ -380,47 +385,47 @@ def test_an_estimate_is_given_within_a_tenth_of_the_dense_one(
     """The effective rank of the circulant at the dense limit is planted that far off, on either side."""
     short_limits(monkeypatch, 4)
     lags = lags_of([3.0, 1.0, 0.5, 0.2, 0.1, 0.0])
-    exact = effective_rank(encoding_spectrum.toeplitz.dense_singular_values(lags[2:-2]))
+    exact = effective_rank(toeplitz.dense_singular_values(lags[2:-2]))
     assert exact is not None
-    plain = encoding_spectrum.effective_rank
+    plain = toeplitz_points.effective_rank
     for off in (1 + near, 1 - near):
         monkeypatch.setattr(
-            encoding_spectrum,
+            toeplitz_points,
             "effective_rank",
             lambda values, off=off: exact * off if len(values) == 4 else plain(values),
         )
         for contexts in ([6], [4, 6], [2, 4, 6], [3, 5, 6]):
-            (*_, last) = encoding_spectrum._toeplitz(lags, contexts, positive=False)
+            (*_, last) = toeplitz_points.toeplitz_points(lags, contexts, positive=False)
             assert last.effective_rank_statement == said
             assert (last.effective_rank is not None) == (said == "estimate")
-        (last,) = encoding_spectrum._toeplitz(lags, [6], positive=True)
+        (last,) = toeplitz_points.toeplitz_points(lags, [6], positive=True)
         assert last.effective_rank_statement == "at most"
 
 
 def test_the_search_is_left_out_where_bounds_meet_or_the_text_is_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
     def point(values: list[float]) -> Point:
-        return encoding_spectrum._long_toeplitz(lags_of(values), None, "not computed")
+        return toeplitz_points._long(lags_of(values), None, "not computed")
 
     apart = [1.0, -0.7, 0.4, 0.3, -0.2, 0.1]
-    below, above = encoding_spectrum.toeplitz.norm_bounds(lags_of(apart))
+    below, above = toeplitz.norm_bounds(lags_of(apart))
     assert above > 1.01 * below
     found = point(apart)
-    exact = np.abs(np.linalg.eigvalsh(encoding_spectrum.toeplitz.toeplitz_matrix(lags_of(apart)))).max()
+    exact = np.abs(np.linalg.eigvalsh(toeplitz.toeplitz_matrix(lags_of(apart)))).max()
     assert found.statement == "measured"
     assert found.lambda_max_over_n * 6 == pytest.approx(exact, rel=1e-8)
     assert (found.lower, found.upper) == (pytest.approx(below / 6), pytest.approx(above / 6))
     assert found.context == 6
     flat = point([1.0] + [0.0] * 5)  # the identity: both bounds are 1
     assert (flat.statement, flat.residual, flat.lambda_max_over_n) == ("bound", None, pytest.approx(1 / 6))
-    monkeypatch.setattr(encoding_spectrum, "LANCZOS_LIMIT", 6)
+    monkeypatch.setattr(toeplitz_points, "LANCZOS_LIMIT", 6)
     assert point(apart).statement == "measured"
-    monkeypatch.setattr(encoding_spectrum, "LANCZOS_LIMIT", 5)
+    monkeypatch.setattr(toeplitz_points, "LANCZOS_LIMIT", 5)
     cut = point(apart)
     assert (cut.statement, cut.residual, cut.lambda_max_over_n) == ("bound", None, cut.lower)
     monkeypatch.undo()
     for share, kept in ((1 - 0.5e-9, True), (1 - 2e-9, False)):  # Lanczos that misses what is known to be there
         monkeypatch.setattr(
-            encoding_spectrum.toeplitz,
+            toeplitz,
             "top_singular_value",
             lambda lags, share=share: TopValue(share * below, 0.1, 3, False),
         )
@@ -432,17 +437,16 @@ def test_the_search_is_left_out_where_bounds_meet_or_the_text_is_too_long(monkey
 def test_a_search_says_whether_it_was_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     said = []
     for done in (True, False):
-        monkeypatch.setattr(
-            encoding_spectrum.toeplitz, "top_singular_value", lambda lags, done=done: TopValue(9.0, 0.1, 3, done)
-        )
-        said.append(encoding_spectrum._long_toeplitz(lags_of([1.0, -0.7, 0.4, 0.3]), None, "").method)
+        monkeypatch.setattr(toeplitz, "top_singular_value", lambda lags, done=done: TopValue(9.0, 0.1, 3, done))
+        said.append(toeplitz_points._long(lags_of([1.0, -0.7, 0.4, 0.3]), None, "").method)
     assert "stopped" not in said[0]
     assert "stopped" in said[1]
 
 
 @pytest.mark.parametrize("text", ["kerple", "t5", "xpos"])
 def test_contexts_beyond_what_can_be_paid_are_left_out(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(encoding_spectrum, "LAGS_LIMIT", 50)
+    for module in (bias_points, rotary_points):
+        monkeypatch.setattr(module, "LAGS_LIMIT", 50)
     encoding = parse(text).build(Sizes(8, 2, 8, 100))
     some, none = spectrum(encoding, [49, 50, 51, 60]), spectrum(encoding, [51])
     assert [point.context for point in some.points] == [49, 50]
@@ -451,7 +455,7 @@ def test_contexts_beyond_what_can_be_paid_are_left_out(text: str, monkeypatch: p
 
 
 def test_tables_are_paid_for_by_length_and_width(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(encoding_spectrum, "GRAM_LIMIT", 50 * 7**2)
+    monkeypatch.setattr(table_points, "GRAM_LIMIT", 50 * 7**2)
     table = learned(np.random.default_rng(0).standard_normal((70, 7)))
     found = spectrum(table, [50, 51, 70, 71])
     assert [point.context for point in found.points] == [50]
@@ -462,7 +466,7 @@ def test_a_bias_of_both_positions_is_dense_up_to_its_limit(monkeypatch: pytest.M
     fire = make("fire", Sizes(8, 3, 8, 100))
     short_limits(monkeypatch, 21)
     assert [point.context for point in spectrum(fire, [9, 10, 11]).points] == [9, 10]
-    monkeypatch.setattr(encoding_spectrum, "BIASES_AT_ONCE", 3 * 64)  # all heads at once: 8 x 8 for each
+    monkeypatch.setattr(bias_points, "BIASES_AT_ONCE", 3 * 64)  # all heads at once: 8 x 8 for each
     found = spectrum(fire, [8, 9], 2)
     assert [point.context for point in found.points] == [8]
     assert len(found.skipped) == 1
@@ -474,7 +478,8 @@ def test_tables_longer_than_a_block_are_read_in_pieces(monkeypatch: pytest.Monke
     table = learned(np.random.default_rng(1).standard_normal((60, 5)))
     decaying, encoded = parse("xpos:scale_base=9").build(Sizes(8, 2, 8, 100)), [20, 45, 60]
     whole = [spectrum(encoding, encoded).points for encoding in (table, decaying)]
-    monkeypatch.setattr(encoding_spectrum, "_ROWS", 16)
+    for module in (table_points, rotary_points):
+        monkeypatch.setattr(module, "_ROWS", 16)
     for encoding, points in zip((table, decaying), whole, strict=True):
         for ours, theirs in zip(spectrum(encoding, encoded).points, points, strict=True):
             assert ours.lambda_max_over_n == pytest.approx(theirs.lambda_max_over_n, rel=1e-12)
@@ -484,23 +489,21 @@ def test_tables_longer_than_a_block_are_read_in_pieces(monkeypatch: pytest.Monke
 
 def test_long_biases_are_read_in_pieces() -> None:
     """65,536 offsets at a time: the lags of 40,000 positions are two pieces."""
-    lags = encoding_spectrum._offsets(parse("kerple:r1=0.5/2").build(Sizes(8, 2, 8, 100)), 40_000, 1)
+    lags = bias_points._offsets(parse("kerple:r1=0.5/2").build(Sizes(8, 2, 8, 100)), 40_000, 1)
     np.testing.assert_allclose(lags, -2 * np.log1p(np.abs(np.arange(-39_999, 40_000))), rtol=1e-12)
 
 
 def test_kernels_foresee_their_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    for text in ("kerple", "xpos"):
+    for text, module in (("kerple", bias_points), ("xpos", rotary_points)):
         asked: list[float] = []
-        monkeypatch.setattr(
-            encoding_spectrum, "foresee", lambda needed, what, advice, asked=asked: asked.append(needed)
-        )
+        monkeypatch.setattr(module, "foresee", lambda needed, what, advice, asked=asked: asked.append(needed))
         spectrum(parse(text).build(Sizes(8, 1, 8, 100)), [30, 80])
         assert asked == [64 * 80]  # eight numbers for each position of the longest context
 
 
 # ------------------------------------------------------------------ what a point says
 def test_a_point_says_what_its_numbers_rest_on() -> None:
-    made = encoding_spectrum._of_values
+    made = of_values
     small = 1e-30
     some = Spectrum(np.array([4.0, -2.0, small, 0.0]), 4)
     plain = made(some, "m", statement="measured")
@@ -580,13 +583,13 @@ def test_slopes_from_point_to_point() -> None:
     points = tuple(
         replace(point, lambda_max_over_n=value) for point, value in zip(made.points, (1.0, 0.5, 0.5), strict=True)
     )
-    assert replace(made, points=points).decay() == (pytest.approx(-0.5), 0.0)
+    assert decay(points) == (pytest.approx(-0.5), 0.0)
     for where in (0, 1):
         bound = [*points]
         bound[where] = replace(points[where], statement="bound")
-        assert replace(made, points=tuple(bound)).decay()[0] is None
-    assert replace(made, points=points[:1]).decay() == ()
-    assert replace(made, points=points).as_dict()["decay"] == [pytest.approx(-0.5), 0.0]
+        assert decay(tuple(bound))[0] is None
+    assert decay(points[:1]) == ()
+    assert made.decay == decay(made.points)
 
 
 def test_contexts_are_whole_numbers_within_reach() -> None:

@@ -12,10 +12,9 @@ from safetensors.numpy import save_file
 import toposcope
 from tests.unit.tiny import CONFIG, tensors, write_llama
 from toposcope.checkpoints.fold import fold
-from toposcope.core.results import plain
-from toposcope.encodings import NONE, learned, parse, random, rope, sinusoidal
+from toposcope.encodings import NONE, learned, random, rope, sinusoidal
 from toposcope.spectra.of_heads import head_spectra, second_moment
-from toposcope.spectra.of_model import ModelSpectra, bias_spectra, model_spectra, table_spectrum
+from toposcope.spectra.of_model import WhatIf, bias_spectra, table_spectrum
 
 WIDTH, HEADS = 64, 2
 WIDE = WIDTH // HEADS
@@ -48,9 +47,10 @@ def planted(directory: Path, looks_back: int) -> Path:
     return directory
 
 
-def scanned(path: Path, *what_if: str) -> list[ModelSpectra]:
-    with toposcope.load(path) as model:
-        return model_spectra(model, [0], context=64, encodings=[("own", None), *((w, parse(w)) for w in what_if)])
+def scanned(path: Path, *encodings: str) -> list[WhatIf]:
+    """The spectral half of a scan under the model's own encoding, then under others."""
+    found = toposcope.scan(path, layers="0", context=64, encoding=encodings, layer_sums=False)
+    return [WhatIf(**vars(found.spectra), heads=found.heads), *found.what_if]
 
 
 @pytest.mark.parametrize("back", [0, 1, 2, 5, 17, 40])
@@ -66,20 +66,20 @@ def test_a_head_built_to_look_back_is_reported_so(tmp_path: Path, back: int) -> 
 
 def test_without_position_the_split_is_content_alone(tmp_path: Path) -> None:
     _, none = scanned(planted(tmp_path / "m", 1), "none")
-    assert none.first_layer[0]["position"] == pytest.approx(0.0, abs=1e-12)
-    assert none.first_layer[0]["coupling"] == pytest.approx(0.0, abs=1e-12)
+    assert none.first_layer[0].position == pytest.approx(0.0, abs=1e-12)
+    assert none.first_layer[0].coupling == pytest.approx(0.0, abs=1e-12)
     assert none.heads[0].peak_offset is None
 
 
 def test_a_bias_alone_has_no_coupling(tmp_path: Path) -> None:
     own, alibi = scanned(planted(tmp_path / "m", 1), "alibi")
-    assert alibi.first_layer[1]["position"] == pytest.approx(1.0)
-    assert alibi.first_layer[1]["coupling"] == pytest.approx(0.0, abs=1e-12)
+    assert alibi.first_layer[1].position == pytest.approx(1.0)
+    assert alibi.first_layer[1].coupling == pytest.approx(0.0, abs=1e-12)
     assert len(alibi.biases) == HEADS
     assert alibi.biases[0].statement == "theorem"
     assert own.biases == ()
-    assert own.first_layer[0]["coupling"] is not None
-    assert own.first_layer[0]["coupling"] > 0.05
+    assert own.first_layer[0].coupling is not None
+    assert own.first_layer[0].coupling > 0.05
 
 
 def test_another_base_moves_the_peak_of_a_rotary_head(tmp_path: Path) -> None:
@@ -117,12 +117,6 @@ def test_tables_tell_a_sinusoid_from_noise() -> None:
     assert bias_spectra(rope(8), 64) == ()
 
 
-def test_all_of_it_can_be_written_as_json(tmp_path: Path) -> None:
-    found = scanned(planted(tmp_path / "m", 1), "none", "alibi", "t5")
-    text = json.dumps(plain([each.as_dict() for each in found]), allow_nan=False)
-    assert json.loads(text)[0]["heads"][0]["peak_offset"] == 1
-
-
 def tiny_gpt2(directory: Path, **more: np.ndarray) -> Path:
     """A GPT-2 whose table of positions is shorter than the factorial design."""
     draw, width = np.random.default_rng(0).standard_normal, 8
@@ -147,9 +141,9 @@ def test_a_short_table_of_positions_is_enough_for_the_split(tmp_path: Path) -> N
     assert own.heads[0].looks == "no kernel over offsets"
     assert own.table is not None
     assert own.table.positions == 6
-    assert own.first_layer[0]["position"] is not None
-    assert own.first_layer[0]["position"] > 0
-    assert none.first_layer[0]["position"] == pytest.approx(0.0, abs=1e-12)
+    assert own.first_layer[0].position is not None
+    assert own.first_layer[0].position > 0
+    assert none.first_layer[0].position == pytest.approx(0.0, abs=1e-12)
 
 
 def test_no_split_where_a_norm_stands_between_embedding_and_layer_0(tmp_path: Path) -> None:
@@ -160,7 +154,7 @@ def test_no_split_where_a_norm_stands_between_embedding_and_layer_0(tmp_path: Pa
 def test_the_kept_kernel_is_the_mean_logit_of_a_token_with_its_like(tmp_path: Path) -> None:
     """g(t) = scale tr(R_t Q C K^T) with R_t written out for half-split pairs, over the sum of the amplitudes."""
     with toposcope.load(write_llama(tmp_path / "m")) as model:
-        (found,) = model_spectra(model, [1], context=64, encodings=[("own", None)])
+        found = toposcope.scan(model, layers="1", context=64)
         moment, layer = second_moment(model), model.layers[1]
         for row, head in zip(found.heads, layer.heads, strict=True):
             folded = fold(layer, head)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from toposcope.core.errors import BadValue
 from toposcope.encodings import t5
 from toposcope.spectra import toeplitz
-from toposcope.spectra.encoding_spectrum import spectrum
+from toposcope.spectra.encoding_spectrum import spectrum_of as spectrum
 from toposcope.spectra.toeplitz import (
     Spectrum,
     ToeplitzOperator,

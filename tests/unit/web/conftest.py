@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 from starlette.testclient import TestClient
 
-from tests.unit.web.making import make_client, make_shelf
+from tests.unit.web.making import make_client, make_registry
 from toposcope.web import explore_flow
-from toposcope.web.models import Shelf
+from toposcope.web.models import ModelRegistry
 
 
 @pytest.fixture(autouse=True)
@@ -19,13 +19,13 @@ def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def shelf(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shelf]:
-    made = make_shelf(tmp_path_factory.mktemp("models"))
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModelRegistry]:
+    made = make_registry(tmp_path_factory.mktemp("models"))
     yield made
     made.close()
 
 
 @pytest.fixture(scope="session")
-def client(tmp_path_factory: pytest.TempPathFactory, shelf: Shelf) -> Iterator[TestClient]:
-    with make_client(tmp_path_factory.mktemp("server"), shelf) as made:
+def client(tmp_path_factory: pytest.TempPathFactory, registry: ModelRegistry) -> Iterator[TestClient]:
+    with make_client(tmp_path_factory.mktemp("server"), registry) as made:
         yield made

@@ -17,7 +17,7 @@ from toposcope.runs.store import Claim, Store
 from toposcope.web.app import Served, application
 from toposcope.web.guard import Guard
 from toposcope.web.library import Library
-from toposcope.web.models import Shelf
+from toposcope.web.models import ModelRegistry
 
 PORT = 8123
 HOSTILE = "<img src=x onerror=alert(1)>"
@@ -68,13 +68,15 @@ def write_spectrum(place: Path) -> Path:
     return place
 
 
-def make_shelf(place: Path) -> Shelf:
-    return Shelf([str(write_llama(place / f"tiny {HOSTILE}"))], with_installed=False)
+def make_registry(place: Path) -> ModelRegistry:
+    return ModelRegistry([str(write_llama(place / f"tiny {HOSTILE}"))], with_installed=False)
 
 
-def make_client(place: Path, shelf: Shelf | None = None, *, token: str | None = None, port: int = PORT) -> TestClient:
+def make_client(
+    place: Path, registry: ModelRegistry | None = None, *, token: str | None = None, port: int = PORT
+) -> TestClient:
     """A client of a whole server, guard included."""
     library = Library(write_store(place / "runs"), [write_file(place / f"{HOSTILE}.json")])
-    app = application(Served(library, shelf or make_shelf(place)))
+    app = application(Served(library, registry or make_registry(place)))
     guarded = Guard(app, port=port, names=("192.0.2.7",) if token else (), token=token)
     return TestClient(guarded, base_url=f"http://127.0.0.1:{port}", raise_server_exceptions=False)

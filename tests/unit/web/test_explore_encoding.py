@@ -11,13 +11,13 @@ import scipy.linalg
 from toposcope.core.errors import BadEncoding, BadValue
 from toposcope.encodings import Sizes, parse
 from toposcope.spectra.bias_kernel import alibi_kernel_eigenvalues, alibi_kernel_eigenvalues_at
-from toposcope.spectra.encoding_spectrum import spectrum
-from toposcope.web.asked import Asked
+from toposcope.spectra.encoding_spectrum import spectrum_of as spectrum
 from toposcope.web.explore_encoding import explore
+from toposcope.web.query import Query
 
 
 def ask(**given: Any) -> dict[str, Any]:
-    return explore(Asked([(name, str(value)) for name, value in given.items()]))
+    return explore(Query([(name, str(value)) for name, value in given.items()]))
 
 
 def rope_kernel(offsets: np.ndarray, base: float, head_dim: int) -> np.ndarray:

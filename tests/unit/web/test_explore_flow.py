@@ -9,12 +9,12 @@ import pytest
 from scipy.integrate import solve_ivp
 
 from toposcope.core.errors import BadEncoding, BadValue
-from toposcope.dynamics.flow import simulate
+from toposcope.dynamics.matrices import simulate
 from toposcope.dynamics.presets import PRESETS, rotation
 from toposcope.dynamics.regime import regime
 from toposcope.web import explore_flow
-from toposcope.web.asked import Asked
 from toposcope.web.explore_flow import MOST_TOKENS, UNIT, explore, matrix, presets
+from toposcope.web.query import Query
 
 
 def no_models(*_: Any) -> Any:
@@ -22,7 +22,7 @@ def no_models(*_: Any) -> Any:
 
 
 def ask(**given: Any) -> dict[str, Any]:
-    return explore(Asked([(name, str(value)) for name, value in given.items()]), no_models)
+    return explore(Query([(name, str(value)) for name, value in given.items()]), no_models)
 
 
 def tokens(found: dict[str, Any], frame: int) -> np.ndarray:

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+import toposcope
+from tests.unit.tiny import write_llama
 from tests.unit.web.making import write_file, write_store
 from toposcope.core.errors import BadFile, NotFound
-from toposcope.web.library import Library, is_result
+from toposcope.web.library import Library, result_file
 
 
 @pytest.mark.parametrize(
@@ -51,7 +53,12 @@ def test_files_are_listed_and_read(tmp_path: Path) -> None:
     assert library.runs() == []
 
 
-def test_what_counts_as_a_result() -> None:
-    assert is_result("out/scan.json")
-    assert not is_result("model/model.safetensors.index.json")
-    assert not is_result("smollm2")
+def test_what_counts_as_a_result(tmp_path: Path) -> None:
+    assert result_file("out/scan.json") == Path("out/scan.json")
+    assert result_file("model/model.safetensors.index.json") is None
+    assert result_file("smollm2") is None
+    model = write_llama(tmp_path / "model")
+    assert result_file(str(model)) is None
+    kept = toposcope.scan(model, out=tmp_path / "out", layers="0")
+    assert result_file(str(tmp_path / "out")) == tmp_path / "out" / "result.json"
+    assert Library(None, [tmp_path / "out" / "result.json"]).scans() == (kept,)

@@ -13,7 +13,7 @@ from typing import Any
 
 from toposcope.core.errors import BadValue, did_you_mean
 from toposcope.core.plugins import Plugin, origins, plugins
-from toposcope.lab.tasks.count import Count
+from toposcope.lab.tasks.count import CountTask
 from toposcope.lab.tasks.distance import Distance
 from toposcope.lab.tasks.dyck import Dyck
 from toposcope.lab.tasks.index import Index
@@ -24,7 +24,7 @@ from toposcope.lab.tasks.task import NOTHING_ASKED, Batch, Rate, Task
 
 PROFILES = ("laptop-s", "laptop-m", "paper")
 _KINDS: Mapping[str, type[Task]] = {
-    kind.name: kind for kind in (Distance, Count, Previous, Copy, Reverse, Induction, Index, Dyck)
+    kind.name: kind for kind in (Distance, CountTask, Previous, Copy, Reverse, Induction, Index, Dyck)
 }
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Count(Task):
+class CountTask(Task):
     """Ids: triggers 1 .. triggers, fillers triggers+1 .. vocabulary-1. Label c."""
 
     name = "count"

@@ -12,7 +12,7 @@ Four rates belong beside every accuracy (the share of the asked labels that are 
 * without_position: the most that a bidirectional model can reach which knows no positions. Such a model sees a
   pooled sentence as a multiset of tokens, and an asked token as its own id in that multiset;
 * ceiling: the most that any model can reach, 1 unless sentences are ambiguous;
-* floor: what a model scores that has not learned the task's point: without_position for a position-sensitive task,
+* floor: best score without solving the task: without_position for a position-sensitive task,
   the prior for the others (there a model without position can reach the ceiling).
 
 Every task can be asked of a causal model as well: pooling sees the last token, and asked tokens come after what they
@@ -112,7 +112,7 @@ class Task(ABC):
 
     @property
     def floor(self) -> float:
-        """What is reached without the task's point: see the head of this module."""
+        """Best score without solving the task: see the head of this module."""
         return self.without_position if self.position_sensitive else self.prior
 
 

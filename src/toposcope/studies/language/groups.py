@@ -17,7 +17,7 @@ FREE = "free"  # the cell that a group's others are compared with, where it has 
 
 
 @dataclass(frozen=True)
-class Group:
+class CellGroup:
     """Cells that are compared with each other. Those that are not `main` have fewer seeds.
 
     All read 1024 bytes a step. Hidden bytes are learned from short windows, or not at all in the steps there are.
@@ -41,7 +41,7 @@ class Group:
 _FULL = ("full-pd", "full-half", "full-nd")
 _FEW = ("free-identity", "full-pd", "full-nd")
 GROUPS = (
-    Group(
+    CellGroup(
         "causal",
         "next byte, causal, rotary, one head",
         "bytes",
@@ -49,7 +49,7 @@ GROUPS = (
         1,
         (FREE, "free-identity", *_FULL, "released-pd", "released-nd"),
     ),
-    Group(
+    CellGroup(
         "heads",
         "next byte, causal, rotary, four heads",
         "bytes",
@@ -57,7 +57,7 @@ GROUPS = (
         4,
         (FREE, "layer-pd", "layer-nd", "head-pd", "head-nd", "slice", "uniform", "control"),
     ),
-    Group(
+    CellGroup(
         "unmasked",
         "hidden bytes, no mask, sinusoidal positions, one head",
         "masked-bytes",
@@ -67,13 +67,13 @@ GROUPS = (
         length=32,
         batch=32,
     ),
-    Group("learned", "next byte, causal, learned positions, one head", "bytes", "learned", 1, _FEW, main=False),
-    Group("none", "next byte, causal, no positions, one head", "bytes", "none", 1, _FEW, main=False),
+    CellGroup("learned", "next byte, causal, learned positions, one head", "bytes", "learned", 1, _FEW, main=False),
+    CellGroup("none", "next byte, causal, no positions, one head", "bytes", "none", 1, _FEW, main=False),
 )
 
 
 @dataclass(frozen=True)
-class Size:
+class ProbeSize:
     """How much is trained. `seconds` is what a run takes on one core before any has been timed."""
 
     name: str
@@ -83,17 +83,17 @@ class Size:
     seconds: float
 
 
-SIZES = {"demo": Size("demo", 3, 0, 600, 20.0), "full": Size("full", 8, 4, 1200, 38.0)}
+SIZES = {"demo": ProbeSize("demo", 3, 0, 600, 20.0), "full": ProbeSize("full", 8, 4, 1200, 38.0)}
 
 
-def find_size(name: str, *others: str) -> Size:
+def find_size(name: str, *others: str) -> ProbeSize:
     """The size of that name; `others` are names that the caller knows, to be mentioned."""
     if name not in SIZES:
-        raise BadValue(f"'{name}' is no size of a reproduction. {did_you_mean(name, (*SIZES, *others))}")
+        raise BadValue(f"'{name}' is not a size of a reproduction. {did_you_mean(name, (*SIZES, *others))}")
     return SIZES[name]
 
 
-def grid(size: Size, seeds: Sequence[int]) -> dict[str, list[ProbeConfig]]:
+def grid(size: ProbeSize, seeds: Sequence[int]) -> dict[str, list[ProbeConfig]]:
     """The runs of every group, seed by seed. Groups that are not main take the first seeds only."""
     found: dict[str, list[ProbeConfig]] = {}
     for group in GROUPS:

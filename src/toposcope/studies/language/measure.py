@@ -13,12 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from toposcope.checkpoints import load
+from toposcope.core.fields import plain
 from toposcope.dynamics.observables import effective_rank, mean_cosine
-from toposcope.dynamics.scan import scan
 from toposcope.lab.batches import accuracy
 from toposcope.lab.model import Transformer
 from toposcope.lab.tasks import NOTHING_ASKED, Batch
+from toposcope.scanning.scan import scan
 from toposcope.studies.language.config import ProbeConfig
 from toposcope.studies.language.texts import asked_masked, asked_next, disturbed, find, windows
 
@@ -48,12 +48,12 @@ def measured(config: ProbeConfig, model: Transformer, generator: torch.Generator
     other = draw(config, whole, config.windows, generator)
     right, nats = accuracy(model, held, size=64)
     noisy = bits(model, disturbed(held, NOISE, generator))
-    plain = nats / math.log(2)
+    held_bits = nats / math.log(2)
     return {
-        "bits_held": plain,
+        "bits_held": held_bits,
         "bits_other": bits(model, other),
         "accuracy": right,
-        "noise_cost": noisy - plain,
+        "noise_cost": noisy - held_bits,
         "longer_cost": longer_cost(config, model, generator),
         **along_depth(model, held.ids_BN[:LOOKED_AT]),
     }
@@ -104,9 +104,8 @@ def along_depth(model: Transformer, ids_BN: Tensor) -> dict[str, list[float]]:
 
 def judged(directory: Any, promised: str | None, whose: str) -> dict[str, Any]:
     """Verdicts of the exported model's heads and layers, and whether all are as promised (None: nothing was)."""
-    seen = scan(load(directory), workers=1)
-    heads = [head.as_dict() for head in seen.heads]
-    layers = [layer.as_dict() for layer in seen.layers]
+    seen = scan(str(directory), jobs=1)
+    heads, layers = plain(seen.heads), plain(seen.layers)
     decisive = heads if whose == "heads" else layers
     return {
         "heads": [{name: row[name] for name in ("layer", "head", *_JUDGED)} for row in heads],

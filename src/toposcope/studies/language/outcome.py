@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from toposcope.studies.language.cells import CELLS
-from toposcope.studies.language.groups import GROUPS, Group
-from toposcope.studies.reproduce.claims import Claim, Judgement, Verdict, ahead, apart
-from toposcope.studies.reproduce.evidence import Estimate, Measure, student
+from toposcope.studies.language.groups import GROUPS, CellGroup
+from toposcope.studies.reproduce.claims import Judgement, PaperClaim, ahead, apart
+from toposcope.studies.reproduce.evidence import Estimate, RunMeasure, estimate
+from toposcope.studies.reproduce.result import ClaimNumber, ClaimVerdict, ProbeRow, ReproducedClaim, SeedMean
 
 SHORT_KEY = 8
 Result = Mapping[str, Any]
@@ -26,15 +27,15 @@ def _mean(name: str) -> Callable[[Result], float | None]:
     return lambda run: sum(run[name]) / len(run[name])
 
 
-BITS = Measure("bits per byte, held-out years", "", lambda run: run["bits_held"], digits=3)
-OTHER = Measure("bits per byte, wiki", "", lambda run: run["bits_other"], digits=3)
-COSINE = Measure("mean cosine after the last layer", "", _last("cosine"), digits=3)
-RANK = Measure("effective rank after the last layer", "", _last("rank"), digits=1)
-RADIAL = Measure("radial rate", "", _mean("radial"), digits=2)
-DISPERSION = Measure("dispersion rate", "", _mean("dispersion"), digits=2)
-NOISE = Measure("bits that 10 % noise costs", "", lambda run: run["noise_cost"], digits=3)
-LONGER = Measure("bits that a context twice as long costs", "", lambda run: run["longer_cost"], digits=3)
-MOVED = Measure("how far D moved", "e-folds", lambda run: (run["added"] or {}).get("log_moved"), digits=2)
+BITS = RunMeasure[Result]("bits per byte, held-out years", "", lambda run: run["bits_held"], digits=3)
+OTHER = RunMeasure[Result]("bits per byte, wiki", "", lambda run: run["bits_other"], digits=3)
+COSINE = RunMeasure[Result]("mean cosine after the last layer", "", _last("cosine"), digits=3)
+RANK = RunMeasure[Result]("effective rank after the last layer", "", _last("rank"), digits=1)
+RADIAL = RunMeasure[Result]("radial rate", "", _mean("radial"), digits=2)
+DISPERSION = RunMeasure[Result]("dispersion rate", "", _mean("dispersion"), digits=2)
+NOISE = RunMeasure[Result]("bits that 10 % noise costs", "", lambda run: run["noise_cost"], digits=3)
+LONGER = RunMeasure[Result]("bits that a context twice as long costs", "", lambda run: run["longer_cost"], digits=3)
+MOVED = RunMeasure[Result]("how far D moved", "e-folds", lambda run: (run["added"] or {}).get("log_moved"), digits=2)
 BESIDE = (COSINE, RANK, RADIAL, DISPERSION, NOISE, LONGER, MOVED)
 
 
@@ -54,12 +55,12 @@ class Found:
     def all(self) -> list[Result]:
         return [result for runs in self._runs.values() for result in runs.values()]
 
-    def mean(self, group: str, cell: str, measure: Measure) -> Estimate | None:
+    def mean(self, group: str, cell: str, measure: RunMeasure[Result]) -> Estimate | None:
         """The mean over seeds; None where no run defines it."""
         known = [(measure.of(run), (str(run["key"]),)) for run in self.of(group, cell).values()]
-        return _estimate(f"{cell} ({group}), {measure.name}", measure, known)
+        return estimate(f"{cell} ({group}), {measure.name}", measure, known)
 
-    def difference(self, group: str, first: str, second: str, measure: Measure) -> Estimate | None:
+    def difference(self, group: str, first: str, second: str, measure: RunMeasure[Result]) -> Estimate | None:
         """The mean of first - second over the seeds of both."""
         one, other = self.of(group, first), self.of(group, second)
         known: list[tuple[float | None, tuple[str, ...]]] = []
@@ -67,7 +68,7 @@ class Found:
             a, b = measure.of(one[seed]), measure.of(other[seed])
             keys = (str(one[seed]["key"]), str(other[seed]["key"]))
             known.append((None if a is None or b is None else a - b, keys))
-        return _estimate(f"{first} less {second} ({group}), {measure.name}", measure, known)
+        return estimate(f"{first} less {second} ({group}), {measure.name}", measure, known)
 
     def slower(self, group: str, cell: str, base: str) -> float | None:
         """The time of a step in units of the base cell's: the median over seeds."""
@@ -75,15 +76,6 @@ class Found:
         pairs = [(one[s]["step_seconds"], other[s]["step_seconds"]) for s in one.keys() & other.keys()]
         ratios = sorted(mine / theirs for mine, theirs in pairs if theirs)
         return ratios[len(ratios) // 2] if ratios else None
-
-
-def _estimate(what: str, measure: Measure, found: Sequence[tuple[float | None, tuple[str, ...]]]) -> Estimate | None:
-    known = [(value, keys) for value, keys in found if value is not None]
-    if not known:
-        return None
-    mean, half = student([value * measure.scale for value, _ in known])
-    runs = tuple(dict.fromkeys(key for _, keys in known for key in keys))
-    return Estimate(what, measure.unit, mean, half, len(known), runs, measure.digits)
 
 
 def word(estimate: Estimate | None) -> str:
@@ -94,7 +86,7 @@ def word(estimate: Estimate | None) -> str:
 
 
 # --------------------------------------------------------------------- table
-def rows(found: Found, groups: Sequence[Group] = GROUPS) -> list[dict[str, Any]]:
+def rows(found: Found, groups: Sequence[CellGroup] = GROUPS) -> list[ProbeRow]:
     """A record for every cell with runs: its bits, its difference from the group's base, and what its tokens do."""
     made = []
     for group in groups:
@@ -105,37 +97,40 @@ def rows(found: Found, groups: Sequence[Group] = GROUPS) -> list[dict[str, Any]]
     return made
 
 
-def _row(found: Found, group: Group, cell: str, runs: Mapping[int, Result]) -> dict[str, Any]:
+def _row(found: Found, group: CellGroup, cell: str, runs: Mapping[int, Result]) -> ProbeRow:
     first = next(iter(runs.values()))
     less, less_other = (
         None if cell == group.base else found.difference(group.name, cell, group.base, each) for each in (BITS, OTHER)
     )
-    return {
-        "group": group.name,
-        "cell": cell,
-        "words": CELLS[cell].words,
-        "base": group.base,
-        "seeds": len(runs),
-        "parameters": first["parameters"],
-        "redundant": first["redundant"],
-        "bits": _numbers(found.mean(group.name, cell, BITS)),
-        "less": _numbers(less),
-        "says": word(less) if less is not None else "",
-        "bits_other": _numbers(found.mean(group.name, cell, OTHER)),
-        "less_other": _numbers(less_other),
-        "says_other": word(less_other) if less_other is not None else "",
-        **{each: _numbers(found.mean(group.name, cell, measure)) for each, measure in _NAMED.items()},
-        "slower": found.slower(group.name, cell, group.base),
-        **signs(list(runs.values())),
-        "runs": [str(run["key"]) for run in runs.values()],
+    means: dict[str, Any] = {
+        each: _numbers(found.mean(group.name, cell, measure)) for each, measure in _NAMED.items()
     }
+    return ProbeRow(
+        group=group.name,
+        cell=cell,
+        words=CELLS[cell].words,
+        base=group.base,
+        seeds=len(runs),
+        parameters=first["parameters"],
+        redundant=first["redundant"],
+        bits=_numbers(found.mean(group.name, cell, BITS)),
+        less=_numbers(less),
+        says=word(less) if less is not None else "",
+        bits_other=_numbers(found.mean(group.name, cell, OTHER)),
+        less_other=_numbers(less_other),
+        says_other=word(less_other) if less_other is not None else "",
+        **means,
+        slower=found.slower(group.name, cell, group.base),
+        **signs(list(runs.values())),
+        runs=tuple(str(run["key"]) for run in runs.values()),
+    )
 
 
 _NAMED = dict(zip(("cosine", "rank", "radial", "dispersion", "noise", "longer", "moved"), BESIDE, strict=True))
 
 
-def _numbers(estimate: Estimate | None) -> dict[str, Any] | None:
-    return None if estimate is None else {"mean": estimate.mean, "half": estimate.half, "n": estimate.n}
+def _numbers(found: Estimate | None) -> SeedMean | None:
+    return None if found is None else SeedMean(found.mean, found.half, found.n)
 
 
 def signs(runs: Sequence[Result]) -> dict[str, Any]:
@@ -155,7 +150,7 @@ def signs(runs: Sequence[Result]) -> dict[str, Any]:
         "negative_layers": _share(run for run in runs for run in run["layers"]),
         "promised": runs[0]["promised"],
         "held": None if runs[0]["promised"] is None else sum(bool(run["promise_held"]) for run in runs),
-        "verdicts": sorted(said),
+        "verdicts": tuple(sorted(said)),
         "margin": min(margins, default=None),
         "omega": min((row["omega"] for row in judged if row["omega"] is not None), default=None),
         "alpha": max((row["alpha"] for row in judged if row["alpha"] is not None), default=None),
@@ -219,70 +214,70 @@ _COMPARED = (
     "different models'). Here it is the identity."
 )
 CLAIMS = (
-    Claim(
+    PaperClaim(
         "convergence hurts: causal",
         "A model whose weights drive tokens together is worse than one whose weights drive them apart.",
         _COMPARED,
         "ahead: bits per byte on held-out years, full-nd less full-pd, causal and rotary.",
         _hurts("causal", "full", ("learned", "none")),
     ),
-    Claim(
+    PaperClaim(
         "convergence hurts: unmasked",
-        "The same without a mask, where the theorems T3 and T4 speak.",
+        "The same without a mask, where the Thm 3 and Thm 4 speak.",
         _COMPARED,
         "ahead: bits per hidden byte on held-out years, full-nd less full-pd, sinusoidal positions.",
         _hurts("unmasked", "full"),
     ),
-    Claim(
+    PaperClaim(
         "convergence hurts: layers",
         "The same, with nothing given up but the sign of U = sum O_h V_h in every layer.",
         "Not looked at.",
         "ahead: bits per byte on held-out years, layer-nd less layer-pd.",
         _hurts("heads", "layer"),
     ),
-    Claim(
+    PaperClaim(
         "convergence hurts: heads",
-        "The same, with nothing given up but the sign of V~ = V_h O_h, which decides a causal head (T6).",
+        "The same, with nothing given up but the sign of V~ = V_h O_h, which decides a causal head (Thm 6).",
         "Not looked at: the sign is imposed on the whole matrix, and the output projection is ignored.",
         "ahead: bits per byte on held-out years, head-nd less head-pd.",
         _hurts("heads", "head"),
     ),
-    Claim(
+    PaperClaim(
         "convergence brings tokens together",
         "Tokens of models in the convergent regime end up closer together.",
         "Not measured.",
         "ahead: mean cosine between tokens after the last layer, full-nd less full-pd, causal and unmasked.",
         _together,
     ),
-    Claim(
+    PaperClaim(
         "the refinement helps: causal",
         "Holding the positive (or half) regime makes a model better than leaving it free.",
         "The constraint is lost while training (see 'definiteness imposed').",
         "ahead: bits per byte on held-out years, free less full-pd, and free less full-half.",
         _refined("causal"),
     ),
-    Claim(
+    PaperClaim(
         "the refinement helps: unmasked",
         "The same for absolute positions without a mask.",
         "As above.",
         "ahead: bits per hidden byte on held-out years, free less full-pd, and free less full-half.",
         _refined("unmasked"),
     ),
-    Claim(
+    PaperClaim(
         "the diagonal helps: slice",
         "For rotary models, adding x_i^T D x_j with D > 0 to the logits makes a model better.",
         "Each head adds its slice of the coordinates; what is rotated there is the batch axis.",
         "ahead: bits per byte on held-out years, free less slice, and control less slice (as many numbers).",
         _diagonal("slice"),
     ),
-    Claim(
+    PaperClaim(
         "the diagonal helps: uniform",
         "The same with all coordinates in every head, the form that the bound is about.",
         "Not there.",
         "ahead: bits per byte on held-out years, free less uniform, and control less uniform.",
         _diagonal("uniform"),
     ),
-    Claim(
+    PaperClaim(
         "regimes differ as released",
         "With a learned output projection the negative scenario differs from the positive one.",
         "This is what is compared there.",
@@ -293,47 +288,38 @@ CLAIMS = (
 )
 
 
-def claims(found: Found) -> list[dict[str, Any]]:
-    """A flat record for each claim."""
+def claims(found: Found) -> list[ReproducedClaim]:
+    """A record for each claim."""
     return [_record(claim, claim.judge(found)) for claim in CLAIMS] + [kept(found)]
 
 
-def numbers(found: Found) -> list[dict[str, Any]]:
+def numbers(found: Found) -> list[ClaimNumber]:
     """Every number behind a verdict, or beside it, with the whole keys of its runs."""
-    made = []
-    for claim in CLAIMS:
-        judgement = claim.judge(found)
-        for decides, estimates in ((True, judgement.estimates), (False, judgement.beside)):
-            for each in estimates:
-                said = {"claim": claim.id, "variant": "described", "decides": decides, "what": each.what}
-                made.append({**said, "unit": each.unit, **(_numbers(each) or {}), "runs": list(each.runs)})
-    return made
+    return [number for claim in CLAIMS for number in claim.judge(found).numbers(claim.id, "described")]
 
 
-def _record(claim: Claim[[Found]], judgement: Judgement) -> dict[str, Any]:
-    beside = [f"(beside: {each})" for each in judgement.beside]
-    return {
-        "id": claim.id,
-        "claim": claim.claim,
-        "released_code": claim.released,
-        "measured": [*map(str, judgement.estimates), *beside] or ["-"],
-        "verdict": judgement.verdict.value,
-        "rule": claim.rule,
-        "runs": sorted(key[:SHORT_KEY] for key in judgement.runs),
-    }
+def _record(claim: PaperClaim[[Found]], judgement: Judgement) -> ReproducedClaim:
+    return ReproducedClaim(
+        id=claim.id,
+        claim=claim.claim,
+        released_code=claim.released,
+        measured=judgement.words,
+        verdict=judgement.verdict,
+        rule=claim.rule,
+        runs=tuple(sorted(key[:SHORT_KEY] for key in judgement.runs)),
+    )
 
 
-def kept(found: Found) -> dict[str, Any]:
+def kept(found: Found) -> ReproducedClaim:
     """Whether trained models are in the regime they were held to."""
     promised = [run for run in found.all() if run["promised"] is not None]
     lost = [run for run in promised if not run["promise_held"]]
-    verdict = Verdict.UNMEASURED if not promised else Verdict.FAILS if lost else Verdict.HOLDS
-    return {
-        "id": "the regime holds after training",
-        "claim": "A model that is held to a regime is in it when training ends.",
-        "released_code": "Definiteness is imposed on Q K^T, while the logits use Q^T K: it is lost.",
-        "measured": [f"{len(promised) - len(lost)} of {len(promised)} trained models: every verdict as promised"],
-        "verdict": verdict.value,
-        "rule": "`toposcope scan` of the saved models: the promised word for every head (kind layer: every layer).",
-        "runs": sorted(str(run["key"])[:SHORT_KEY] for run in lost),
-    }
+    return ReproducedClaim(
+        id="the regime holds after training",
+        claim="A model that is held to a regime is in it when training ends.",
+        released_code="Definiteness is imposed on Q K^T, while the logits use Q^T K: it is lost.",
+        measured=(f"{len(promised) - len(lost)} of {len(promised)} trained models: every verdict as promised",),
+        verdict=ClaimVerdict.UNMEASURED if not promised else ClaimVerdict.FAILS if lost else ClaimVerdict.HOLDS,
+        rule="`toposcope scan` of the saved models: the promised word for every head (kind layer: every layer).",
+        runs=tuple(sorted(str(run["key"])[:SHORT_KEY] for run in lost)),
+    )

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from toposcope.studies.language.groups import GROUPS
+from toposcope.studies.reproduce.result import ProbeRow, ProbeTable, SeedMean
 
 
-def tables(probe: Mapping[str, Any]) -> str:
+def tables(probe: ProbeTable) -> str:
     """How it was measured, then for each group its bits and what its tokens do."""
-    sizes = probe["sizes"]
+    sizes = probe.sizes
     lines = [
-        f"{probe['runs_done']} trained models of size `{probe['size']}`: width {sizes['width']}, {sizes['layers']} "
+        f"{probe.runs_done} trained models of size `{probe.size}`: width {sizes['width']}, {sizes['layers']} "
         f"layers, {sizes['steps']} steps of {sizes['batch'] * sizes['length']} bytes; State of "
         "the Union by bytes, years ending in 7 held out; wiki text is only measured on. Values are means ± half of "
         "Student's 95 % interval over seeds (their number in parentheses). Differences are paired by seed: the same "
@@ -20,7 +20,7 @@ def tables(probe: Mapping[str, Any]) -> str:
         "there is one seed. Where nothing differs, one interval in twenty excludes 0 by chance.",
     ]
     for group in GROUPS:
-        shown = [row for row in probe["rows"] if row["group"] == group.name]
+        shown = [row for row in probe.rows if row.group == group.name]
         if shown:
             lines += [
                 "",
@@ -33,51 +33,51 @@ def tables(probe: Mapping[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _bits(shown: Sequence[Mapping[str, Any]]) -> list[str]:
-    base = shown[0]["base"]
+def _bits(shown: Sequence[ProbeRow]) -> list[str]:
+    base = shown[0].base
     return [
         f"| cell | what is held | parameters | bits per byte | less {base} | | wiki | less {base} | | step time |",
         "|---|---|---|---|---|---|---|---|---|---|",
         *(
-            f"| {row['cell']} | {row['words']} | {_count(row)} | {_value(row['bits'], 3)} ({row['seeds']}) | "
-            f"{_value(row['less'], 3, signed=True)} | {row['says']} | {_value(row['bits_other'], 3)} | "
-            f"{_value(row['less_other'], 3, signed=True)} | {row['says_other']} | {_times(row['slower'])} |"
+            f"| {row.cell} | {row.words} | {_count(row)} | {_value(row.bits, 3)} ({row.seeds}) | "
+            f"{_value(row.less, 3, signed=True)} | {row.says} | {_value(row.bits_other, 3)} | "
+            f"{_value(row.less_other, 3, signed=True)} | {row.says_other} | {_times(row.slower)} |"
             for row in shown
         ),
     ]
 
 
-def _tokens(shown: Sequence[Mapping[str, Any]]) -> list[str]:
+def _tokens(shown: Sequence[ProbeRow]) -> list[str]:
     return [
         "| cell | verdicts after training | as promised | least margin | real parts | negative in V~, U | cosine | "
         "rank | radial rate | noise 10 % | context x 2 | D moved |",
         "|---|---|---|---|---|---|---|---|---|---|---|---|",
         *(
-            f"| {row['cell']} | {', '.join(row['verdicts'])} | {_held(row)} | {_plain(row['margin'])} | "
-            f"{_plain(row['omega'])} to {_plain(row['alpha'])} | "
-            f"{_percent(row['negative_heads'])}, {_percent(row['negative_layers'])} | {_value(row['cosine'], 2)} | "
-            f"{_value(row['rank'], 1)} | {_value(row['radial'], 2, signed=True)} | "
-            f"{_value(row['noise'], 3, signed=True)} | {_value(row['longer'], 3, signed=True)} | "
-            f"{_value(row['moved'], 2)} |"
+            f"| {row.cell} | {', '.join(row.verdicts)} | {_held(row)} | {_plain(row.margin)} | "
+            f"{_plain(row.omega)} to {_plain(row.alpha)} | "
+            f"{_percent(row.negative_heads)}, {_percent(row.negative_layers)} | {_value(row.cosine, 2)} | "
+            f"{_value(row.rank, 1)} | {_value(row.radial, 2, signed=True)} | "
+            f"{_value(row.noise, 3, signed=True)} | {_value(row.longer, 3, signed=True)} | "
+            f"{_value(row.moved, 2)} |"
             for row in shown
         ),
     ]
 
 
-def _value(numbers: Mapping[str, Any] | None, digits: int, *, signed: bool = False) -> str:
+def _value(numbers: SeedMean | None, digits: int, *, signed: bool = False) -> str:
     if numbers is None:
         return ""
     sign = "+" if signed else ""
-    mean = f"{numbers['mean']:{sign}.{digits}f}"
-    return mean if numbers["half"] is None else f"{mean} ± {numbers['half']:.{digits}f}"
+    mean = f"{numbers.mean:{sign}.{digits}f}"
+    return mean if numbers.half is None else f"{mean} ± {numbers.half:.{digits}f}"
 
 
-def _count(row: Mapping[str, Any]) -> str:
-    return f"{row['parameters']}" + (f" ({row['redundant']} redundant)" if row["redundant"] else "")
+def _count(row: ProbeRow) -> str:
+    return f"{row.parameters}" + (f" ({row.redundant} redundant)" if row.redundant else "")
 
 
-def _held(row: Mapping[str, Any]) -> str:
-    return "" if row["held"] is None else f"{row['held']} of {row['seeds']}"
+def _held(row: ProbeRow) -> str:
+    return "" if row.held is None else f"{row.held} of {row.seeds}"
 
 
 def _percent(share: float | None) -> str:

@@ -16,18 +16,19 @@ from torch import Tensor
 
 from toposcope import refinements as refine
 from toposcope._version import __version__
+from toposcope.core import saved
 from toposcope.core.errors import BadValue, NotFound
+from toposcope.core.fields import plain
 from toposcope.core.files import make_directory
-from toposcope.core.results import plain
 from toposcope.core.sealed import read_sealed, write_sealed
 from toposcope.core.untrusted import require_plain
 from toposcope.lab.batches import asked, loss_sum
 from toposcope.lab.export import export
-from toposcope.lab.saved import forget, restore, save, sound
 from toposcope.lab.train import CLIP, SAVE_EVERY, TEST, TRAINING, moments, schedule, stream
+from toposcope.runs.directory import RESULT
+from toposcope.runs.jobs import EXPECTED, PROBE, PROBE_SCHEMA
 from toposcope.studies.language.cells import Biases, Built, build
 from toposcope.studies.language.config import ProbeConfig
-from toposcope.studies.language.expected import EXPECTED, RESULT, SCHEMA
 from toposcope.studies.language.measure import draw, judged, measured
 from toposcope.studies.language.texts import find
 
@@ -39,8 +40,8 @@ def work(config: Mapping[str, Any], directory: Path, report: Callable[[Mapping[s
     """A job of the run store: nothing where the result is there, else train or go on."""
     asked = ProbeConfig.from_dict(config)
     try:
-        read_sealed(directory / RESULT, asked.key(), EXPECTED)
-        forget(directory)
+        read_sealed(directory / RESULT, asked.key(), EXPECTED[PROBE])
+        saved.clear(directory)
     except NotFound:
         run(asked, directory, report=lambda step, steps, loss: report({"step": step, "steps": steps, "loss": loss}))
 
@@ -69,11 +70,11 @@ def _session(
     optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.98), fused=True)
     generator, curious = stream(config.seed, TRAINING), moments(config.steps, POINTS)
     step, curve, times = 0, [], []
-    found = restore(place)
+    found = saved.restore(place, ("key", "step", "model", "optimizer", "history"))
     if found is not None:
         if found["key"] != config.key():
             raise BadValue(f"{place} holds another run ({found['key']}). Give each configuration a directory.")
-        with sound(place):
+        with saved.guard(place):
             model.load_state_dict(found["model"])
             optimizer.load_state_dict(found["optimizer"])
             generator.set_state(found["generator"])
@@ -82,7 +83,7 @@ def _session(
 
     def keep() -> None:
         state = {"key": config.key(), "step": step, "model": model.state_dict(), "optimizer": optimizer.state_dict()}
-        save(place, {**state, "generator": generator.get_state(), "history": {"curve": curve, "times": times}})
+        saved.save(place, {**state, "generator": generator.get_state(), "history": {"curve": curve, "times": times}})
 
     model.train()
     last = config.steps if stop_after is None else min(stop_after, config.steps)
@@ -110,7 +111,7 @@ def _session(
         return None
     result = _result(config, built, place, curve, times)
     write_sealed(place / RESULT, config.key(), result)
-    forget(place)
+    saved.clear(place)
     return result
 
 
@@ -127,7 +128,7 @@ def _result(
     said = judged(place / "model", built.promised, built.judged)
     return plain(
         {
-            "schema": SCHEMA,
+            "schema": PROBE_SCHEMA,
             "toposcope": __version__,
             "key": config.key(),
             "config": config.as_dict(),

@@ -27,7 +27,7 @@ HELD_SHARE = 0.2  # of a text that has no years, its end
 
 
 @dataclass(frozen=True, eq=False)
-class Text:
+class ByteText:
     """A text in two parts. `digest` names its bytes."""
 
     name: str
@@ -37,7 +37,7 @@ class Text:
 
 
 @cache
-def find(name: str) -> Text:
+def find(name: str) -> ByteText:
     """'sotu' (split by years), an installed text ('wiki'), or a file; the last fifth of these is held out."""
     if name == "sotu":
         trained, held = sotu.split(sotu.find())
@@ -46,7 +46,7 @@ def find(name: str) -> Text:
         edge = round(len(content) * (1 - HELD_SHARE))
         trained, held = content[:edge], content[edge:]
     digest = hashlib.sha256(trained + b"\0" + held).hexdigest()[:16]
-    return Text(name, np.frombuffer(trained, np.uint8), np.frombuffer(held, np.uint8), digest)
+    return ByteText(name, np.frombuffer(trained, np.uint8), np.frombuffer(held, np.uint8), digest)
 
 
 def _path(name: str) -> Path:

@@ -9,24 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Generic, ParamSpec
 
 from toposcope.studies.reproduce.evidence import Estimate
-
-
-class Verdict(StrEnum):
-    HOLDS = "holds"
-    FAILS = "does not hold"
-    SCALE = "not at this scale"
-    UNMEASURED = "not measured here"
+from toposcope.studies.reproduce.result import ClaimNumber, ClaimVerdict
 
 
 @dataclass(frozen=True)
 class Judgement:
     """A verdict with the estimates it rests on (`beside` stand by for the reader, without a say)."""
 
-    verdict: Verdict
+    verdict: ClaimVerdict
     estimates: tuple[Estimate, ...] = ()
     beside: tuple[Estimate, ...] = ()
 
@@ -34,12 +27,25 @@ class Judgement:
     def runs(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(key for each in (*self.estimates, *self.beside) for key in each.runs))
 
+    @property
+    def words(self) -> tuple[str, ...]:
+        """What was measured, a line for each estimate."""
+        return (*map(str, self.estimates), *(f"(beside: {each})" for each in self.beside)) or ("-",)
+
+    def numbers(self, claim: str, variant: str) -> list[ClaimNumber]:
+        """Every number behind the verdict, or beside it, with the whole keys of its runs."""
+        return [
+            ClaimNumber(claim, variant, decides, each.what, each.unit, each.mean, each.half, each.n, each.runs)
+            for decides, estimates in ((True, self.estimates), (False, self.beside))
+            for each in estimates
+        ]
+
 
 P = ParamSpec("P")
 
 
 @dataclass(frozen=True)
-class Claim(Generic[P]):
+class PaperClaim(Generic[P]):
     """What is claimed, what the released code does about it, the rule fixed beforehand, and who applies it."""
 
     id: str
@@ -78,10 +84,10 @@ def judged(
     known = tuple(each for each in estimates if each is not None)
     others = tuple(each for each in beside if each is not None)
     if not known:
-        return Judgement(Verdict.UNMEASURED, (), others)
+        return Judgement(ClaimVerdict.UNMEASURED, (), others)
     said = [test(each) for each in known]
     if any(against for _, against in said):
-        verdict = Verdict.FAILS
+        verdict = ClaimVerdict.FAILS
     else:
-        verdict = Verdict.HOLDS if all(fine for fine, _ in said) else Verdict.SCALE
+        verdict = ClaimVerdict.HOLDS if all(fine for fine, _ in said) else ClaimVerdict.SCALE
     return Judgement(verdict, known, others)

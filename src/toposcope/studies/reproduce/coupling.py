@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from toposcope.core.errors import BadValue, did_you_mean
 from toposcope.lab.config import RunConfig
-from toposcope.studies.reproduce.claims import Claim, Judgement, Verdict, ahead, apart, below, beyond
+from toposcope.lab.result import TrainResult
+from toposcope.studies.reproduce.claims import Judgement, PaperClaim, ahead, apart, below, beyond
 from toposcope.studies.reproduce.evidence import (
     ACCURACY,
     ANY_DEPOSIT,
@@ -25,8 +26,9 @@ from toposcope.studies.reproduce.evidence import (
     STEPS,
     Estimate,
     Evidence,
-    Measure,
+    RunMeasure,
 )
+from toposcope.studies.reproduce.result import ClaimVerdict
 
 NOTHING_LEARNED = 10.0  # points above the floor: below, the deposit index is undefined too
 ONE_HEAD_CARRIES = 0.5  # half of the skill, beyond what the next head carries
@@ -36,7 +38,7 @@ FIRST_LAYER, LATER_LAYERS = "rope@layers:0", "rope@layers:1-"
 
 
 @dataclass(frozen=True)
-class Size:
+class CouplingSize:
     """How large the grid is. `seconds` is what a run takes on one core before any has been timed."""
 
     name: str
@@ -47,8 +49,8 @@ class Size:
 
 
 SIZES = {
-    "demo": Size("demo", "laptop-s", 3, 25.0),
-    "full": Size("full", "laptop-m", 5, 60.0, ("xpos", "fire", "rope@heads:0-3")),
+    "demo": CouplingSize("demo", "laptop-s", 3, 25.0),
+    "full": CouplingSize("full", "laptop-m", 5, 60.0, ("xpos", "fire", "rope@heads:0-3")),
 }
 REPORTED: Mapping[
     str, Mapping[str, float | None]
@@ -63,14 +65,14 @@ _PUBLISHED = {
 }
 
 
-def find_size(name: str) -> Size:
+def find_size(name: str) -> CouplingSize:
     """The size of that name."""
     if name not in SIZES:
-        raise BadValue(f"'{name}' is no size of a reproduction. {did_you_mean(name, SIZES)}")
+        raise BadValue(f"'{name}' is not a size of a reproduction. {did_you_mean(name, SIZES)}")
     return SIZES[name]
 
 
-def grid(size: Size, seeds: Sequence[int]) -> list[RunConfig]:
+def grid(size: CouplingSize, seeds: Sequence[int]) -> list[RunConfig]:
     """All runs the claims need, seed by seed."""
     found = []
     for seed in seeds:
@@ -84,13 +86,13 @@ def grid(size: Size, seeds: Sequence[int]) -> list[RunConfig]:
 
 
 def _all(
-    evidence: Evidence, variant: str, task: str, encodings: Sequence[str], measure: Measure
+    evidence: Evidence, variant: str, task: str, encodings: Sequence[str], measure: RunMeasure[TrainResult]
 ) -> list[Estimate | None]:
     return [evidence.mean(variant, task, encoding, measure) for encoding in encodings]
 
 
 def _over(
-    evidence: Evidence, variant: str, task: str, first: str, others: Sequence[str], measure: Measure
+    evidence: Evidence, variant: str, task: str, first: str, others: Sequence[str], measure: RunMeasure[TrainResult]
 ) -> list[Estimate | None]:
     return [evidence.difference(variant, task, first, other, measure) for other in others]
 
@@ -134,7 +136,7 @@ def _single_head(evidence: Evidence, variant: str) -> Judgement:
         evidence.mean(variant, "distance", "rope@heads:0", DEPOSIT),
     ]
     if mean is None and evidence.of(variant, "distance", "rope"):
-        return Judgement(Verdict.SCALE, (), tuple(each for each in beside if each is not None))
+        return Judgement(ClaimVerdict.SCALE, (), tuple(each for each in beside if each is not None))
     return beyond([mean], ONE_HEAD_CARRIES, beside)
 
 
@@ -203,11 +205,11 @@ def _speeds(evidence: Evidence, variant: str) -> Judgement:
 
 
 def _elsewhere(evidence: Evidence, variant: str) -> Judgement:
-    return Judgement(Verdict.UNMEASURED)
+    return Judgement(ClaimVerdict.UNMEASURED)
 
 
 CLAIMS = (
-    Claim(
+    PaperClaim(
         "rope ahead",
         "On a task that needs position RoPE is ahead of the other encodings (reported on distance: RoPE 92.64 %, MLA "
         "88.34 %).",
@@ -217,7 +219,7 @@ CLAIMS = (
         "ahead: accuracy on distance, rope less each of none, sinusoidal, learned, t5, alibi.",
         _rope_ahead,
     ),
-    Claim(
+    PaperClaim(
         "no position fails",
         "Without position (NoPE) and with ALiBi the distance is not learned.",
         "ALiBi's slopes are e^(-h/H), between 0.37 and 1, far steeper than ALiBi's own 2^(-8h/H). The sentence "
@@ -225,7 +227,7 @@ CLAIMS = (
         f"below: accuracy less the task's floor, none and alibi, under {NOTHING_LEARNED:g} points.",
         _fail,
     ),
-    Claim(
+    PaperClaim(
         "rope pays on count",
         "On a task that needs no position RoPE is behind NoPE and MLA (reported on counting: RoPE 69.43 %, NoPE "
         "77.69 %, MLA 97.41 %).",
@@ -234,14 +236,14 @@ CLAIMS = (
         "ahead: accuracy on count, none less rope, and mla less rope.",
         _pays,
     ),
-    Claim(
+    PaperClaim(
         "alibi worst on count",
         "ALiBi is worst on the task that needs no position.",
         "With the steep slopes a head sees little beyond its neighbours.",
         "ahead: accuracy on count, each of none, sinusoidal, learned, t5, rope, mla less alibi.",
         _alibi_worst,
     ),
-    Claim(
+    PaperClaim(
         "single-head deposit",
         "In a RoPE model one head of the first layer holds the position: removing it costs about 60 points on "
         "distance.",
@@ -252,14 +254,14 @@ CLAIMS = (
         "tasks.",
         _single_head,
     ),
-    Claim(
+    PaperClaim(
         "deposit is rope's own",
         "The deposit belongs to RoPE: encodings that are added to the input do not show it.",
         "As above; what is called RoPE has both.",
         "ahead: deposit index of layer 0 on distance, rope less sinusoidal, rope less learned.",
         _rope_alone,
     ),
-    Claim(
+    PaperClaim(
         "one rotary head suffices",
         "One rotary head suffices for about 90 % on distance.",
         "As above: the sinusoid that is added tells every head where it is, whether it turns or not.",
@@ -267,7 +269,7 @@ CLAIMS = (
         "near 1 where the skill needs no second head, turning or not.",
         _suffices,
     ),
-    Claim(
+    PaperClaim(
         "mla mitigates",
         "MLA mitigates the deposit.",
         "MLA differs from the others in six more ways, so the comparison is confounded. Its rotary is no rotation: a "
@@ -277,21 +279,21 @@ CLAIMS = (
         "but how attention is built.",
         _mitigates,
     ),
-    Claim(
+    PaperClaim(
         "timing matters",
         "When position is coupled, in which layer, matters.",
         "Every layer reads keys and values from the raw embeddings, so there is no early and late for them.",
         "apart: accuracy on distance, rope in the first layer only less rope in the later layers only.",
         _timing,
     ),
-    Claim(
+    PaperClaim(
         "method matters",
         "How position is coupled matters: multiplied (RoPE) it is ahead of added to the input or to the logits.",
         "What is multiplied is added as well.",
         "ahead: accuracy on distance, rope less each of sinusoidal, learned, t5, alibi.",
         _method,
     ),
-    Claim(
+    PaperClaim(
         "rope contracts",
         "Multiplying content by a positional kernel contracts the spectrum of the logits.",
         "No spectrum, eigenvalue, singular value or Toeplitz matrix is computed anywhere in it.",
@@ -299,7 +301,7 @@ CLAIMS = (
         "1. No theorem says so for all content: isotropic content is untouched, shared content contracts.",
         _contracts,
     ),
-    Claim(
+    PaperClaim(
         "contraction speeds up",
         "The contraction makes optimisation easier.",
         "Not measured; AdamW's betas are (0.98, 0.9), which look interchanged.",
@@ -308,7 +310,7 @@ CLAIMS = (
         "steps.",
         _speeds,
     ),
-    Claim(
+    PaperClaim(
         "convergence hurts",
         "Weights that drive tokens together hurt.",
         "See `toposcope reproduce dynamics`.",

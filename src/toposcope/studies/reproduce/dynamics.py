@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +16,7 @@ from toposcope.dynamics import Verdict as Regime
 from toposcope.dynamics import regime, simulate
 from toposcope.dynamics.presets import rotation
 from toposcope.encodings import Rotary, rope, xpos
-from toposcope.studies.reproduce.claims import Verdict
+from toposcope.studies.reproduce.result import ClaimVerdict, ReproducedClaim
 
 Array = NDArray[np.float64]
 DRAWS, WIDTH = 50, 40
@@ -35,32 +34,22 @@ class Fact:
     check: Callable[[], tuple[bool, list[str]]]  # whether the released code does what is claimed; what was measured
 
 
-def checked(facts: tuple[Fact, ...] | None = None) -> list[dict[str, Any]]:
+def checked(facts: tuple[Fact, ...] | None = None) -> list[ReproducedClaim]:
     """Run every check."""
     found = []
     for fact in FACTS if facts is None else facts:
         holds, words = fact.check()
-        found.append(
-            {
-                "id": fact.id,
-                "claim": fact.claim,
-                "released_code": fact.released,
-                "measured": words,
-                "verdict": (Verdict.HOLDS if holds else Verdict.FAILS).value,
-                "rule": fact.rule,
-            }
-        )
-    found.append(
-        {
-            "id": TRAINED,
-            "claim": "Models whose weights drive tokens together do worse than those that drive them apart.",
-            "released_code": "With a learned output projection the two scenarios are one model class (see above).",
-            "measured": ["-"],
-            "verdict": Verdict.UNMEASURED.value,
-            "rule": "needs training: `toposcope reproduce dynamics --size demo`, or full.",
-        }
+        verdict = ClaimVerdict.HOLDS if holds else ClaimVerdict.FAILS
+        found.append(ReproducedClaim(fact.id, fact.claim, fact.released, tuple(words), verdict, fact.rule))
+    trained = ReproducedClaim(
+        id=TRAINED,
+        claim="Models whose weights drive tokens together do worse than those that drive them apart.",
+        released_code="With a learned output projection the two scenarios are one model class (see above).",
+        measured=("-",),
+        verdict=ClaimVerdict.UNMEASURED,
+        rule="needs training: `toposcope reproduce dynamics --size demo`, or full.",
     )
-    return found
+    return [*found, trained]
 
 
 def rotated_logits(x_BND: Array, rotary: Rotary, axis: int) -> Array:
@@ -239,7 +228,7 @@ FACTS = (
         "definite means decided",
         "With W positive definite, the sign of A decides where tokens go.",
         "Both may keep an antisymmetric part.",
-        "Counterexample C1, without a mask: the verdict of the theorems, and a simulation. T3 and T4 need W or A "
+        "Counterexample C1, without a mask: the verdict of the theorems, and a simulation. Thm 3 and 4 need W or A "
         "symmetric.",
         _counterexample,
     ),

@@ -9,22 +9,24 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-CONFIDENCE = 0.95
+from toposcope.core.statistics import interval
+from toposcope.lab.result import TrainResult
+
 ENOUGH = 0.9  # the accuracy at which a task counts as learned, for the steps it took
-Result = Mapping[str, Any]
+Run = TypeVar("Run")
 
 
 @dataclass(frozen=True)
-class Measure:
+class RunMeasure(Generic[Run]):
     """A number of one run; None where it is undefined. `scale` turns it into `unit`s for a reader."""
 
     name: str
     unit: str
-    of: Callable[[Result], float | None]
+    of: Callable[[Run], float | None]
     scale: float = 1.0
     digits: int = 1
 
@@ -57,14 +59,14 @@ class Estimate:
 class Evidence:
     """Finished runs by variant, task, encoding and seed."""
 
-    def __init__(self, results: Iterable[Result]) -> None:
-        self._found: dict[tuple[str, str, str], dict[int, Result]] = {}
+    def __init__(self, results: Iterable[TrainResult]) -> None:
+        self._found: dict[tuple[str, str, str], dict[int, TrainResult]] = {}
         for result in results:
-            config = result["config"]
+            config = result.config
             place = (str(config["variant"]), str(config["task"]), str(config["encoding"]))
             self._found.setdefault(place, {})[int(config["seed"])] = result
 
-    def of(self, variant: str, task: str, encoding: str) -> Mapping[int, Result]:
+    def of(self, variant: str, task: str, encoding: str) -> Mapping[int, TrainResult]:
         """The runs of one cell, by seed."""
         return self._found.get((variant, task, encoding), {})
 
@@ -72,76 +74,77 @@ class Evidence:
         """All (variant, task, encoding) with a run."""
         return list(self._found)
 
-    def mean(self, variant: str, task: str, encoding: str, measure: Measure) -> Estimate | None:
+    def mean(self, variant: str, task: str, encoding: str, measure: RunMeasure[TrainResult]) -> Estimate | None:
         """The measure's mean over seeds; None where no run defines it."""
-        found = [(measure.of(run), str(run["key"])) for run in self.of(variant, task, encoding).values()]
-        known = [(value, (key,)) for value, key in found if value is not None]
-        return _estimate(f"{encoding} on {task}, {measure.name}", measure, known)
+        found = [(measure.of(run), (run.key,)) for run in self.of(variant, task, encoding).values()]
+        return estimate(f"{encoding} on {task}, {measure.name}", measure, found)
 
-    def difference(self, variant: str, task: str, first: str, second: str, measure: Measure) -> Estimate | None:
+    def difference(
+        self, variant: str, task: str, first: str, second: str, measure: RunMeasure[TrainResult]
+    ) -> Estimate | None:
         """The mean of first - second over the seeds that define both."""
         one, other = self.of(variant, task, first), self.of(variant, task, second)
-        known = []
+        found: list[tuple[float | None, tuple[str, ...]]] = []
         for seed in sorted(one.keys() & other.keys()):
             a, b = measure.of(one[seed]), measure.of(other[seed])
-            if a is not None and b is not None:
-                known.append((a - b, (str(one[seed]["key"]), str(other[seed]["key"]))))
-        return _estimate(f"{first} less {second} on {task}, {measure.name}", measure, known)
+            found.append((None if a is None or b is None else a - b, (one[seed].key, other[seed].key)))
+        return estimate(f"{first} less {second} on {task}, {measure.name}", measure, found)
 
 
-def student(values: Sequence[float]) -> tuple[float, float | None]:
-    """The mean, and half of Student's interval for it; None for one value."""
-    n, mean = len(values), math.fsum(values) / len(values)
-    if n < 2:
-        return mean, None
-    from scipy.stats import t
-
-    return mean, float(t.ppf((1 + CONFIDENCE) / 2, n - 1) * np.std(values, ddof=1) / math.sqrt(n))
-
-
-def _estimate(what: str, measure: Measure, known: Sequence[tuple[float, tuple[str, ...]]]) -> Estimate | None:
+def estimate(
+    what: str, measure: RunMeasure[Any], found: Sequence[tuple[float | None, tuple[str, ...]]]
+) -> Estimate | None:
+    """The mean of a measure over the runs that define it; None where none does."""
+    known = [(value, keys) for value, keys in found if value is not None]
     if not known:
         return None
-    mean, half = student([value * measure.scale for value, _ in known])
+    mean, half = interval([value * measure.scale for value, _ in known])
     runs = tuple(dict.fromkeys(key for _, keys in known for key in keys))
     return Estimate(what, measure.unit, mean, half, len(known), runs, measure.digits)
 
 
 # ------------------------------------------------------------------ measures
-def of_layer(run: Result, number: int, name: str) -> float | None:
-    layers = (run.get("ablation") or {}).get("zero") or []
-    return layers[number][name] if number < len(layers) else None
+def of_layer(run: TrainResult, number: int, name: str) -> float | None:
+    """A number of one layer's ablation by zero."""
+    layers = run.ablation.zero if run.ablation else ()
+    return getattr(layers[number], name) if number < len(layers) else None
 
 
-def _largest(run: Result) -> float | None:
-    values = [layer["di"] for layer in (run.get("ablation") or {}).get("zero") or [] if layer["di"] is not None]
+def _largest(run: TrainResult) -> float | None:
+    values = [layer.di for layer in (run.ablation.zero if run.ablation else ()) if layer.di is not None]
     return max(values, default=None)
 
 
-def _contraction(run: Result, moment: int) -> float | None:
-    if not run["spectra"]:
+def _norm_ratio(run: TrainResult, moment: int) -> float | None:
+    if not run.spectra:
         return None
-    values = [rho for layer in run["spectra"][moment]["rho"] for rho in layer if rho is not None]
+    values = [rho for layer in run.spectra[moment].rho for rho in layer if rho is not None]
     return float(np.median(values)) if values else None
 
 
-def _sharpness(run: Result) -> float | None:
-    values = [math.log10(entry["value"]) for entry in run["hessian"] if entry["value"] > 0]
+def _sharpness(run: TrainResult) -> float | None:
+    values = [math.log10(entry.value) for entry in run.hessian if entry.value is not None and entry.value > 0]
     return math.fsum(values) / len(values) if values else None
 
 
-def _steps(run: Result) -> float | None:
-    reached = (entry["step"] for entry in run["curve"] if entry["accuracy"] >= ENOUGH)
-    return float(next(reached, run["steps"]))
+def _steps(run: TrainResult) -> float | None:
+    reached = (entry.step for entry in run.curve if entry.accuracy >= ENOUGH)
+    return float(next(reached, run.steps))
 
 
-ACCURACY = Measure("accuracy", "%", lambda run: run["accuracy"], 100)
-POINTS = Measure("accuracy", "points", lambda run: run["accuracy"], 100)
-SKILL = Measure("accuracy above the floor", "points", lambda run: run["accuracy"] - run["floor"], 100)
-DROP = Measure("largest drop by one head of layer 0", "points", lambda run: of_layer(run, 0, "d_max"), 100)
-DEPOSIT = Measure("deposit index of layer 0", "", lambda run: of_layer(run, 0, "di"), digits=2)
-ANY_DEPOSIT = Measure("largest deposit index of a layer", "", _largest, digits=2)
-RHO_FIRST = Measure("contraction of the logits at the start", "", lambda run: _contraction(run, 0), digits=2)
-RHO_LAST = Measure("contraction of the logits at the end", "", lambda run: _contraction(run, -1), digits=2)
-SHARPNESS = Measure("log10 of the largest Hessian eigenvalue", "", _sharpness, digits=2)
-STEPS = Measure("steps to 90 %", "steps", _steps, digits=0)
+def _above_floor(run: TrainResult) -> float | None:
+    return None if run.accuracy is None else run.accuracy - run.floor
+
+
+ACCURACY = RunMeasure[TrainResult]("accuracy", "%", lambda run: run.accuracy, 100)
+POINTS = RunMeasure[TrainResult]("accuracy", "points", lambda run: run.accuracy, 100)
+SKILL = RunMeasure("accuracy above the floor", "points", _above_floor, 100)
+DROP = RunMeasure[TrainResult](
+    "largest drop by one head of layer 0", "points", lambda run: of_layer(run, 0, "d_max"), 100
+)
+DEPOSIT = RunMeasure[TrainResult]("deposit index of layer 0", "", lambda run: of_layer(run, 0, "di"), digits=2)
+ANY_DEPOSIT = RunMeasure("largest deposit index of a layer", "", _largest, digits=2)
+RHO_FIRST = RunMeasure[TrainResult]("logit norm ratio at the start", "", lambda run: _norm_ratio(run, 0), digits=2)
+RHO_LAST = RunMeasure[TrainResult]("logit norm ratio at the end", "", lambda run: _norm_ratio(run, -1), digits=2)
+SHARPNESS = RunMeasure("log10 of the largest Hessian eigenvalue", "", _sharpness, digits=2)
+STEPS = RunMeasure("steps to 90 %", "steps", _steps, digits=0)

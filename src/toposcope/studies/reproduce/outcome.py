@@ -1,107 +1,83 @@
-"""Claims judged, as flat records that a report can show, beside every number and the runs behind it."""
+"""Claims judged, as records that a report can show, beside every number and the runs behind it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from toposcope.lab.config import VARIANTS
-from toposcope.studies.reproduce.claims import Claim, Judgement
+from toposcope.lab.result import TrainResult
+from toposcope.studies.reproduce.claims import PaperClaim
 from toposcope.studies.reproduce.coupling import REPORTED
-from toposcope.studies.reproduce.evidence import ACCURACY, DEPOSIT, SKILL, Evidence, Measure, of_layer
+from toposcope.studies.reproduce.evidence import ACCURACY, DEPOSIT, Evidence, RunMeasure, of_layer
+from toposcope.studies.reproduce.result import ClaimNumber, CouplingCell, ReproducedClaim
 
 SHORT_KEY = 8
-LAYERS = 2  # of the models in the table: the laptop profiles
+CouplingClaim = PaperClaim[[Evidence, str]]
 
 
-def judged_claims(claims: Sequence[Claim[[Evidence, str]]], evidence: Evidence) -> list[dict[str, Any]]:
+def judged_claims(claims: Sequence[CouplingClaim], evidence: Evidence) -> list[ReproducedClaim]:
     """A record for each claim: as stated, what the released code does, both variants' measurements and verdicts."""
-    return [_record(claim, {variant: claim.judge(evidence, variant) for variant in VARIANTS}) for claim in claims]
+    return [_record(claim, evidence) for claim in claims]
 
 
-def _record(claim: Claim[[Evidence, str]], found: dict[str, Judgement]) -> dict[str, Any]:
-    described, published = found["described"], found["published"]
-    return {
-        "id": claim.id,
-        "claim": claim.claim,
-        "released_code": claim.released,
-        "measured": _words(described),
-        "verdict": described.verdict.value,
-        "measured_published": _words(published),
-        "verdict_published": published.verdict.value,
-        "rule": claim.rule,
-        "runs": sorted(key[:SHORT_KEY] for key in {*described.runs, *published.runs}),
-    }
-
-
-def _words(judgement: Judgement) -> list[str]:
-    beside = [f"(beside: {each})" for each in judgement.beside]
-    return [*map(str, judgement.estimates), *beside] or ["-"]
-
-
-def numbers(claims: Sequence[Claim[[Evidence, str]]], evidence: Evidence) -> list[dict[str, Any]]:
-    """Every number of the page with the whole keys of its runs."""
-    found = []
-    for claim in claims:
-        for variant in VARIANTS:
-            judgement = claim.judge(evidence, variant)
-            for decides, estimates in ((True, judgement.estimates), (False, judgement.beside)):
-                for each in estimates:
-                    found.append(
-                        {
-                            "claim": claim.id,
-                            "variant": variant,
-                            "decides": decides,
-                            "what": each.what,
-                            "unit": each.unit,
-                            "mean": each.mean,
-                            "half": each.half,
-                            "n": each.n,
-                            "runs": list(each.runs),
-                        }
-                    )
-    return found
-
-
-def table(evidence: Evidence) -> list[dict[str, Any]]:
-    """Accuracy and deposit of every cell, beside the task's floor and ceiling and what was reported."""
-    rows = []
-    for variant, task, encoding in sorted(evidence.cells(), key=_order):
-        runs = evidence.of(variant, task, encoding)
-        first = next(iter(runs.values()))
-        accuracy = evidence.mean(variant, task, encoding, ACCURACY)
-        skill = evidence.mean(variant, task, encoding, SKILL)
-        assert accuracy is not None
-        assert skill is not None
-        deposits = [evidence.mean(variant, task, encoding, _deposit(layer)) for layer in range(LAYERS)]
-        rows.append(
-            {
-                "variant": variant,
-                "task": task,
-                "encoding": encoding,
-                "seeds": accuracy.n,
-                "accuracy": accuracy.mean,
-                "half": accuracy.half,
-                "floor": 100 * first["floor"],
-                "ceiling": 100 * first["ceiling"],
-                "reported": REPORTED.get(task, {}).get(encoding),
-                **{f"deposit_{layer}": None if each is None else each.mean for layer, each in enumerate(deposits)},
-                **{
-                    f"deposit_half_{layer}": None if each is None else each.half
-                    for layer, each in enumerate(deposits)
-                },
-                "runs": list(accuracy.runs),
-            }
-        )
-    return rows
-
-
-def _deposit(layer: int) -> Measure:
-    return (
-        DEPOSIT
-        if layer == 0
-        else Measure(f"deposit index of layer {layer}", "", lambda run: of_layer(run, layer, "di"))
+def _record(claim: CouplingClaim, evidence: Evidence) -> ReproducedClaim:
+    described, published = (claim.judge(evidence, variant) for variant in ("described", "published"))
+    return ReproducedClaim(
+        id=claim.id,
+        claim=claim.claim,
+        released_code=claim.released,
+        measured=described.words,
+        verdict=described.verdict,
+        measured_published=published.words,
+        verdict_published=published.verdict,
+        rule=claim.rule,
+        runs=tuple(sorted(key[:SHORT_KEY] for key in {*described.runs, *published.runs})),
     )
+
+
+def numbers(claims: Sequence[CouplingClaim], evidence: Evidence) -> list[ClaimNumber]:
+    """Every number of the page with the whole keys of its runs."""
+    return [
+        number
+        for claim in claims
+        for variant in VARIANTS
+        for number in claim.judge(evidence, variant).numbers(claim.id, variant)
+    ]
+
+
+def table(evidence: Evidence) -> list[CouplingCell]:
+    """Accuracy and deposit of every cell, beside the task's floor and ceiling and what was reported."""
+    return [_cell(evidence, *place) for place in sorted(evidence.cells(), key=_order)]
+
+
+def _cell(evidence: Evidence, variant: str, task: str, encoding: str) -> CouplingCell:
+    first = next(iter(evidence.of(variant, task, encoding).values()))
+    accuracy = evidence.mean(variant, task, encoding, ACCURACY)
+    assert accuracy is not None
+    deposits = [evidence.mean(variant, task, encoding, _deposit(layer)) for layer in (0, 1)]  # laptop profiles
+    means, halves = ([getattr(each, name, None) for each in deposits] for name in ("mean", "half"))
+    return CouplingCell(
+        variant=variant,
+        task=task,
+        encoding=encoding,
+        seeds=accuracy.n,
+        accuracy=accuracy.mean,
+        half=accuracy.half,
+        floor=100 * first.floor,
+        ceiling=100 * first.ceiling,
+        reported=REPORTED.get(task, {}).get(encoding),
+        deposit_0=means[0],
+        deposit_1=means[1],
+        deposit_half_0=halves[0],
+        deposit_half_1=halves[1],
+        runs=accuracy.runs,
+    )
+
+
+def _deposit(layer: int) -> RunMeasure[TrainResult]:
+    if layer == 0:
+        return DEPOSIT
+    return RunMeasure(f"deposit index of layer {layer}", "", lambda run: of_layer(run, layer, "di"))
 
 
 def _order(cell: tuple[str, str, str]) -> tuple[int, int]:

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from toposcope.studies.language.page import tables
+from toposcope.studies.reproduce.result import CouplingCell, ReproduceResult
 
 
-def page(result: Mapping[str, Any]) -> str:
+def page(result: ReproduceResult) -> str:
     """The whole page."""
-    return _coupling(result) if result["what"] == "coupling" else _dynamics(result)
+    return _coupling(result) if result.what == "coupling" else _dynamics(result)
 
 
-def _coupling(result: Mapping[str, Any]) -> str:
-    claims = result["claims"]
-    options = result["options"]
+def _coupling(result: ReproduceResult) -> str:
+    claims = result.claims
     lines = [
         "# Content-position coupling: the claims, put to the test",
         "",
-        f"{result['runs_done']} runs of size `{options['size']}` (profile `{result['profile']}`, the published "
-        f"variant with profile `published`), {options['seeds']} seeds. Means ± half of Student's 95 % interval over "
+        f"{result.runs_done} runs of size `{result.size}` (profile `{result.profile}`, the published "
+        f"variant with profile `published`), {result.seeds} seeds. Means ± half of Student's 95 % interval over "
         "seeds, the number of seeds in parentheses; differences are paired by seed.",
         "*Described* models are the clean ones. *Published* ones have every quirk of the released scripts on. The "
         "released code is what is public; the authors may have used other code for their paper. The paper trained "
@@ -33,45 +32,45 @@ def _coupling(result: Mapping[str, Any]) -> str:
         "",
         "| claim | described | published |",
         "|---|---|---|",
-        *(f"| {claim['id']} | {claim['verdict']} | {claim['verdict_published']} |" for claim in claims),
+        *(f"| {claim.id} | {claim.verdict} | {claim.verdict_published} |" for claim in claims),
         "",
         "## Claim by claim",
     ]
     for claim in claims:
         lines += [
             "",
-            f"### {claim['id']}",
+            f"### {claim.id}",
             "",
             "| as stated | the released code | described models | published models |",
             "|---|---|---|---|",
-            f"| {_words(claim['claim'])} | {_words(claim['released_code'])} | {_cell(claim['measured'])} | "
-            f"{_cell(claim['measured_published'])} |",
-            f"| | | **{claim['verdict']}** | **{claim['verdict_published']}** |",
+            f"| {_words(claim.claim)} | {_words(claim.released_code)} | {_cell(claim.measured)} | "
+            f"{_cell(claim.measured_published or ())} |",
+            f"| | | **{claim.verdict}** | **{claim.verdict_published}** |",
             "",
-            f"Rule: {claim['rule']}",
+            f"Rule: {claim.rule}",
             "",
-            f"Runs: {', '.join(f'`{key}`' for key in claim['runs']) or '-'}",
+            f"Runs: {', '.join(f'`{key}`' for key in claim.runs) or '-'}",
         ]
     lines += [
         "",
         "## Every accuracy and deposit index",
         "",
-        "Accuracy in percent on 2048 sentences never trained on. Floor: what is reached without the task's point; "
+        "Accuracy in percent on 2048 sentences never trained on. Floor: best score without solving the task; "
         "ceiling: the best any model can. The deposit index of a layer is 1 where one head carries everything and 0 "
         "where at least two matter alike, or none; '-' where there is no skill to lose (less than 10 points above "
         "the floor). Reported: the paper's figure, at its own size.",
         "",
         "| variant | task | encoding | accuracy | floor | ceiling | reported | deposit, layer 0 | layer 1 | runs |",
         "|---|---|---|---|---|---|---|---|---|---|",
-        *map(_row, result["table"]),
+        *map(_row, result.cells),
         "",
         "Every number is in the JSON result with the whole keys of its runs; `toposcope runs show KEY` prints a run.",
     ]
     return "\n".join(lines) + "\n"
 
 
-def _dynamics(result: Mapping[str, Any]) -> str:
-    probe = result.get("probe")
+def _dynamics(result: ReproduceResult) -> str:
+    probe = result.probe
     lines = [
         "# Token dynamics: the claims, put to the test",
         "",
@@ -81,20 +80,20 @@ def _dynamics(result: Mapping[str, Any]) -> str:
         "",
         "| claim | verdict |",
         "|---|---|",
-        *(f"| {claim['id']} | {claim['verdict']} |" for claim in result["claims"]),
+        *(f"| {claim.id} | {claim.verdict} |" for claim in result.claims),
     ]
-    for claim in result["claims"]:
+    for claim in result.claims:
         lines += [
             "",
-            f"## {claim['id']}",
+            f"## {claim.id}",
             "",
             "| as meant | the released code | ours |",
             "|---|---|---|",
-            f"| {_words(claim['claim'])} | {_words(claim['released_code'])} | {_cell(claim['measured'])} |",
-            f"| | | **{claim['verdict']}** |",
+            f"| {_words(claim.claim)} | {_words(claim.released_code)} | {_cell(claim.measured)} |",
+            f"| | | **{claim.verdict}** |",
             "",
-            f"Checked: {claim['rule']}",
-            *(["", f"Runs: {', '.join(f'`{key}`' for key in claim['runs'])}"] if claim.get("runs") else []),
+            f"Checked: {claim.rule}",
+            *(["", f"Runs: {', '.join(f'`{key}`' for key in claim.runs)}"] if claim.runs else []),
         ]
     if probe:
         lines += ["", "## Every measurement", "", tables(probe)]
@@ -110,13 +109,14 @@ def _cell(words: Sequence[str]) -> str:
     return "<br>".join(words)
 
 
-def _row(cell: Mapping[str, Any]) -> str:
-    reported = "" if cell["reported"] is None else f"{cell['reported']:.2f}"
-    keys = " ".join(f"`{key[:8]}`" for key in cell["runs"])
-    deposits = " | ".join(_number(cell[f"deposit_{layer}"], cell[f"deposit_half_{layer}"], 2) for layer in (0, 1))
+def _row(cell: CouplingCell) -> str:
+    reported = "" if cell.reported is None else f"{cell.reported:.2f}"
+    keys = " ".join(f"`{key[:8]}`" for key in cell.runs)
+    pairs = ((cell.deposit_0, cell.deposit_half_0), (cell.deposit_1, cell.deposit_half_1))
+    deposits = " | ".join(_number(*pair, 2) for pair in pairs)
     return (
-        f"| {cell['variant']} | {cell['task']} | {cell['encoding']} | {_number(cell['accuracy'], cell['half'], 1)} "
-        f"({cell['seeds']}) | {cell['floor']:.1f} | {cell['ceiling']:.1f} | {reported} | "
+        f"| {cell.variant} | {cell.task} | {cell.encoding} | {_number(cell.accuracy, cell.half, 1)} "
+        f"({cell.seeds}) | {cell.floor:.1f} | {cell.ceiling:.1f} | {reported} | "
         f"{deposits} | {keys} |"
     )
 

@@ -115,7 +115,6 @@
   let series = null;
   let drawn = null;
   const text = (id, words) => { document.getElementById(id).textContent = words; };
-  const SCOPES = { first_token: "the first token", all_tokens: "all tokens", consensus: "tokens that agree (consensus)", nu_zero: "what the head can move" };
 
   function draw(found) {
     moving.set(found);
@@ -135,11 +134,11 @@
 
   function verdict(given, found) {
     document.getElementById("verdict-dot").className = "dot " + given.verdict;
-    text("verdict-word", show(given.verdict) + (given.rule ? `, by ${given.rule}` : ""));
+    text("verdict-word", show(given.verdict) + (given.rule ? `, by ${given.theorem}` : ""));
     text("verdict-meaning", given.meaning.charAt(0).toUpperCase() + given.meaning.slice(1) + ".");
     text("verdict-statement", given.statement.charAt(0).toUpperCase() + given.statement.slice(1) + ".");
     text("agreement", found.observed ? "The run: " + found.observed + "." : "");
-    const pairs = [["rule", given.rule || "none applies"], ["speaks of", SCOPES[given.scope] || "–"], ["exact", given.exact], ["margin", given.margin === null ? "–" : show(given.margin) + (["T5", "T6"].includes(given.rule) ? " (relative change of V and O it survives)" : "")],
+    const pairs = [["theorem", given.theorem], ["speaks of", given.speaks_of], ["exact", given.exact], ["margin", given.margin === null ? "–" : show(given.margin) + (["T5", "T6"].includes(given.rule) ? " (relative change of V and O it survives)" : "")],
       ["real parts of V", `${show(given.omega)} to ${show(given.alpha)}`], ["sym(W)", `${show(given.w_min)} to ${show(given.w_max)}`], ["sym(VᵀW)", `${show(given.a_min)} to ${show(given.a_max)}`], ["growth index", show(given.growth_index) + " (an index)"]];
     if (given.distance) pairs.push([`distance to Re = ${show(given.distance.s)}`, `proven ≥ ${show(given.distance.lower)}, attained ${show(given.distance.upper)}`]);
     if (given.certificate) {

@@ -6,7 +6,6 @@
   const status = document.getElementById("status");
   const bar = document.getElementById("progress");
   const detail = document.getElementById("detail");
-  const letters = { converges: "c", diverges: "D", not_convergent: "n", bounded: "b", diverges_above: "a", indeterminate: "?", inactive: "." };
   const tell = (words) => { status.textContent = words; status.hidden = !words; };
   const text = (id, words) => { document.getElementById(id).textContent = words; };
   let rows = new Map();
@@ -40,21 +39,12 @@
     const across = 1 + Math.max(...found.rows.map((row) => row.head));
     rows = new Map(found.rows.map((row) => [row.layer + "." + row.head, row]));
     const table = (read) => layers.map((layer) => Array.from({ length: across }, (_, head) => { const row = rows.get(layer + "." + head); return row ? read(row) : undefined; }));
-    const has = (name) => found.rows.some((row) => row[name] !== null && row[name] !== undefined);
-    const measures = [
-      { label: "verdict", kind: "category", words: letters, values: table((row) => row.verdict), sentence: "Where each head, alone and for long, drives the tokens. Each verdict is certified by a theorem." },
-      { label: "growth", kind: "sequential", low: 0, high: 1, values: table((row) => row.growth_index), sentence: "Growth index: the positive share of the eigenvalues of V O. 0: all shrink; 1: all grow; random gives 0.5." },
-      { label: "margin", kind: "logarithmic", values: table((row) => row.margin > 0 ? row.margin : null), sentence: "Margin: the relative change of V and O that the verdict survives." },
-      { label: "kernel peak", kind: "logarithmic", values: table((row) => row.peak_offset === null ? null : Math.abs(row.peak_offset) + 1), sentence: "How far away the kernel has its peak, plus 1 (heuristic, from the weights alone; not what the head attends to)." },
-      { label: "kernel peak", kind: "sequential", values: table((row) => row.peak_share), sentence: "Kernel peak: its value over the sum of all frequencies. 1: all frequencies agree on one offset." },
-      { label: "contraction", kind: "sequential", low: 0, high: 1, values: table((row) => row.lambda_max_over_n), sentence: `Norm of the head's kernel over n at ${found.kernel_context.toLocaleString("en")} positions.` },
-      { label: "coupling", kind: "sequential", values: table((row) => row.coupling), sentence: "Layer 0 only: the share of the logits' variance in which content and position act together." },
-    ].filter((measure) => measure.values.flat().some((value) => value !== null && value !== undefined));
+    const measures = found.measures.map((measure) => ({ ...measure, values: table((row) => row[measure.key]) }));
     document.getElementById("map").replaceChildren();
     map = toposcope.heatmap(document.getElementById("map"), { rows: layers, columns: Array.from({ length: across }, (_, i) => i), rowName: "layer", columnName: "head", measures, name: "heads", label: "Map of layers and heads", choose: (i, head) => choose(layers[i], head) });
     document.getElementById("map").append(toposcope.saveButtons(model.name + " heads", () => found.rows));
-    const counts = Object.entries(found.model.counts).map(([word, count]) => `${count} ${show(word)}`).join(", ");
-    text("counts", `${found.rows.length} heads: ${counts}. Mean growth index ${show(found.model.growth_index)}; ${found.model.robust} verdicts survive the way the weights are stored.`);
+    document.getElementById("summary").replaceChildren(...found.summary.map((sentence) => element("li", {}, sentence)));
+    text("counts", `Kernels at ${found.context.toLocaleString("en")} tokens.${found.stored ? " From a stored scan." : ""}`);
     skipped(found);
     const wanted = (location.hash.match(/^#(\d+)\.(\d+)$/) || []).slice(1).map(Number);
     const [layer, head] = wanted.length && rows.has(wanted.join(".")) ? wanted : [found.rows[0].layer, found.rows[0].head];
@@ -80,16 +70,16 @@
     const given = found.verdict_words;
     text("head-name", `Layer ${found.layer}, head ${found.head}`);
     document.getElementById("verdict-dot").className = "dot " + given.verdict;
-    text("verdict-word", show(given.verdict) + (given.rule ? `, by ${given.rule}` : ""));
+    text("verdict-word", show(given.verdict) + (given.rule ? `, by ${given.theorem}` : ""));
     text("verdict-statement", given.statement.charAt(0).toUpperCase() + given.statement.slice(1) + ". " + given.meaning.charAt(0).toUpperCase() + given.meaning.slice(1) + ".");
     const row = rows.get(found.layer + "." + found.head) || {};
-    const pairs = [["rule", given.rule || "none applies"], ["speaks of", show(given.scope)], ["exact", given.exact], ["margin", given.margin === null ? "–" : show(given.margin, "percent")], ["survives storage", given.robust],
+    const pairs = [["theorem", given.theorem], ["speaks of", given.speaks_of], ["exact", given.exact], ["margin", given.margin === null ? "–" : show(given.margin, "percent")], ["survives the rounding of the stored weights", given.robust],
       ["real parts of V O", `${show(given.omega)} to ${show(given.alpha)}`], ["signs of V O", `${given.n_pos} positive, ${given.n_neg} negative, ${given.n_zero} zero`], ["sym(W)", `${show(given.w_min)} to ${show(given.w_max)}`],
-      ["growth, spread, pair", [found.growth_index, found.spread_index, found.pair_index].map((v) => show(v)).join(", ") + " (indices)"], ["metastable", found.metastable], ["its kernel", found.kernel ? found.kernel.looks : "–"], ["key-value group", found.kv_group], ["encoding", found.encoding]];
-    if (row.lambda_max_over_n != null) pairs.push(["norm of kernel over n", row.lambda_max_over_n]);
+      ["growth, spread, pair", [found.growth_index, found.spread_index, found.pair_index].map((v) => show(v)).join(", ") + " (heuristics)"], ["metastable", found.metastable], ["its kernel", found.kernel ? found.kernel.looks : "–"], ["key-value group", found.kv_group], ["encoding", found.encoding]];
+    if (row.lambda_max_over_n != null) pairs.push(["shared-content factor", `${show(row.lambda_max_over_n)} (1: position has no effect)`]);
     if (found.rope) pairs.push(["rotation against W: ρ", found.rope.rho], ["diagonal that is enough: τ", found.rope.tau_uniform]);
     if (given.distance) pairs.push([`distance to Re = ${show(given.distance.s)}`, `proven ≥ ${show(given.distance.lower)}, attained ${show(given.distance.upper)}`]);
-    if (given.certificate) pairs.push(["certificate (T8)", `w′ = ${show(given.certificate.w_prime)}, bound ${show(given.certificate.bound)}`]);
+    if (given.certificate) pairs.push(["certificate (Thm 8)", `w′ = ${show(given.certificate.w_prime)}, bound ${show(given.certificate.bound)}`]);
     if (given.warnings.length) pairs.push(["warnings", given.warnings.map((w) => show(w)).join(", ")]);
     document.getElementById("facts").replaceChildren(...pairs.flatMap(([label, value]) => [element("dt", {}, label), element("dd", {}, show(value))]));
     chart("plane", (at) => toposcope.lines(at, { name: "eigenvalues of V O", label: "eigenvalues of V O in the complex plane", equal: true, x: { title: "real part", short: "real part", key: "real" }, y: { title: "imaginary part", key: "imaginary" } }))
@@ -100,12 +90,12 @@
       chart("kernel", (at) => toposcope.lines(at, { name: "kernel", label: "positional kernel of the head", x: { title: "offset t = i - j", short: "offset", key: "offset" }, y: { title: "logit", key: "logit" }, height: 220 }))
         .set([{ name: "kernel", look: "line", points: found.kernel.offsets.map((t, i) => [t, found.kernel.values[i]]), colour: "high-2" }], found.kernel.peak_offset === null ? [] : [{ x: found.kernel.peak_offset }]);
     }
-    const used = found.spectra && found.spectra.query_energy.length && found.frequencies;
+    const used = found.query_energy.length && found.frequencies;
     document.getElementById("frequency-card").hidden = !used;
     if (used) {
       const points = (energy) => energy.map((share, i) => [2 * Math.PI / found.frequencies[i], share]);
       chart("frequency", (at) => toposcope.lines(at, { name: "frequency use", label: "share of energy by wavelength", x: { title: "wavelength in tokens", short: "wavelength", log: true, key: "wavelength" }, y: { title: "share", min: 0, key: "share" }, height: 220 }))
-        .set([{ name: "queries", look: "line", points: points(found.spectra.query_energy), colour: "high-2" }, { name: "keys", look: "dash", points: points(found.spectra.key_energy), colour: "low-2" }]);
+        .set([{ name: "queries", look: "line", points: points(found.query_energy), colour: "high-2" }, { name: "keys", look: "dash", points: points(found.key_energy), colour: "low-2" }]);
     }
     document.getElementById("to-flow").href = query("/flow", { source: "head", model: model.id, layer: found.layer, head: found.head });
     document.body.dataset.head = `${found.layer}.${found.head}`;

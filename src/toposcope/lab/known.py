@@ -1,0 +1,104 @@
+"""What Toposcope knows by name: models and texts of installed packages, families, encodings, tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from toposcope.checkpoints.families import families, family_origins
+from toposcope.checkpoints.installed import MODELS, TEXT_PREFIX, TEXTS, Item
+from toposcope.core.errors import BadValue, did_you_mean
+from toposcope.core.result import Provenance, Result
+from toposcope.encodings.kinds import kind_origins, kinds
+from toposcope.lab.tasks import task_kinds, task_origins
+
+Lists = Literal["models", "families", "encodings", "tasks", "texts"]
+
+
+@dataclass(frozen=True)
+class KnownName:
+    """A name, what it stands for, and the package it comes from.
+
+    `ready` is False where that package is not installed; `install` is then the command that brings it. `details` are
+    the model types that a family reads, the parameters of an encoding, or the sizes of a task.
+    """
+
+    name: str
+    about: str
+    origin: str
+    ready: bool = True
+    install: str = ""
+    aliases: tuple[str, ...] = ()
+    details: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LsResult(Result):
+    """One of the lists of names."""
+
+    kind = "ls"
+    table = "names"
+
+    what: Lists
+    names: tuple[KnownName, ...]
+
+
+def ls(what: Lists = "models") -> LsResult:
+    """The models, families, encodings, tasks or texts that can be named."""
+    if what not in _LISTS:
+        raise BadValue(f"there is no list of '{what}'. {did_you_mean(what, _LISTS)}")
+    return LsResult(provenance=Provenance(options={"what": what}), what=what, names=tuple(_LISTS[what]()))
+
+
+def _items(items: Sequence[Item]) -> list[KnownName]:
+    found = [(item, item.path() is not None) for item in items]
+    return [
+        KnownName(
+            item.name.removeprefix(TEXT_PREFIX),
+            item.description,
+            item.package.name,
+            ready,
+            "" if ready else item.install,
+        )
+        for item, ready in found
+    ]
+
+
+def _families() -> list[KnownName]:
+    origin = family_origins()
+    return [
+        KnownName(each.name, each.about, origin[each.name], details=tuple(each.model_types))
+        for each in families().values()
+    ]
+
+
+def _encodings() -> list[KnownName]:
+    origin = kind_origins()
+    return [
+        KnownName(
+            kind.name,
+            kind.summary,
+            origin[kind.name],
+            aliases=tuple(kind.aliases),
+            details=tuple(parameter.name for parameter in kind.parameters),
+        )
+        for kind in kinds().values()
+    ]
+
+
+def _tasks() -> list[KnownName]:
+    origin = task_origins()
+    return [
+        KnownName(name, kind.summary, origin[name], details=tuple(kind.profiles))
+        for name, kind in task_kinds().items()
+    ]
+
+
+_LISTS: Mapping[str, Callable[[], list[KnownName]]] = {
+    "models": lambda: _items(MODELS),
+    "families": _families,
+    "encodings": _encodings,
+    "tasks": _tasks,
+    "texts": lambda: _items(TEXTS),
+}

@@ -1,0 +1,168 @@
+"""`ablate`: remove each head in turn and measure what the model loses; a sweep that was stopped continues."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from toposcope.checkpoints.families.lab import model_directory
+from toposcope.checkpoints.identity import fingerprint
+from toposcope.checkpoints.opened import called
+from toposcope.core.errors import BadValue, did_you_mean
+from toposcope.core.journal import Journal, key_of
+from toposcope.core.progress import Progress, steps
+from toposcope.core.ranges import parse_heads
+from toposcope.core.result import Provenance
+from toposcope.models.ablation.replacement import METHODS, Method
+from toposcope.models.ablation.result import AblateResult, Mode, pairs_to_try, summarise
+from toposcope.models.ablation.runner import TEXTS, AblationPlan, AblationRunner, Heads, ablation_runner, texts_of
+from toposcope.models.ablation.screen import Screen, choose, estimates, judged
+from toposcope.models.about import identity_of
+from toposcope.models.corpus import Corpus
+from toposcope.models.load import Reference
+from toposcope.models.running import RunnableLike, on_text, running_subject
+from toposcope.models.score import kind_of
+
+JOURNAL, RESULT = "journal.jsonl", "result.json"
+_log = logging.getLogger("toposcope")
+
+
+def ablate(
+    model: RunnableLike,
+    text: str | Path = "wiki",
+    *,
+    tokens: int = 128,
+    sequences: int = 4,
+    begin: int = 0,
+    lines: bool = False,
+    method: Method = "zero",
+    mode: Mode = "exact",
+    layers: str | None = None,
+    heads: str | None = None,
+    pairs: str | None = None,
+    only: str | Sequence[str] = TEXTS,
+    sample: int = 20,
+    seed: int = 0,
+    out: str | Path | None = None,
+    progress: Progress | None = None,
+) -> AblateResult:
+    """Remove each head in turn and measure how much the loss of a text rises.
+
+    `model` is a name, a path, or a loaded model of transformers; `text` a file, or a name of `toposcope ls texts`;
+    beside it the same tokens shuffled and random tokens repeated are measured, or those of them named in `only`.
+    `method` is what stands in for a head's output: zero, its mean, or its output on another sequence (resample).
+    `mode` "screen" measures the tenth of the heads that backward passes name, and a random `sample` of the others.
+    `pairs` ("layer0", "all-top") are removed together too. In the directory `out` every measurement is kept as it is
+    made, and the same call continues there; a * in its name becomes the model's name and the sweep's key.
+    """
+    started = time.perf_counter()
+    for name, given, known in (("method", method, tuple(METHODS)), ("mode", mode, ("exact", "screen"))):
+        if given not in known:
+            raise BadValue(f"'{given}' is no {name} of removal. {did_you_mean(str(given), known)}")
+    if isinstance(model, str | Path) and model_directory(model) is not None:
+        raise BadValue(f"'{model}' is a model of the laboratory, which reads no text: use ablate_lab.")
+    names = _texts(only)
+    asked = None if heads in (None, "all") else [(each,) for each in parse_heads(str(heads))]
+    reference, corpus = on_text(model, text, tokens=tokens, sequences=sequences, begin=begin, lines=lines, head=True)
+    texts = texts_of(reference, corpus, names, seed=seed)
+    options = {
+        "text": str(text), "tokens": tokens, "sequences": sequences, "begin": begin, "lines": lines, "method": method,
+        "mode": mode, "layers": layers, "heads": heads, "pairs": pairs, "only": names, "sample": sample, "seed": seed,
+    }  # fmt: skip
+    key = _determines(reference, corpus, method, seed)
+    where = None if out is None else _place(out, called(model, reference.path), key)
+    journal = None
+    if where is not None:
+        _log.info("Kept in %s: a sweep that is stopped continues there.", where)
+        journal = Journal(where / JOURNAL, key)
+    try:
+        with ablation_runner(reference.model, texts, method=method, seed=seed, journal=journal) as runner:
+            wanted = runner.wanted(layers, asked)
+            screen, tried = _measure(runner, wanted, mode, pairs, sample, seed, progress)
+            found = summarise(runner, wanted, mode=mode, pairs=tried, screen=screen)
+    finally:
+        if journal is not None:
+            journal.close()
+    subject = running_subject(reference, model, sha256=key["weights"])
+    found = replace(found, provenance=Provenance((subject,), options, time.perf_counter() - started))
+    if where is not None:
+        found.save(where / RESULT)
+    return found
+
+
+def _texts(only: str | Sequence[str]) -> list[str]:
+    given = only.split(",") if isinstance(only, str) else only
+    names = [part.strip() for part in given if part.strip()]
+    for name in names:
+        if name not in TEXTS:
+            raise BadValue(f"'{name}' cannot be measured on. {did_you_mean(name, TEXTS)}")
+    if "text" not in names:
+        raise BadValue("'text' must be among them: damages on the other two are read beside those on the text.")
+    return [name for name in TEXTS if name in names]
+
+
+def _determines(reference: Reference, corpus: Corpus, method: str, seed: int) -> dict[str, Any]:
+    """Everything that the measured numbers depend on, whichever of the texts are measured on."""
+    tokenizer = reference.tokenizer
+    special = [sorted(tokenizer.all_special_ids), getattr(tokenizer, "mask_token_id", None)]
+    return {
+        "work": "ablate",
+        **identity_of(reference.model),
+        "score": kind_of(reference.model),
+        "tokens": fingerprint([corpus.sequences, special]),
+        "method": method,
+        "seed": seed,
+    }
+
+
+def _place(out: str | Path, name: str, key: dict[str, Any]) -> Path:
+    plain = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in name)
+    return Path(str(out).replace("*", f"{plain}-{key_of(key)[:8]}"))
+
+
+def _measure(
+    runner: AblationRunner,
+    wanted: list[Heads],
+    mode: Mode,
+    pairs: str | None,
+    sample: int,
+    seed: int,
+    progress: Progress | None,
+) -> tuple[Screen | None, list[Heads]]:
+    """Measure what was asked for; the screen if there was one, and the pairs that were tried."""
+    guess, chosen, drawn = None, wanted, wanted[:0]
+    if mode == "screen":
+        guess = estimates(runner, wanted)
+        chosen, drawn = choose(wanted, guess, sample=sample, seed=seed)
+    singles, find_pairs = pairs_to_try(runner, pairs) if pairs else ([], list)
+    plan = runner.plan([*chosen, *drawn])
+    _say(plan, runner)
+    runner.measure([*chosen, *drawn], tick=steps(progress, "heads removed", plan.measurements))
+    runner.measure(singles, ["text"])
+    tried: list[Heads] = find_pairs()
+    if tried:
+        count = len(tried) * len(runner.texts["text"].trials)
+        runner.measure(tried, ["text"], steps(progress, "pairs removed", count))
+    runner.measure_floor()
+    return (None if guess is None else judged(runner, wanted, guess, chosen, drawn)), tried
+
+
+def _say(plan: AblationPlan, runner: AblationRunner) -> None:
+    """What is to come, before it begins."""
+    done = f" ({plan.already} are already known)" if plan.already else ""
+    if plan.measurements:
+        _log.info("%d measurements%s: about %s.", plan.measurements, done, _duration(plan.seconds))
+    else:
+        _log.info("Everything is already measured.")
+    if runner.resumable.reason is not None:
+        _log.info("Every run is a full one: %s.", runner.resumable.reason)
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

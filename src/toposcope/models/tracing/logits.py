@@ -1,0 +1,209 @@
+"""The logits of one head, a block of query rows at a time: no n x n matrix is ever held. And small pictures of them.
+
+A picture sets the visible logits of one sequence beside their Toeplitz part, which has on every diagonal i - j = t
+the mean of the visible logits there: what depends on the offset alone. Both are computed from every entry of the
+whole matrix and only then made smaller.
+
+Shape suffixes: N tokens, R head width, B query rows of a block, M the keys that any of them sees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toposcope.encodings.record import LogitBias
+from toposcope.models.content import Content
+from toposcope.spectra.contraction import turned
+
+Array = NDArray[np.float64]
+Visible = NDArray[np.bool_]
+Picture = tuple[tuple[float | None, ...], ...]
+ENTRIES = 1_000_000  # logits of a block: 8 MB
+SIDE = 64  # cells along each side of a picture, at most
+DIGITS = 4  # that a picture keeps
+
+
+@dataclass(frozen=True, eq=False)
+class HeadLogits:
+    """What one head's attention on one sequence is made of: S = q k^T + b, q turned and scaled, k turned.
+
+    `reach` is the greatest |i - j| that is seen, `sink` a logit that takes mass and gives nothing (GPT-OSS).
+    """
+
+    q_NR: Array
+    k_NR: Array
+    bias: LogitBias | None
+    head: int
+    causal: bool
+    reach: int | None
+    softcap: float | None = None
+    sink: float | None = None
+
+    @property
+    def length(self) -> int:
+        return len(self.q_NR)
+
+    @property
+    def offsets(self) -> tuple[int, int]:
+        """The least and the greatest t = i - j that is seen."""
+        far = self.length - 1 if self.reach is None else min(self.reach, self.length - 1)
+        return (0 if self.causal else -far), far
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Logits of query rows `start`, `start + 1`, ... over keys `first`, `first + 1`, ...; before cap and mask."""
+
+    start: int
+    first: int
+    logits_BM: Array
+    visible_BM: Visible
+
+    @property
+    def queries_B(self) -> NDArray[np.intp]:
+        return np.arange(self.start, self.start + len(self.logits_BM))
+
+    @property
+    def keys_M(self) -> NDArray[np.intp]:
+        return np.arange(self.first, self.first + self.logits_BM.shape[1])
+
+    @property
+    def offsets_BM(self) -> NDArray[np.intp]:
+        return np.asarray(self.queries_B[:, None] - self.keys_M)
+
+
+def head_logits(content: Content, head: int, sink: float | None = None) -> HeadLogits:
+    """One head of one sequence, turned to its positions 0, 1, 2, ..."""
+    spec, length = content.layer.spec, content.q_HNR.shape[1]
+    at_N = np.arange(length, dtype=np.float64)
+    q_NR, k_NR = turned(
+        content.encoding.rotary, content.q_HNR[head], content.k_HMR[head], at_N, head=head, context=length
+    )
+    return HeadLogits(
+        q_NR=q_NR * content.scale,
+        k_NR=k_NR,
+        bias=content.encoding.bias,
+        head=head,
+        causal=spec.causal,
+        reach=spec.reach if spec.reach is not None and spec.reach < length - 1 else None,
+        softcap=spec.softcap,
+        sink=sink,
+    )
+
+
+def block_rows(length: int) -> int:
+    """How many rows are worked on at a time."""
+    return int(np.clip(ENTRIES // length, 16, 512))
+
+
+def rows(head: HeadLogits) -> Iterator[Rows]:
+    """All rows, block after block, each cut to the keys that some of its queries see."""
+    length, step = head.length, block_rows(head.length)
+    entries_T = bias_by_offset(head)
+    for start in range(0, length, step):
+        stop = min(start + step, length)
+        first = 0 if head.reach is None else max(0, start - head.reach)
+        last = stop if head.causal else length if head.reach is None else min(length, stop + head.reach)
+        offset_BM = np.arange(start, stop)[:, None] - np.arange(first, last)
+        logits_BM = head.q_NR[start:stop] @ head.k_NR[first:last].T
+        if entries_T is not None:
+            logits_BM += entries_T[offset_BM + length - 1]
+        elif head.bias is not None:
+            logits_BM += head.bias.table(np.arange(start, stop), np.arange(first, last))[head.head]
+        visible_BM = offset_BM >= 0 if head.causal else np.ones(offset_BM.shape, dtype=bool)
+        if head.reach is not None:
+            visible_BM &= np.abs(offset_BM) <= head.reach
+        yield Rows(start, first, logits_BM, visible_BM)
+
+
+def bias_by_offset(head: HeadLogits) -> Array | None:
+    """b(t) for t = -(n-1) .. n-1, where the bias depends on nothing else."""
+    if head.bias is None or not head.bias.toeplitz:
+        return None
+    return np.asarray(head.bias.by_offset(np.arange(1 - head.length, head.length))[head.head])
+
+
+def probabilities(head: HeadLogits, block: Rows) -> tuple[Array, Array]:
+    """Attention of a block's rows (B, M), and the entropy of each row in nats."""
+    logits_BM = block.logits_BM
+    if head.softcap is not None:
+        logits_BM = head.softcap * np.tanh(logits_BM / head.softcap)
+    weights_BM = np.where(block.visible_BM, logits_BM, -np.inf)
+    top_B = weights_BM.max(axis=1)
+    if head.sink is not None:
+        top_B = np.maximum(top_B, head.sink)
+    weights_BM -= top_B[:, None]
+    np.exp(weights_BM, out=weights_BM)
+    total_B = weights_BM.sum(axis=1)
+    if head.sink is not None:
+        total_B += np.exp(head.sink - top_B)
+    weights_BM /= total_B[:, None]
+    log_total_B = top_B + np.log(total_B)
+    entropy_B = log_total_B * weights_BM.sum(axis=1) - np.einsum("bm,bm->b", weights_BM, logits_BM)
+    return weights_BM, np.maximum(entropy_B, 0.0)
+
+
+# -------------------------------------------------------------------- pictures
+@dataclass(frozen=True)
+class LogitPicture:
+    """The logits of a head on the first sequence, before cap and softmax, and their Toeplitz part.
+
+    Cell (a, b) is the mean over the visible pairs of queries a c, ..., a c + c - 1 and keys b c, ..., b c + c - 1,
+    where c is `cell`; None where no pair is visible. `share` is how much of the visible logits' square the Toeplitz
+    part has (None for logits of 0).
+    """
+
+    layer: int
+    head: int
+    tokens: int
+    cell: int
+    share: float | None
+    logits: Picture
+    toeplitz: Picture
+
+    @property
+    def name(self) -> str:
+        return f"{self.layer}.{self.head}"
+
+
+def picture(layer: int, head: HeadLogits, side: int = SIDE) -> LogitPicture:
+    """Two passes over the rows: the mean of every diagonal, then the means of cells of both matrices."""
+    length = head.length
+    means_T, share = _diagonals(head)
+    cell = -(-length // side)
+    across = -(-length // cell)
+    sums, fitted, counts = (np.zeros(across * across) for _ in range(3))
+    for block in rows(head):
+        at_BM = (block.queries_B // cell)[:, None] * across + block.keys_M // cell
+        at = at_BM[block.visible_BM]
+        values = (block.logits_BM[block.visible_BM], means_T[block.offsets_BM[block.visible_BM] + length - 1])
+        for total, each in zip((sums, fitted), values, strict=True):
+            total += np.bincount(at, each, minlength=len(total))
+        counts += np.bincount(at, minlength=len(counts))
+    both = (_cells(total, counts, across) for total in (sums, fitted))
+    return LogitPicture(layer, head.head, length, cell, share, *both)
+
+
+def _diagonals(head: HeadLogits) -> tuple[Array, float | None]:
+    """The mean visible logit at t = -(n-1) .. n-1 (0 where none is seen), and these means' share of the square."""
+    length, square = head.length, 0.0
+    sums_T, counts_T = np.zeros(2 * length - 1), np.zeros(2 * length - 1)
+    for block in rows(head):
+        at = block.offsets_BM[block.visible_BM] + length - 1
+        logits = block.logits_BM[block.visible_BM]
+        square += float(logits @ logits)
+        sums_T += np.bincount(at, logits, minlength=len(sums_T))
+        counts_T += np.bincount(at, minlength=len(counts_T))
+    means_T = np.divide(sums_T, counts_T, out=np.zeros_like(sums_T), where=counts_T > 0)
+    return means_T, min(float(counts_T @ means_T**2) / square, 1.0) if square > 0 else None
+
+
+def _cells(sums: Array, counts: Array, across: int) -> Picture:
+    means = [
+        None if seen == 0 else float(f"{total / seen:.{DIGITS}g}") for total, seen in zip(sums, counts, strict=True)
+    ]
+    return tuple(tuple(means[first : first + across]) for first in range(0, len(means), across))

@@ -1,0 +1,303 @@
+"""What the heads of a real model do on a text: position in their logits, and patterns in their attention.
+
+The model runs on one sequence after the other; each attention is measured as it happens, one head at a time, and
+nothing of it is kept but numbers. Per head, over sequences, median and quartiles of
+
+* rho, erank_ratio, maj_gap, cap (3.1 to 3.4, 3.8): the logits against the same content without position;
+* toeplitz, toeplitz_centred (3.5): how much of the visible logits depends on i - j alone;
+* content, position, coupling (3.6): the split of their variance, by the factorial design. Where position was added to
+  the input: gram_content, gram_mixed, gram_position, gram_cross, from means over sequences;
+* the mean kernel (3.7), its peak and kernel_rho, its contraction at the sequence's length;
+* scores and names of attention patterns (`models.tracing.patterns`), mean distance and entropy.
+
+Of a few heads, the logits of the first sequence are kept as small pictures beside their Toeplitz part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from toposcope.checkpoints.spec import LayerSpec
+from toposcope.core import memory
+from toposcope.core.errors import BadValue
+from toposcope.core.progress import Progress, steps
+from toposcope.core.result import Skipped
+from toposcope.encodings import Encoding, EncodingSpec
+from toposcope.models.content import Content, ContentReader
+from toposcope.models.corpus import Corpus, Ids, repeated
+from toposcope.models.instrument import Call, Instrument, attached
+from toposcope.models.load import Reference
+from toposcope.models.sites import Site, checked_heads, checked_site
+from toposcope.models.swap_encoding import built, swap_encoding
+from toposcope.models.tracing.agreement import agreement
+from toposcope.models.tracing.collect import Collected
+from toposcope.models.tracing.contraction import DENSE_LIMIT
+from toposcope.models.tracing.head import in_input_only
+from toposcope.models.tracing.logits import LogitPicture, block_rows, head_logits, picture
+from toposcope.models.tracing.patterns import THRESHOLDS
+from toposcope.models.tracing.result import HeadTrace, TraceResult, strongest
+
+REPEATS, REPEATED_TOKENS = 2, 512  # sequences of repeated random tokens, and their greatest length
+GIB = 2**30
+
+
+def trace_corpus(
+    model: Any,
+    corpus: Corpus,
+    *,
+    layers: Sequence[int] | None = None,
+    heads: Mapping[int, Sequence[int]] | None = None,
+    dense_limit: int = DENSE_LIMIT,
+    compare: bool = True,
+    only_patterns: bool = False,
+    seed: int = 0,
+    encoding: str | EncodingSpec | None = None,
+    logits: int | Sequence[tuple[int, int]] = 0,
+    progress: Progress | None = None,
+) -> TraceResult:
+    """Run a model (a `Reference`, or one of transformers' own) on sequences and measure its heads.
+
+    `heads` limits the heads of the layers it names. `compare`: set the kernels of the weights beside those traced.
+    `only_patterns`: measure what heads attend to and nothing else, several times faster. `logits` names heads (layer,
+    head) whose logits are kept as pictures, or is how many: then those in which position has the largest share.
+    """
+    with attached(model) as instrument, ExitStack() as changed:
+        reader = ContentReader.of(instrument)
+        asked = range(len(instrument.sites)) if layers is None else layers
+        chosen, skipped = _chosen([checked_site(instrument.sites, each) for each in asked], reader, heads or {})
+        wanted = logits if isinstance(logits, int) else _traced(logits, chosen)
+        used = {number: reader.encoding(instrument.sites[number]) for number in chosen}
+        if encoding is not None:
+            every = [(number, head) for number, some in chosen.items() for head in some]
+            changed.enter_context(swap_encoding(model, encoding, heads=every))
+            used = {number: built(encoding, reader, number) for number in chosen}
+            compare = False
+        compare = compare and not only_patterns
+        absolute = {number for number in chosen if in_input_only(used[number]) and not only_patterns}
+        averaged = absolute if len(corpus.sequences) > 1 else set()
+        longest = max(len(ids) for ids in corpus.sequences)
+        if chosen:
+            _require_memory(instrument, reader, list(chosen), longest, dense_limit, bool(averaged))
+        again, no_repeats = _repeats(corpus, _special(model), seed)
+        passes = len(chosen) * (len(corpus.sequences) + len(again)) + len(averaged) * len(corpus.sequences)
+        work = Collected(instrument, chosen, dense_limit, seed, only_patterns)
+        if no_repeats:
+            work.lacks("induction", no_repeats)
+        tick = steps(progress, "layers", passes)
+        if averaged:
+            for ids in corpus.sequences:
+                watch(instrument, reader, ids, averaged, lambda content, _, __: work.means.add(content), tick, used)
+        for ids in corpus.sequences if chosen else ():
+            watch(instrument, reader, ids, set(chosen), work.measure, tick, used)
+        for ids in again if chosen else ():
+            watch(instrument, reader, ids, set(chosen), partial(work.induction, ids), tick, used)
+        kept = [(number, head) for number in chosen if number not in work.lost for head in chosen[number]]
+        rows = tuple(work.row(number, head) for number, head in kept)
+        pictured = (
+            most_positional(rows, wanted) if isinstance(wanted, int) else [each for each in wanted if each in kept]
+        )
+        pictures = _pictures(instrument, reader, corpus.sequences[0], pictured, used) if pictured else ()
+        return TraceResult(
+            text=corpus.cut,
+            sequences=len(corpus.sequences),
+            tokens=longest,
+            encoding=None if encoding is None else str(encoding),
+            rebuilt=work.rebuilt,
+            thresholds=dict(THRESHOLDS),
+            patterns={name: tuple(each.name for each in strongest(rows, name)) for name in THRESHOLDS},
+            agreement=agreement(reader.view, rows, work.kernels) if compare and rows else None,
+            null_share=len(corpus.sequences) ** -2 if averaged else None,
+            gaps=work.gaps(),
+            heads=rows,
+            logits=pictures,
+            skipped=(*skipped, *(Skipped(f"layer {number}", why) for number, why in work.lost.items())),
+        )
+
+
+class _Enough(Exception):
+    """The last layer that is wanted has been seen: the rest of the forward pass is not needed."""
+
+
+Visit = Callable[[Content, Call, Any], None]
+
+
+def watch(
+    instrument: Instrument,
+    reader: ContentReader,
+    ids: Ids,
+    wanted: set[int],
+    visit: Visit,
+    tick: Callable[[], None],
+    used: Mapping[int, Encoding],
+) -> None:
+    """Run the model on one sequence and show the content, call and heads' outputs of the wanted layers.
+
+    `used` is the encoding that acts on each layer's content, its own or another one.
+    """
+    import torch
+
+    held: dict[int, Any] = {}
+
+    def enters(site: Site, x_BND: Any) -> None:
+        if site.number in wanted:
+            held[site.number] = x_BND
+
+    def leaves(call: Call, output_BNHV: Any) -> None:
+        number = call.site.number
+        if number in wanted:
+            hidden = call.query_BHNR is None
+            content = reader.of_input(call.site, held.pop(number), 0) if hidden else reader.of_call(call, 0)
+            visit(replace(content, encoding=used[number]), call, output_BNHV)
+            tick()
+        if number == max(wanted):
+            raise _Enough
+
+    tokens = torch.from_numpy(np.asarray(ids))[None]
+    inputs: dict[str, Any] = {"input_ids": tokens}
+    config = getattr(instrument.model, "config", None)
+    if any(site.cross for site in instrument.sites):
+        inputs["decoder_input_ids"] = tokens
+    elif any(layer.spec.causal for layer in reader.layers) and hasattr(config, "use_cache"):
+        inputs["use_cache"] = False
+    instrument.observers.append(leaves)
+    instrument.input_observers.append(enters)
+    try:
+        with torch.no_grad():
+            instrument.model(**inputs)
+    except _Enough:
+        pass
+    finally:
+        instrument.observers.remove(leaves)
+        instrument.input_observers.remove(enters)
+
+
+def most_positional(rows: Sequence[HeadTrace], count: int) -> list[tuple[int, int]]:
+    """The heads in which position has the largest share, by the best measure there is; the largest first."""
+
+    def share(row: HeadTrace) -> float:
+        found = row.median("toeplitz") if row.positional is None else row.positional
+        return 0.0 if found is None else found
+
+    return [(row.layer, row.head) for row in sorted(rows, key=lambda row: -share(row))[:count]]
+
+
+# -------------------------------------------------------------------- inside
+def _pictures(
+    instrument: Instrument,
+    reader: ContentReader,
+    ids: Ids,
+    wanted: Sequence[tuple[int, int]],
+    used: Mapping[int, Encoding],
+) -> tuple[LogitPicture, ...]:
+    """Run the sequence once more, and keep the logits of these heads."""
+    found: dict[tuple[int, int], LogitPicture] = {}
+
+    def visit(content: Content, call: Call, output_BNHV: Any) -> None:
+        number = content.site.number
+        for layer, head in wanted:
+            if layer == number:
+                found[layer, head] = picture(number, head_logits(content, head))
+
+    watch(instrument, reader, ids, {layer for layer, _ in wanted}, visit, lambda: None, used)
+    return tuple(found[each] for each in wanted)
+
+
+def _traced(logits: Sequence[tuple[int, int]], chosen: Mapping[int, tuple[int, ...]]) -> list[tuple[int, int]]:
+    """The heads whose logits are asked for, if all of them are traced."""
+    for layer, head in logits:
+        if head not in chosen.get(layer, ()):
+            raise BadValue(f"the logits of head {layer}.{head} are asked for, but that head is not traced.")
+    return list(dict.fromkeys(logits))
+
+
+def _chosen(
+    sites: Sequence[Site], reader: ContentReader, heads: Mapping[int, Sequence[int]]
+) -> tuple[dict[int, tuple[int, ...]], list[Skipped]]:
+    """The heads to trace by layer, and the layers that cannot be."""
+    found: dict[int, tuple[int, ...]] = {}
+    skipped = []
+    for site in sites:
+        if site.cross:
+            skipped.append(
+                Skipped(f"layer {site.number}", "cross-attention: queries and keys count different tokens")
+            )
+        elif not reader.encoding(site).exact_tables:
+            skipped.append(Skipped(f"layer {site.number}", "its encoding depends on content and has no tables"))
+        else:
+            wanted = heads.get(site.number, range(site.heads))
+            found[site.number] = checked_heads(site, tuple(wanted))
+    return {number: wanted for number, wanted in found.items() if wanted}, skipped
+
+
+def _repeats(corpus: Corpus, special: tuple[int, ...], seed: int) -> tuple[tuple[Ids, ...], str | None]:
+    """Repeated random tokens, fewer and shorter than the text; or why there are none."""
+    short = replace(corpus, sequences=tuple(ids[:REPEATED_TOKENS] for ids in corpus.sequences[:REPEATS]))
+    try:
+        return repeated(short, keep=special, seed=seed).sequences, None
+    except BadValue as error:
+        return (), str(error)
+
+
+def _special(model: Any) -> tuple[int, ...]:
+    if not isinstance(model, Reference):
+        return ()
+    return tuple(getattr(model.tokenizer, "all_special_ids", ()))
+
+
+def _require_memory(
+    instrument: Instrument, reader: ContentReader, layers: list[int], tokens: int, dense_limit: int, means: bool
+) -> None:
+    """Refuse too long a text before the machine is out of memory."""
+    specs = [reader.layers[number].spec for number in layers]
+    config = getattr(instrument.model, "config", None)
+    eager = str(getattr(config, "_attn_implementation", "")).endswith("eager")
+    parts = memory_needed(
+        specs,
+        tokens,
+        inner=_inner_width(config, specs[0].width),
+        written_out=eager or instrument.sites[layers[0]].route == "hooks",
+        dense_limit=dense_limit,
+        means=means,
+    )
+    total, free = sum(parts.values()), memory.available()
+    if free is None or total <= free:
+        return
+    most = max(parts, key=lambda name: parts[name])
+    raise BadValue(
+        f"tracing sequences of {tokens} tokens needs about {total / GIB:.1f} GiB (most of it, "
+        f"{parts[most] / GIB:.1f} GiB, for: {most}), and {free / GIB:.1f} GiB are free. "
+        "Use fewer tokens (--tokens), fewer layers (--layers), or a model loaded with attention 'sdpa'."
+    )
+
+
+def memory_needed(
+    specs: Sequence[LayerSpec], tokens: int, *, inner: int, written_out: bool, dense_limit: int, means: bool
+) -> dict[str, int]:
+    """Bytes by purpose, on the safe side: the forward pass, one layer's content, one head's matrices, means.
+
+    `inner` is the width inside the MLP, `written_out` whether the model holds its attention of all heads at once.
+    """
+    width, heads = max(spec.width for spec in specs), max(spec.heads for spec in specs)
+    channels = max(spec.heads * (2 * spec.head_dim + spec.value_width) for spec in specs)
+    square = tokens * tokens
+    attention = 12 * heads * square if written_out else 5 * square * any(spec.reach is not None for spec in specs)
+    dense = 8 * 6 * square if tokens <= dense_limit else 0
+    return {
+        "forward pass": 4 * tokens * (8 * width + 3 * inner + 2 * channels) + attention,
+        "queries and keys of a layer": 3 * 8 * tokens * channels,
+        "one head": 8 * 8 * tokens * block_rows(tokens) + dense,
+        "position means": sum(2 * 8 * tokens * spec.heads * spec.head_dim for spec in specs) if means else 0,
+    }
+
+
+def _inner_width(config: Any, width: int) -> int:
+    """The width inside the MLP, by whatever name the configuration has for it."""
+    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    said = [getattr(text, name, None) for name in ("intermediate_size", "ffn_dim", "n_inner", "d_ff")]
+    return max([value for value in said if isinstance(value, int)], default=4 * width)

@@ -1,0 +1,154 @@
+"""`trace`: a model on a text, head by head, and on request its tokens through depth."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from toposcope.checkpoints import load
+from toposcope.checkpoints.families.lab import model_directory
+from toposcope.checkpoints.live import view
+from toposcope.core.errors import BadValue
+from toposcope.core.progress import Progress
+from toposcope.core.ranges import parse_heads, parse_range
+from toposcope.core.result import Provenance
+from toposcope.encodings import parse
+from toposcope.models.corpus import RANDOM, Corpus, drawn
+from toposcope.models.instrument import attached
+from toposcope.models.laboratory import laboratory
+from toposcope.models.load import Reference
+from toposcope.models.running import RunnableLike, on_text, running, running_subject
+from toposcope.models.sites import Site, checked_heads, checked_site
+from toposcope.models.tracing.contraction import DENSE_LIMIT
+from toposcope.models.tracing.depth import correlations, through_depth
+from toposcope.models.tracing.hidden import HiddenStates, run_states
+from toposcope.models.tracing.measure import trace_corpus
+from toposcope.models.tracing.result import TraceResult
+from toposcope.models.tracing.verify import verify as verified_heads
+
+PICTURED = 4  # heads whose logits are kept when nobody says which: the most positional ones
+DEPTH_TOKENS = 64  # tokens of the first sequence that are followed through depth, at most
+
+
+def trace(
+    model: RunnableLike,
+    text: str | Path | None = None,
+    *,
+    tokens: int = 256,
+    sequences: int = 4,
+    begin: int = 0,
+    lines: bool = False,
+    layers: str | None = None,
+    heads: str | None = None,
+    dense_limit: int = DENSE_LIMIT,
+    encoding: str | None = None,
+    logits: str | None = None,
+    depth: bool = False,
+    verify: bool = False,
+    jobs: int | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> TraceResult:
+    """On a text: what position does to each head's logits, and what the head attends to.
+
+    `model` is a name, a path, or a loaded model of transformers; `text` a file, a name of `toposcope ls texts`
+    (default: wiki), or "random": tokens drawn by Zipf's law. A model of the laboratory is given sentences of its own
+    task. `layers` ("0-3,7") and `heads` ("3.2,5.0-3"; "0-3": of every layer) limit what is traced; up to
+    `dense_limit` tokens all singular values are computed, beyond it norms only; `encoding` is put into the traced
+    heads in place of their own; `logits` names heads whose logits are pictured ("none": of no head).
+
+    `depth` follows the first tokens through the layers, beside the flow; `verify` lets every certified head act alone
+    on the tokens that really enter it, beside its verdict, with `jobs` processes (default: one per core).
+    """
+    started = time.perf_counter()
+    spec = None if encoding is None else parse(encoding)  # complain before the model is loaded
+    pictured = PICTURED if logits is None else [] if logits == "none" else parse_heads(logits)
+    if encoding is not None and (depth or verify):
+        raise BadValue("tokens are followed through depth under the model's own encoding: leave `encoding` out.")
+    reference, corpus = _opened(model, text, tokens, sequences, begin, lines, seed)
+    asked = {
+        "text": corpus.name, "tokens": tokens, "sequences": sequences, "begin": begin, "lines": lines,
+        "layers": layers, "heads": heads, "dense_limit": dense_limit, "encoding": encoding, "logits": logits,
+        "depth": depth, "verify": verify, "seed": seed,
+    }  # fmt: skip
+    with attached(reference) as instrument:
+        numbers = parse_range(layers, len(instrument.sites))
+        chosen = heads_by_layer(heads, instrument.sites, numbers)
+        found = trace_corpus(
+            reference, corpus, layers=numbers if chosen is None else sorted(chosen), heads=chosen,
+            dense_limit=dense_limit, seed=seed, encoding=spec, logits=pictured, progress=progress,
+        )  # fmt: skip
+    if depth or verify:
+        workers = (jobs or os.cpu_count() or 1) if isinstance(model, str | Path) else None
+        found = _followed(found, reference, corpus, numbers, depth, verify, workers, progress)
+    subject = running_subject(reference, model)
+    return replace(found, provenance=Provenance((subject,), asked, time.perf_counter() - started))
+
+
+def heads_by_layer(
+    text: str | None, sites: Sequence[Site], layers: Sequence[int]
+) -> dict[int, tuple[int, ...]] | None:
+    """Heads by layer: '3.2,5.0-3' is head 2 of layer 3 and 0 to 3 of layer 5, '0-3' those of every given layer."""
+    if text is None or text.strip().lower() == "all":
+        return None
+    chosen: dict[int, set[int]] = {}
+    for part in text.split(","):
+        layer, dot, numbers = part.strip().rpartition(".")
+        if dot and not layer.isdecimal():
+            raise BadValue(f"'{part.strip()}' is not a selection of heads. Write layer.head, such as 3.2,5.0-3.")
+        for each in [int(layer)] if dot else layers:
+            site = checked_site(tuple(sites), each)
+            if each not in layers:
+                raise BadValue(f"head {part.strip()} is in layer {each}, which --layers leaves out.")
+            if numbers.isdecimal():
+                checked_heads(site, (int(numbers),))
+            chosen.setdefault(each, set()).update(parse_range(numbers, site.heads, "head"))
+    return {layer: tuple(sorted(numbers)) for layer, numbers in chosen.items()}
+
+
+def _opened(
+    model: RunnableLike, text: str | Path | None, tokens: int, sequences: int, begin: int, lines: bool, seed: int
+) -> tuple[Any, Corpus]:
+    """The model as it runs, and the sequences that it is traced on."""
+    small = model_directory(model) if isinstance(model, str | Path) else None
+    if small is not None:
+        return laboratory().with_sequences(small, None if text is None else str(text), sequences, seed)
+    if text == RANDOM:
+        if begin or lines:
+            raise BadValue("begin and lines choose from a text, and 'random' is none. Leave them out.")
+        reference = running(model, attention="sdpa")
+        return reference, drawn(reference, tokens=tokens, count=sequences, seed=seed)
+    return on_text(model, text or "wiki", tokens=tokens, sequences=sequences, begin=begin, lines=lines)
+
+
+def _followed(
+    found: TraceResult,
+    reference: Any,
+    corpus: Corpus,
+    layers: Sequence[int],
+    depth: bool,
+    verify: bool,
+    jobs: int | None,
+    progress: Progress | None,
+) -> TraceResult:
+    """The same with the first tokens followed through depth; `jobs` is None for a model that is not in files."""
+    if not isinstance(reference, Reference):
+        raise BadValue("a model of the laboratory does not show its hidden states: leave depth and verify out.")
+    ids = corpus.sequences[0][:DEPTH_TOKENS]
+    words = f"the first {len(ids)} tokens of {corpus.name}"
+    states = run_states(reference.model, ids)
+    hidden = HiddenStates(corpus.name, ids, (), states[:-1], states[-1], words)
+    with nullcontext(view(reference.model)) if jobs is None else load(reference.path) as model:
+        found = replace(found, depth_text=words)
+        if depth:
+            rows = through_depth(model, hidden, layers, progress)
+            found = replace(found, depth=rows, depth_correlations=correlations(rows))
+        if verify:
+            runs, verdicts = verified_heads(model, hidden, layers=layers, jobs=jobs or 1, progress=progress)
+            found = replace(found, verified=runs, verdicts=verdicts)
+    return found

@@ -1,0 +1,336 @@
+"""The view of `ablate`: what the model loses with each head, and whether a layer hangs on one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import fmean
+from typing import Any
+
+from toposcope.core.statistics import around, half_width, told_from_zero
+from toposcope.models.ablation.replacement import METHODS
+from toposcope.models.ablation.result import AblateResult, HeadDamage, LayerDeposit, PairDamage
+from toposcope.models.ablation.screen import Screen
+from toposcope.report import charts
+from toposcope.report.blocks import (
+    Chart,
+    Column,
+    HeadMap,
+    Listing,
+    Measure,
+    Page,
+    PanelChart,
+    Paragraphs,
+    Summary,
+    count,
+)
+
+WORST = 12  # heads in a picture; the table holds all
+SURE = 0.95  # share of the bootstrap's draws from which on the same head counts as told
+_WORDS = {
+    "position": "position: damage on the text beyond that on its shuffled copy, a heuristic. Where the order of "
+    "words is lost, a head that carries position has nothing to carry.",
+    "repeated": "repeated: random tokens twice, of which the second half counts: needs position and copying only.",
+}
+
+
+def view(result: AblateResult, page: Page) -> None:
+    """Add the sections of an ablation."""
+    texts = [text.name for text in result.texts]
+    page.facts.append((str(len(result.heads)), "heads removed in turn"))
+    if result.predicts != "drift":  # which is 0 for the whole model
+        page.facts += [(f"{fmean(text.base):.3f}", f"{result.unit}, {text.name}") for text in result.texts]
+    if not result.heads:
+        page.add("Summary", Summary(("No head was measured.",)))
+        return
+    page.add("Summary", Summary(tuple(_summary(result))))
+    rows = [_row(result, each, texts) for each in result.heads]
+    worst = max(range(len(rows)), key=lambda i: rows[i].get("damage_text") or 0.0)
+    rows[worst]["shown_first"] = True
+    table = page.rows("damages", rows)
+    page.add("The heads that matter most", *_heads(page, result, rows, texts))
+    page.add("Ablation map", _map(result, rows, texts, table))
+    if result.layers:
+        page.add("Does a layer hang on one head?", *_deposits(page, result.layers))
+    if result.pairs:
+        page.add("Pairs", _pairs(page, result.pairs))
+    if result.screen is not None:
+        page.add("What the screen may have missed", Paragraphs(tuple(_screen(result.screen))))
+    if result.notes:
+        page.add("Notes", Paragraphs(result.notes, soft=True))
+
+
+# ------------------------------------------------------------------ words
+def _summary(result: AblateResult) -> list[str]:
+    """The ablation as a whole, in sentences; each carries its interval, or says that there is none."""
+    ranked = result.ranked()
+    sentences = [f"{result.text}; {METHODS[result.method]}."]
+    sentences += [
+        f"With positions off the {_what(result)} on the {text.name} is {fmean(text.floor):.3f} instead of "
+        f"{round(fmean(text.base), 3) + 0.0:.3f} {result.unit}."
+        for text in result.texts
+        if text.floor is not None
+    ]
+    if not ranked:
+        return [*sentences, "Nothing was measured on the text itself."]
+    sentences.append(_worst(result, ranked))
+    if all(each.half_width is not None for each in ranked) and len(ranked) > 1:
+        told = [each.damage["text"] for each in ranked if told_from_zero(each.damage["text"], each.half_width)]
+        better = [value for value in told if value < 0]
+        seeming = sum(each.damage["text"] < 0 for each in ranked) - len(better)
+        sentences.append(
+            f"The damage of {len(told) - len(better)} of {len(ranked)} heads can be told from 0, each taken alone "
+            "(95 %); of heads that do nothing about one in 40 would seem to do harm."
+        )
+        if better:
+            sentences.append(f"Better removed, by {-min(better):.4f} at most: {count(len(better), 'head')}.")
+        if seeming:
+            sentences.append(f"Below 0 but not told from 0: {count(seeming, 'head')}.")
+    deposit = _deposit(result.layers)
+    return sentences if deposit is None else [*sentences, deposit]
+
+
+def _what(result: AblateResult) -> str:
+    return "drift" if result.predicts == "drift" else "loss"
+
+
+def _worst(result: AblateResult, ranked: Sequence[HeadDamage]) -> str:
+    worst = ranked[0]
+    damage, half = worst.damage["text"], worst.half_width
+    sure = told_from_zero(damage, half)
+    verb = "matters most" if sure else "measures worst"
+    words = f"Head {worst.name} {verb}: without it the {_what(result)} on the text rises by {damage:.3f}"
+    if half is None:
+        return f"{words} ({result.unit}; one sequence: no interval, so it may be chance)."
+    words += f" (95 %: {around(damage, half)}; {result.unit})."
+    if not sure:
+        return f"{words} These {len(worst.losses['text'])} sequences cannot tell that from 0."
+    if len(ranked) > 1:
+        ahead = [a - b for a, b in zip(worst.losses["text"], ranked[1].losses["text"], strict=False)]
+        if not told_from_zero(sum(ahead) / max(len(ahead), 1), half_width(ahead)):
+            words += f" Whether head {ranked[1].name} matters as much cannot be told."
+    return words
+
+
+def _deposit(layers: Sequence[LayerDeposit]) -> str | None:
+    known = [(layer.deposit.di, layer) for layer in layers if layer.deposit.di is not None]
+    if not known:
+        return None
+    index, top = max(known, key=lambda pair: pair[0])
+    most = ", more than in any other" if len(known) > 1 else ""
+    words = f"Deposit index (how much hangs on a single head) of layer {top.layer}{most}: {index:.3f}"
+    head, spread = f"{top.layer}.{top.deposit.head}", top.spread
+    if spread is None or spread.di is None or spread.same_head is None:
+        return f"{words} on head {head} (one sequence: no interval)."
+    words += f" (95 %: {spread.di.low:.3f} to {spread.di.high:.3f}) on head {head}"
+    if spread.same_head < SURE:
+        return f"{words}. Which head it is cannot be told: the same one in {spread.same_head:.0%} of the draws."
+    return f"{words}, the same one in {spread.same_head:.0%} of the draws."
+
+
+def _screen(found: Screen) -> list[str]:
+    rho = "unknown" if found.rho is None else f"{found.rho:.2f}"
+    said = [
+        f"{len(found.estimates)} heads were estimated by two backward passes a sequence, {len(found.chosen)} of them "
+        f"chosen, {len(found.sampled)} of the others drawn; rank correlation with the measured damage: {rho}."
+    ]
+    if found.miss is not None:
+        miss = found.miss
+        said.append(
+            f"Missed of the true top tenth: {miss.rate:.0%} (95 %: {miss.low:.0%} to {miss.high:.0%}; {miss.found} "
+            f"of {miss.sampled} drawn)."
+        )
+    return said
+
+
+# ------------------------------------------------------------------ heads
+def _row(result: AblateResult, head: HeadDamage, texts: Sequence[str]) -> dict[str, Any]:
+    own, half = head.damage.get("text"), head.half_width
+    words = "" if own is None else f"Without it the loss on the text changes by {own:+.4f}"
+    words += "." if half is None or not words else f" ± {half:.4f} (95 %)."
+    if own is not None and half is not None and not told_from_zero(own, half):
+        words += " That cannot be told from 0."
+    base = next((text.base for text in result.texts if text.name == "text"), ())
+    return {
+        "name": head.name,
+        "layer": head.layer,
+        "head": head.head,
+        **{f"damage_{name}": head.damage.get(name) for name in texts},
+        **{f"error_{name}": head.error.get(name) for name in texts},
+        "half_width": half,
+        "position": head.position,
+        "estimate": head.estimate,
+        "says": words,
+        "shown_first": False,
+        "by_sequence": [loss - whole for loss, whole in zip(head.losses.get("text", ()), base, strict=False)],
+    }
+
+
+def _heads(page: Page, result: AblateResult, rows: Sequence[dict[str, Any]], texts: Sequence[str]) -> list[Any]:
+    ranked = sorted(rows, key=lambda row: -(row.get("damage_text") or 0.0))
+    columns = [Column("name", "head", "plain")]
+    for name in texts:
+        columns += [Column(f"damage_{name}", name, "+.4f"), Column(f"error_{name}", "±", ".4f")]
+    if any(row["position"] is not None for row in rows):
+        columns.append(Column("position", "position", "+.4f"))
+    if result.screen is not None:
+        columns.append(Column("estimate", "estimate", "+.4f"))
+    words = [f"How much the loss rises without each head ({result.unit}); ± is the standard error over sequences."]
+    words += [said for key, said in _WORDS.items() if key in texts or any(column.key == key for column in columns)]
+    table = page.rows("heads by damage", ranked, [column.key for column in columns])
+    return [_chart(page, ranked), Listing("Every head", " ".join(words), table, tuple(columns), top=WORST)]
+
+
+def _chart(page: Page, ranked: Sequence[dict[str, Any]]) -> Chart | None:
+    bars = [
+        {
+            "head": row["name"],
+            "damage": row["damage_text"],
+            "low": row["damage_text"] - (row["half_width"] or 0.0),
+            "high": row["damage_text"] + (row["half_width"] or 0.0),
+        }
+        for row in ranked[:WORST]
+        if row["damage_text"] is not None
+    ]
+    if not bars:
+        return None
+    return Chart(
+        "Damage of the worst heads",
+        "How much the loss on the text rises without each, with Student's 95 % interval over sequences; the largest "
+        "of many noisy numbers tends to be too large."
+        + ("" if any(row["half_width"] is not None for row in ranked) else " One sequence: no intervals."),
+        page.rows("worst heads", bars),
+        charts.intervals("head", "damage", "low", "high", order=[bar["head"] for bar in bars]),
+    )
+
+
+def _map(result: AblateResult, rows: Sequence[dict[str, Any]], texts: Sequence[str], table: str) -> HeadMap:
+    measures = [
+        Measure(
+            f"damage_{name}",
+            f"Damage on {name}",
+            "diverging",
+            f"How much the loss on the {name} rises without the head ({result.unit}).",
+            harm=True,
+        )
+        for name in texts
+        if any(row[f"damage_{name}"] is not None for row in rows)
+    ]
+    if any(row["position"] is not None for row in rows):
+        words = "Damage on the text beyond that on its shuffled copy: a heuristic of position carried."
+        measures.append(Measure("position", "Position", "diverging", words))
+    bars = {
+        "height": 150,
+        "mark": {"type": "bar", "color": charts.PALETTE[0]},
+        "encoding": {
+            "x": {"field": "sequence", "type": "ordinal", "axis": {"labelAngle": 0}},
+            "y": charts.quantity("damage"),
+        },
+    }
+    return HeadMap(
+        "What each head is worth",
+        f"Layers down, heads across; each was removed alone ({METHODS[result.method]}). Choose one for its numbers.",
+        table,
+        tuple(measures),
+        facts=(
+            *(Column(f"damage_{name}", f"damage on {name}") for name in texts),
+            *(Column(f"error_{name}", f"standard error on {name}") for name in texts),
+            Column("position", "text less shuffled"),
+        ),
+        charts=(
+            PanelChart(
+                "Sequence by sequence",
+                "Damage on each sequence of the text.",
+                {"damage": "by_sequence"},
+                bars,
+                index="sequence",
+            ),
+        ),
+        in_figure=True,
+    )
+
+
+# ------------------------------------------------------------------ layers and pairs
+def _deposits(page: Page, layers: Sequence[LayerDeposit]) -> list[Any]:
+    rows = []
+    for layer in layers:
+        spread, deposit = layer.spread, layer.deposit
+        inside = None if spread is None else spread.di
+        rows.append(
+            {
+                "layer": layer.layer,
+                "name": None if deposit.head is None else f"{layer.layer}.{deposit.head}",
+                "damage": deposit.d_max,
+                "index": deposit.di,
+                "low": None if inside is None else inside.low,
+                "high": None if inside is None else inside.high,
+                "share": deposit.share,
+                "gini": deposit.gini,
+                "same_head": None if spread is None else spread.same_head,
+            }
+        )
+    table = page.rows("deposits", rows)
+    columns = (
+        Column("layer", "layer"), Column("name", "worst", "plain"), Column("damage", "damage", "+.4f"),
+        Column("index", "deposit", ".3f"), Column("low", "from", ".3f"), Column("high", "to", ".3f"),
+        Column("share", "share", ".2f"), Column("gini", "Gini", ".2f"), Column("same_head", "same head", ".0%"),
+    )  # fmt: skip
+    words = (
+        "Deposit index (how much hangs on a single head): 1 if one head carries all that position is worth, 0 if at "
+        "least two matter equally or none does alone. share, Gini: of the damages in the layer. same head: how often "
+        "resampled sequences have the same worst head."
+    )
+    if all(row["index"] is None for row in rows):
+        words += " It is undefined here: the loss with positions off is unknown, or too near."
+        return [Listing("Layer by layer", words, table, columns, top=64)]
+    spec: dict[str, Any] = {
+        "height": 220,
+        "layer": [
+            {
+                "mark": {"type": "bar", "color": charts.PALETTE[0]},
+                "encoding": {
+                    "x": {"field": "layer", "type": "ordinal", "axis": {"labelAngle": 0, "labelOverlap": "greedy"}},
+                    "y": charts.quantity("index", "deposit index"),
+                    "tooltip": [{"field": name} for name in ("layer", "name", "index", "low", "high")],
+                },
+            },
+            {
+                "mark": {"type": "rule", "strokeWidth": 1.5},
+                "encoding": {
+                    "x": {"field": "layer", "type": "ordinal"},
+                    "y": charts.quantity("low", "deposit index"),
+                    "y2": {"field": "high"},
+                },
+            },
+        ],
+    }
+    said = (
+        "How far the worst head of a layer stands above the next, relative to what position is worth. The index is "
+        "never negative, so noise gives more than 0 too: read it with the share of draws that agree."
+    )
+    return [
+        Chart("Deposit index by layer", said, table, spec, in_figure=True),
+        Listing("Layer by layer", words, table, columns, top=64),
+    ]
+
+
+def _pairs(page: Page, pairs: Sequence[PairDamage]) -> Listing:
+    rows = [
+        {
+            "pair": f"{each.first} {each.second}",
+            "damage": each.damage,
+            "first": each.alone[0],
+            "second": each.alone[1],
+            "redundancy": each.redundancy,
+            "error": each.error,
+        }
+        for each in pairs
+    ]
+    columns = (
+        Column("pair", "pair", "plain"), Column("damage", "both", "+.4f"), Column("first", "first", "+.4f"),
+        Column("second", "second", "+.4f"), Column("redundancy", "redundancy", "+.4f"), Column("error", "±", ".4f"),
+    )  # fmt: skip
+    words = (
+        "Damage of both, and of each alone. redundancy: both - first - second; above 0 each can stand in for the "
+        "other, below 0 they work one after the other."
+    )
+    return Listing("Two heads removed together", words, page.rows("pairs", rows), columns, top=8)

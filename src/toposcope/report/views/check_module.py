@@ -1,0 +1,20 @@
+"""The view of `check_module`: as of any check, and the probes that ran or could not."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from toposcope.checks.module import ModuleCheckResult
+from toposcope.report.blocks import Column, Listing, Page
+from toposcope.report.views import check
+
+_COLUMNS = (Column("name", "probe", "plain"), Column("ran", "ran", "plain"), Column("detail", "how", "wrap"))
+
+
+def view(result: ModuleCheckResult, page: Page) -> None:
+    """Add the sections of the check of a module."""
+    page.title = page.title or result.module
+    check.view(result, page)
+    table = page.rows("probes", [asdict(probe) for probe in result.probes])
+    words = "What was tried on the module; what did not run says what it would need."
+    page.add("Probes", Listing("Probes", words, table, _COLUMNS), detail=True)

@@ -1,0 +1,263 @@
+"""The view of `flow`: what a theorem says, what the run did, and every observable from start to end."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from toposcope.dynamics.flow import Flow, FlowResult
+from toposcope.dynamics.observables import OBSERVABLES
+from toposcope.dynamics.theorems import SCOPES, theorem
+from toposcope.report import charts
+from toposcope.report.blocks import Chart, Column, Listing, Page, Pairs, Paragraphs, Particles, Row, Summary, shown
+
+ACROSS = 4  # flows side by side in one table
+DRAWN = 32  # tokens whose paths are drawn
+NORMS = {"norm_min": "smallest", "norm_median": "median", "norm_max": "largest"}
+
+
+def view(result: FlowResult, page: Page) -> None:
+    """Add the sections of a flow, or of several beside one another."""
+    if not result.provenance.subjects:
+        page.title = page.title or result.title
+    flows, several = result.flows, len(result.flows) > 1
+    page.facts += [(str(flows[0].tokens), "tokens")]
+    if several:
+        page.facts += [(str(len(flows)), "encodings")]
+        page.add("Summary", Summary((*_start(result), *(_in_short(flow) for flow in flows))))
+        page.add("Side by side", *_side_by_side(page, flows))
+    else:
+        page.facts += [(f"{flows[0].end:.3g}", "integration time")]
+        page.add("Summary", Summary((*_start(result), *_summary(flows[0]))))
+    for flow in flows:
+        _one(page, flow, flow.encoding if several else "From start to end", several)
+    notes = tuple(dict.fromkeys(f"{_sentence(note)}." for flow in flows for note in flow.notes))
+    tries = tuple(f"Try {option}: {effect}." for option, effect in result.suggestions.items())
+    if notes or tries:
+        page.add("Notes", Paragraphs((*notes, *tries), soft=True))
+
+
+# ------------------------------------------------------------------ sentences
+def _start(result: FlowResult) -> list[str]:
+    """What flows, and where the tokens of a model come from."""
+    where = f"{_sentence(result.flows[0].title)}: " if result.provenance.subjects else ""
+    return [f"{where}{result.sentence.rstrip('.')}."]
+
+
+def _summary(flow: Flow) -> list[str]:
+    found = flow.verdict
+    if found is None:
+        said = "No theorem speaks of this system."
+    elif found.rule is None:
+        said = f"{_words(found.verdict)}: {found.statement}."
+    else:
+        exact = "" if found.exact else "; not exact"
+        scope = f" for {SCOPES.get(found.scope, found.scope)}" if found.scope else ""
+        said = f"{_words(found.verdict)}{scope}, by {theorem(found.rule, found.verdict)}{exact}: {found.statement}."
+    sentences = [said, f"The run {_ended(flow)}."]
+    if flow.agreement != "no_verdict":  # else it has just been said
+        sentences.append(f"{_sentence(flow.observed)}.")
+    events = [event for event in flow.events if event.name != flow.status]
+    return sentences + [f"At t = {event.time:.4g}: {event.words}." for event in events]
+
+
+def _ended(flow: Flow) -> str:
+    return f"ended at t = {flow.end:.3g} ({_words(flow.status).lower()}): {flow.meaning}"
+
+
+def _in_short(flow: Flow) -> str:
+    return f"{flow.encoding}: {flow.settings.encoding}; {flow.meaning}; {flow.observed}."
+
+
+def _sentence(words: str) -> str:
+    return words[:1].upper() + words[1:]
+
+
+def _words(code: str | None) -> str:
+    return _sentence(str(code).replace("_", " "))
+
+
+# ------------------------------------------------------------------ one flow
+def _one(page: Page, flow: Flow, heading: str, several: bool) -> None:
+    moving = flow.trajectory
+    where = (
+        "the tokens' own plane" if moving.share > 0.9995 else f"two main directions ({moving.share:.0%} of the norm)"
+    )
+    scale = "; sizes are relative to the largest token of the moment" if moving.relative else ""
+    words = f"Each dot is a token in {where}{scale}. Colour runs from the first token to the last."
+    picture = Particles("Tokens in motion", words, moving.times, moving.xy)
+    said = [Summary(tuple(_summary(flow)))] if several else []
+    curves = [_paths(page, flow, f"Paths: {flow.encoding}" if several else "Paths", where + scale)]
+    curves += _curves(page, flow, in_figure=not several)
+    page.add(
+        heading, *said, Row((picture, _facts(flow))), Row(tuple(curves)), _observables(page, flow), detail=several
+    )
+
+
+def _facts(flow: Flow) -> Pairs:
+    """The numbers of the verdict and of the run."""
+    used, found = flow.settings, flow.verdict
+    mask = {None: None, True: "causal", False: "none"}[used.causal]
+    items = [
+        ("encoding", used.encoding + (f" ({used.absolute})" if used.absolute else "")),
+        ("attention mask", mask),
+        ("added diagonal", shown(used.diagonal) if used.diagonal else None),
+        ("norms", used.norms),
+        ("margin", shown(found.margin, "percent") if found and found.margin is not None else None),
+        ("Re eig(V)", f"{shown(found.omega)} to {shown(found.alpha)}" if found and found.alpha is not None else None),
+        ("log growth", f"{flow.log_growth:.3g}; at the end {flow.growth_rate:.3g} per unit of time"),
+        ("evaluations", f"{flow.evaluations} in {flow.accepted_steps} steps, {flow.rejected_steps} rejected"),
+    ]
+    title = _words(found.verdict) if found else "No theorem speaks of this"
+    if found and found.rule:
+        title += f", by {theorem(found.rule, found.verdict)}"
+    return Pairs(
+        title, tuple((label, value) for label, value in items if value), dot=found.verdict if found else None
+    )
+
+
+def _observables(page: Page, flow: Flow) -> Listing:
+    rows = []
+    for each in OBSERVABLES:
+        if each.name in flow.observables:
+            first, last = flow.observables[each.name][0], flow.observables[each.name][-1]
+            change = _change(first, last, each.logarithmic)
+            rows.append({"what": each.words, "start": _number(first), "end": _number(last), "change": change})
+    columns = (
+        Column("what", "observable", "text"),
+        *(Column(name, name) for name in ("start", "end", "change")),
+    )
+    sentence = "Every observable at the first and at the last moment."
+    table = page.rows(f"{flow.encoding} observables", rows)
+    return Listing("Observables", sentence, table, columns, top=len(rows))
+
+
+def _paths(page: Page, flow: Flow, title: str, where: str) -> Chart:
+    moving = flow.trajectory
+    tokens = range(0, len(moving.xy[0]), max(1, math.ceil(len(moving.xy[0]) / DRAWN)))
+    rows = [
+        {"token": n, "time": moving.times[i], "x": moving.xy[i][n][0], "y": moving.xy[i][n][1]}
+        for n in tokens
+        for i in range(len(moving.times))
+    ]
+    reach = 1.05 * max(max(abs(row["x"]), abs(row["y"])) for row in rows) or 1.0
+    table = page.rows(f"{flow.encoding} paths", rows)
+    sentence = f"In {where}; first tokens light, last ones dark, a dot where each ends."
+    return Chart(title, sentence, table, charts.paths("x", "y", "token", "time", reach), in_figure=True)
+
+
+def _curves(page: Page, flow: Flow, *, in_figure: bool) -> list[Chart]:
+    seen = flow.observables
+    sizes: list[dict[str, Any]] = [
+        {"time": t, "token": label, "norm": value}
+        for key, label in NORMS.items()
+        for t, value in zip(seen["time"], seen[key], strict=True)
+        if value > 0
+    ]
+    near = page.table(
+        f"{flow.encoding} closeness",
+        {"time": seen["time"], "cosine": _known(seen["cosine_mean"]), "distance": seen["distance_mean"]},
+    )
+    log, log_distance = _logarithmic([row["norm"] for row in sizes]), _logarithmic(seen["distance_mean"])
+    found = [
+        Chart(
+            "Norm of tokens",
+            f"Smallest, median and largest norm over time{' (logarithmic)' if log else ''}.",
+            page.rows(f"{flow.encoding} norms", sizes),
+            charts.line(
+                "time", "norm", colour="token", log_y=log, y_domain=_from_zero([row["norm"] for row in sizes])
+            ),
+            in_figure=in_figure,
+        ),
+        Chart(
+            "Distance between tokens",
+            f"Mean over pairs of tokens{' (logarithmic)' if log_distance else ''}.",
+            near,
+            charts.line("time", "distance", log_y=log_distance, y_domain=_from_zero(seen["distance_mean"])),
+        ),
+        Chart(
+            "Cosine between tokens",
+            "Mean over pairs: 1 is one direction for all.",
+            near,
+            charts.line("time", "cosine", y_domain=(-1.0, 1.0)),
+            in_figure=in_figure,
+        ),
+    ]
+    return found if any(math.isfinite(value) for value in seen["cosine_mean"]) else found[:1]
+
+
+# ------------------------------------------------------------------ several flows
+def _side_by_side(page: Page, flows: Sequence[Flow]) -> list[Any]:
+    names = [flow.encoding for flow in flows]
+    both = [each for each in OBSERVABLES if all(each.name in flow.observables for flow in flows)]
+    cells: list[tuple[str, list[str | None]]] = [
+        ("verdict", [_words(flow.verdict.verdict).lower() if flow.verdict else "none" for flow in flows]),
+        ("by", [_numbered(flow) for flow in flows]),
+        ("run", [_words(flow.status).lower() for flow in flows]),
+        ("time", [_number(flow.end) for flow in flows]),
+        ("growth rate", [_number(flow.growth_rate) for flow in flows]),
+        *((each.words, [_number(flow.observables[each.name][-1]) for flow in flows]) for each in both),
+        ("evaluations", [str(flow.evaluations) for flow in flows]),
+    ]
+    rows = [{"what": what, **{f"flow {i}": cell for i, cell in enumerate(row)}} for what, row in cells]
+    table = page.rows("side by side", rows)
+    found: list[Any] = []
+    for first in range(0, len(flows), ACROSS):
+        chosen = range(first, min(first + ACROSS, len(flows)))
+        columns = (Column("what", "at the end", "text"), *(Column(f"flow {i}", names[i]) for i in chosen))
+        found.append(Listing("As they ended", "The same tokens under each encoding.", table, columns, top=len(rows)))
+    return [*found, Row(tuple(_compared(page, flows, names)))]
+
+
+def _compared(page: Page, flows: Sequence[Flow], names: Sequence[str]) -> list[Chart]:
+    titles = {
+        "norm_max": ("Largest norm", "The largest token's norm over time"),
+        "distance_mean": ("Distance between tokens", "Mean over pairs of tokens"),
+        "cosine_mean": ("Cosine between tokens", "Mean over pairs: 1 is one direction for all"),
+    }
+    found = []
+    for key, (title, words) in titles.items():
+        rows: list[dict[str, Any]] = [
+            {"encoding": flow.encoding, "time": t, "value": value}
+            for flow in flows
+            for t, value in zip(flow.observables["time"], flow.observables[key], strict=True)
+            if math.isfinite(value) and (key == "cosine_mean" or value > 0)
+        ]
+        if rows:
+            log = key != "cosine_mean" and _logarithmic([row["value"] for row in rows])
+            reach = (-1.0, 1.0) if key == "cosine_mean" else _from_zero([row["value"] for row in rows])
+            spec = charts.line("time", "value", colour="encoding", log_y=log, y_title=title.lower(), y_domain=reach)
+            spec = charts.in_colours_of_encodings(spec, "encoding", list(dict.fromkeys(names)))
+            sentence = words + (" (logarithmic)." if log else ".")
+            found.append(Chart(title, sentence, page.rows(f"{key} by encoding", rows), spec, in_figure=True))
+    return found
+
+
+def _numbered(flow: Flow) -> str | None:
+    return f"Thm {flow.verdict.rule.removeprefix('T')}" if flow.verdict and flow.verdict.rule else None
+
+
+# ------------------------------------------------------------------ numbers
+def _known(values: Sequence[float]) -> list[float | None]:
+    return [value if math.isfinite(value) else None for value in values]
+
+
+def _logarithmic(values: Sequence[float]) -> bool:
+    positive = [value for value in values if value > 0]
+    return bool(positive) and max(positive) > 30 * min(positive)
+
+
+def _from_zero(values: Sequence[float]) -> tuple[float, float]:
+    """An axis on which what hardly changes is seen to do so."""
+    return 0.0, 1.08 * max(values, default=0.0) or 1.0
+
+
+def _number(value: float) -> str | None:
+    return None if math.isnan(value) else f"{value + 0.0:.4g}"
+
+
+def _change(first: float, last: float, ratio: bool) -> str:
+    if math.isnan(first) or math.isnan(last):
+        return ""
+    return f"x {last / first:.3g}" if ratio and first > 0 and last > 0 else f"{last - first:+.3g}"

@@ -1,0 +1,50 @@
+"""The view of `ls`: names, what they stand for, and a line to paste."""
+
+from __future__ import annotations
+
+from toposcope.lab.known import LsResult
+from toposcope.report.blocks import Column, Listing, Page, Paragraphs
+
+_DETAILS = {"families": "reads", "encodings": "parameters", "tasks": "sizes"}
+
+
+def view(result: LsResult, page: Page) -> None:
+    """Add the list."""
+    title = result.what.capitalize()
+    page.title = page.title or "What Toposcope knows"
+    rows = [
+        {
+            "name": each.name,
+            "about": each.about,
+            "details": ", ".join(each.details),
+            "aliases": ", ".join(each.aliases),
+            "origin": each.origin,
+            "ready": "yes" if each.ready else each.install,
+        }
+        for each in result.names
+    ]
+    columns = [Column("name", result.what.removesuffix("s").replace("familie", "family"), "plain")]
+    columns.append(Column("about", "about", "wrap"))
+    if result.what in _DETAILS:
+        columns.append(Column("details", _DETAILS[result.what], "wrap"))
+        if len({each.origin for each in result.names}) > 1:
+            columns.append(Column("origin", "from", "plain"))
+    else:
+        columns.append(Column("ready", "ready", "wrap"))
+    listing = Listing(title, "", page.rows(result.what, rows), tuple(columns), top=1000)
+    page.add(title, listing)
+    page.add("Use", Paragraphs(advice(result)))
+
+
+def advice(result: LsResult) -> tuple[str, str]:
+    """What to do with a name, and a line that works when pasted."""
+    first = next((each for each in result.names if each.ready), result.names[0])
+    if not first.ready:
+        return "None is installed yet; the first comes with", first.install
+    return {
+        "models": ("A name stands wherever MODEL is asked for:", f"toposcope inspect {first.name}"),
+        "texts": ("A name stands wherever a text is asked for:", f"toposcope loss smollm2 --text {first.name}"),
+        "families": ("To read a file as one of them:", "toposcope inspect MODEL --family NAME"),
+        "encodings": ("With parameters:", "toposcope spectrum rope:base=500000,scaling=yarn,factor=8"),
+        "tasks": ("Train on one:", f"toposcope train --task {first.name} --encoding rope"),
+    }[result.what]

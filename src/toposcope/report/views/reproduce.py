@@ -1,0 +1,219 @@
+"""The view of `reproduce`: each claim of a paper, what its released code does, what came out here, the verdict."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from toposcope.core.fields import plain
+from toposcope.report import charts
+from toposcope.report.blocks import Chart, Column, Listing, Page, Pairs, Paragraphs, Summary, count
+
+if TYPE_CHECKING:
+    from toposcope.studies.reproduce.result import CouplingCell, ProbeRow, ReproducedClaim, ReproduceResult
+
+_MEANING = {
+    "holds": "the measurements are for it, beyond their intervals",
+    "does not hold": "the measurements are against it, beyond their intervals",
+    "not at this scale": "these runs do not decide it",
+    "not measured here": "nothing was run for it",
+}
+_BESIDE = "(beside: "  # how the outcome marks what does not decide
+_DOTS = {"holds": "converges", "does not hold": "diverges"}
+
+
+def view(result: ReproduceResult, page: Page) -> None:
+    """Add the sections of a reproduction."""
+    claims = result.claims
+    both = any(claim.verdict_published is not None for claim in claims)
+    page.title = page.title or f"Toposcope: reproduce {result.what}"
+    counts = Counter(str(claim.verdict) for claim in claims)
+    page.facts += [(str(len(claims)), "claims"), *((str(number), word) for word, number in counts.items())]
+    if result.runs_done:
+        page.facts.append((f"{result.runs_done:,}", "training runs"))
+    page.add("Summary", Summary(tuple(_summary(result, both))))
+    kinds = (
+        (Column("verdict", "as described", "plain"), Column("verdict_published", "as released", "plain"))
+        if both
+        else (Column("verdict", "verdict", "plain"),)
+    )
+    columns = (Column("id", "claim", "wrap"), *kinds, Column("claim", "as stated", "wrap"))
+    told = [f"{word}: {_MEANING[word]}" for word in _MEANING if word in _used(claims)]
+    sentence = "; ".join(told) + "."
+    listing = Listing(
+        "Every claim", sentence[0].upper() + sentence[1:], page.rows("claims", [_flat(claim) for claim in claims]),
+        columns, top=60, brief=("id", "verdict", "verdict_published"),
+    )  # fmt: skip
+    page.add("Verdicts", listing)
+    note = Paragraphs(
+        ("Estimates are means ± half of Student's 95 % interval, with the number of seeds in brackets.",), soft=True
+    )
+    cards = [_card(claim, both) for claim in claims]
+    page.add("Claim by claim", note if result.numbers else None, *cards, detail=True)
+    if result.cells:
+        _accuracies(page, result.cells)
+    if result.probe is not None:
+        _probe(page, result.probe.rows)
+    if result.numbers:
+        page.add("Every number", _numbers(page, result), detail=True)
+    words = "The released code is what is public; the authors may have used other code for their paper."
+    page.add("About the released code", Paragraphs((words,), soft=True))
+
+
+def _used(claims: Sequence[ReproducedClaim]) -> set[str]:
+    return {str(word) for claim in claims for word in (claim.verdict, claim.verdict_published) if word is not None}
+
+
+def _summary(result: ReproduceResult, both: bool) -> list[str]:
+    claims = result.claims
+    said = [f"{count(len(claims), 'claim')} {'was' if len(claims) == 1 else 'were'} put to the test."]
+    keys = {"verdict": "On models as described: " if both else "", "verdict_published": "On models as released: "}
+    for key, words in keys.items():
+        named = {word: [claim.id for claim in claims if getattr(claim, key) == word] for word in _MEANING}
+        told = words + "; ".join(_counted(word, names) for word, names in named.items() if names)
+        if told != words:
+            said.append(f"{told[0].upper()}{told[1:]}.")
+    if result.skipped:
+        said.append(f"{count(len(result.skipped), 'run')} failed; the same command tries them again.")
+    return said
+
+
+def _counted(word: str, names: Sequence[str]) -> str:
+    """How many, and of those with an outcome also which."""
+    several = {"holds": "hold", "does not hold": "do not hold"}
+    words = several.get(word, word) if len(names) > 1 else word
+    return f"{len(names)} {words}" + (f" ({', '.join(names)})" if word in several else "")
+
+
+def _flat(claim: ReproducedClaim) -> dict[str, Any]:
+    found: dict[str, Any] = plain(claim)
+    return {key: "; ".join(map(str, value)) if isinstance(value, list) else value for key, value in found.items()}
+
+
+def _card(claim: ReproducedClaim, both: bool) -> Pairs:
+    items: list[tuple[str, str | tuple[str, ...]]] = [
+        ("as stated", claim.claim),
+        ("the released code", claim.released_code),
+    ]
+    items.append(("models as described" if both else "here", _outcome(claim.verdict, claim.measured)))
+    if both and claim.verdict_published is not None:
+        items.append(("models as released", _outcome(claim.verdict_published, claim.measured_published or ())))
+    items.append(("rule", claim.rule))
+    if claim.runs:
+        items.append(("runs", f"{len(claim.runs)}; their keys are in the data of the table above"))
+    return Pairs(f"{claim.id}: {claim.verdict}", tuple(items), dot=_DOTS.get(claim.verdict, "indeterminate"))
+
+
+def _outcome(verdict: str, measured: Sequence[str]) -> tuple[str, ...]:
+    """The verdict, a line for each estimate that decides it, and one for those that stand beside them."""
+    lines = [line for line in measured if line != "-" and not line.startswith(_BESIDE)]
+    beside = "; ".join(line.removeprefix(_BESIDE).removesuffix(")") for line in measured if line.startswith(_BESIDE))
+    return (f"{verdict.capitalize()}.", *lines, *((f"Beside it: {beside}.",) if beside else ()))
+
+
+def _accuracies(page: Page, cells: Sequence[CouplingCell]) -> None:
+    for task in dict.fromkeys(cell.task for cell in cells):
+        mine = [cell for cell in cells if cell.task == task]
+        page.add(f"Accuracy: {task}", _who_learns(page, task, mine))
+    columns = (
+        Column("variant", "models", "plain"), Column("task", "task", "plain"),
+        Column("encoding", "encoding", "plain"), Column("seeds", "seeds"), Column("accuracy", "accuracy, %", ".1f"),
+        Column("half", "±", ".1f"), Column("floor", "floor, %", ".1f"), Column("ceiling", "ceiling, %", ".1f"),
+        Column("reported", "reported, %"), Column("deposit_0", "deposit, layer 0", ".2f"),
+        Column("deposit_1", "deposit, layer 1", ".2f"),
+    )  # fmt: skip
+    rows = [{key: value for key, value in plain(cell).items() if key != "runs"} for cell in cells]
+    words = (
+        "Accuracy, and the deposit index (how much hangs on a single head) of each layer: 1 where one head carries "
+        "all, none where nothing was learned."
+    )
+    brief = ("variant", "task", "encoding", "seeds", "accuracy", "half", "floor")
+    listing = Listing("All cells", words, page.rows("cells", rows), columns, top=60, brief=brief)
+    page.add("Every accuracy", listing)
+
+
+def _who_learns(page: Page, task: str, cells: Sequence[CouplingCell]) -> Chart:
+    rows: list[dict[str, Any]] = [
+        {
+            "model": f"{cell.encoding}, {'as described' if cell.variant == 'described' else 'as released'}",
+            "accuracy": cell.accuracy,
+            "low": cell.accuracy - (cell.half or 0.0),
+            "high": cell.accuracy + (cell.half or 0.0),
+            "reported": cell.reported,
+            "seeds": cell.seeds,
+        }
+        for cell in cells
+    ]
+    spec = charts.intervals(
+        "model", "accuracy", "low", "high", order=[row["model"] for row in rows], reference=None,
+        x_title="accuracy in percent",
+    )  # fmt: skip
+    names = spec["layer"][0]["encoding"]["y"]
+    if any(row["reported"] is not None for row in rows):
+        mark = {"type": "tick", "color": charts.PALETTE[1], "thickness": 3}
+        reported = {"y": names, "x": {"field": "reported", "type": "quantitative"}}
+        spec["layer"].append({"mark": mark, "encoding": reported})
+    spec["layer"] += [
+        {"mark": {"type": "rule", "strokeDash": [3, 3]}, "encoding": {"x": {"datum": bound}}}
+        for bound in (cells[0].floor, cells[0].ceiling)
+    ]
+    words = (
+        "Mean over seeds with its 95 % interval; dashed: the task's floor and ceiling; orange: what the paper "
+        "reports, at its own size."
+    )
+    return Chart(f"Who learns {task}", words, page.rows(f"cells {task}", rows), spec, in_figure=True)
+
+
+def _probe(page: Page, cells: Sequence[ProbeRow]) -> None:
+    """Byte models that were held to a regime: their loss, group by group, against the group's free model."""
+    for group in dict.fromkeys(cell.group for cell in cells):
+        mine = [cell for cell in cells if cell.group == group]
+        rows: list[dict[str, Any]] = [
+            {
+                "model": cell.cell,
+                "difference": cell.less.mean,
+                "low": cell.less.mean - (cell.less.half or 0.0),
+                "high": cell.less.mean + (cell.less.half or 0.0),
+                "seeds": cell.less.n,
+            }
+            for cell in mine
+            if cell.less is not None
+        ]
+        if not rows:
+            continue
+        base = mine[0].base
+        spec = charts.intervals(
+            "model", "difference", "low", "high", order=[row["model"] for row in rows],
+            x_title=f"bits a byte, less {base}; below 0 is better",
+        )  # fmt: skip
+        words = f"Held-out bits a byte against the cell '{base}', paired by seed, with Student's 95 % interval."
+        picture = Chart("What it costs", words, page.rows(f"probe {group}", rows), spec, in_figure=True)
+        page.add(f"Held to a regime: {group}", picture)
+    if not cells:
+        return
+    flat = [
+        {key: value["mean"] if isinstance(value, dict) else value for key, value in plain(cell).items()}
+        for cell in cells
+    ]
+    columns = (
+        Column("group", "group", "plain"), Column("cell", "model", "plain"), Column("words", "which", "wrap"),
+        Column("seeds", "seeds"), Column("bits", "bits a byte", ".3f"), Column("less", "less the base", "+.3f"),
+        Column("says", "says", "plain"), Column("cosine", "cosine"), Column("rank", "rank"),
+        Column("slower", "time of a step"),
+    )  # fmt: skip
+    brief = ("group", "cell", "seeds", "bits", "less", "says")
+    words = "Means over seeds; the others are in the data."
+    listing = Listing("All cells of the probe", words, page.rows("probe", flat), columns, top=60, brief=brief)
+    page.add("Every model", listing)
+
+
+def _numbers(page: Page, result: ReproduceResult) -> Listing:
+    rows = [{**number, "runs": " ".join(number["runs"])} for number in result.rows("numbers")]
+    columns = (
+        Column("claim", "claim", "wrap"), Column("variant", "models", "plain"), Column("what", "what", "wrap"),
+        Column("mean", "mean"), Column("half", "±"), Column("unit", "unit", "plain"), Column("n", "seeds"),
+        Column("decides", "decides", "text"),
+    )  # fmt: skip
+    words = "Each estimate behind a verdict, and those that stand beside it; its runs are in the data."
+    return Listing("Every estimate", words, page.rows("numbers", rows), columns)

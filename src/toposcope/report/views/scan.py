@@ -1,0 +1,486 @@
+"""The view of `scan`: where the weights drive the tokens, head by head, with a page for each head."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from toposcope.report import charts
+from toposcope.report.blocks import (
+    Chart,
+    Column,
+    HeadMap,
+    Listing,
+    Measure,
+    Page,
+    Pairs,
+    PanelChart,
+    Paragraphs,
+    Row,
+    Summary,
+    count,
+    rounded,
+    shown,
+)
+from toposcope.report.verdicts import LETTERS, meaning, scope_words, theorem, word
+from toposcope.report.views import scan_spectra
+from toposcope.scanning.result import ScanHead, ScanResult
+from toposcope.scanning.sample import SampleEstimate
+
+SUREST = 5  # verdicts in the list of those with the largest margins
+_MEASURES = (
+    Measure("verdict", "Verdict", "category", "What a theorem says of the head acting alone.", words=LETTERS),
+    Measure(
+        "growth_index", "Growth", "diverging",
+        "Positive share of V O's spectrum (heuristic): above 0.5 growing directions prevail; random gives 0.5.",
+        low=0.0, high=1.0, harm=True,
+    ),
+    Measure(
+        "peak_offset", "Peak offset", "logarithmic",
+        "Offset at which the head's mean kernel is largest (heuristic); it is not what the head attends to.",
+        "integer",
+    ),
+    Measure(
+        "fast_share", "Fast pairs", "sequential",
+        "Share of Q and K in rotary pairs that turn by a radian or more in 8 tokens (heuristic).", "percent", low=0.0,
+    ),
+    Measure(
+        "contrast", "Kernel contrast", "sequential",
+        "How far its kernel rises at its peak above its mean over near offsets, of 1 in all (heuristic).", low=0.0,
+    ),
+    Measure(
+        "peak_share", "Peak share", "sequential",
+        "How much of its amplitude agrees at the kernel's peak (heuristic); slow pairs agree everywhere.",
+        low=0.0, high=1.0,
+    ),
+    Measure(
+        "lambda_max_over_n", "Shared-content factor", "sequential",
+        "Norm of the positional kernel over context (heuristic): at 1 position has no effect on what tokens share.",
+        low=0.0,
+    ),
+    Measure(
+        "margin", "Margin", "logarithmic",
+        "Relative change of V and O that the verdict survives; pale heads are decided by a hair.", "percent",
+    ),
+    Measure(
+        "pair_index", "Pair", "diverging",
+        "Do small differences between tokens grow (above 0) or shrink (heuristic)?", harm=True,
+    ),
+    Measure(
+        "coupling", "Content x position", "sequential",
+        "Layer 0 only: the share of the logits' variance in which content and position act together.", low=0.0,
+    ),
+)  # fmt: skip
+# The columns of the head table, of every head's own page, and (those in _BRIEF) of a terminal.
+_COLUMNS = (
+    Column("layer", "layer"),
+    Column("head", "head"),
+    Column("verdict", "verdict", "text"),
+    Column("theorem", "theorem", "plain"),
+    Column("scope", "scope", "text"),
+    Column("exact", "exact", "text"),
+    Column("margin", "margin", "percent"),
+    Column("robust", "survives rounding", "text"),
+    Column("alpha", "max Re eig(V O)"),
+    Column("omega", "min Re eig(V O)"),
+    Column("growth_index", "growth"),
+    Column("spread_index", "spread"),
+    Column("pair_index", "pair"),
+    Column("fast_share", "fast pairs", "percent"),
+    Column("looks", "kernel", "text"),
+    Column("contrast", "kernel contrast", "percent"),
+    Column("peak_share", "peak share", "percent"),
+    Column("lambda_max_over_n", "shared-content factor"),
+    Column("cond_VO", "condition of V O"),
+    Column("certified", "certificate", "plain"),
+    Column("remarks", "remarks", "text"),
+)
+_BRIEF = ("layer", "head", "verdict", "margin", "robust", "growth_index", "spread_index", "pair_index")
+
+
+def view(result: ScanResult, page: Page) -> None:
+    """Add the sections of a scan."""
+    if not result.heads:
+        page.add("No head to analyse", Paragraphs((_why_none(result),)))
+        return
+    heads = result.heads
+    page.skipped += [(each.what, each.why) for each in result.skipped]
+    page.facts += [
+        (f"{len(heads)}", "heads"),
+        (f"{len({head.layer for head in heads})}", "layers"),
+        *((f"{number}", word(verdict)) for verdict, number in result.model.counts.items()),
+        (f"{result.spectra.context:,}", "context"),
+    ]
+    rows = _rows(result)
+    table = page.rows("heads", rows)
+    page.add("Summary", Summary(tuple(summary(result))))
+    page.add("Head by head", _map(table, rows))
+    page.add("Verdicts", _verdicts(page, heads), _surest(page, heads))
+    if result.estimate:
+        page.add("Estimate for the whole model", _estimate(page, result.estimate))
+    if result.random_baseline:
+        page.add("Against a random baseline", _baseline(result))
+    page.add("Regimes by depth", Row((_regimes(page, heads), _growth(page, heads))), detail=True)
+    page.add("Layers as wholes", _layers(page, result), detail=True)
+    page.add("Eigenvalues of V O", _clouds(page, heads), detail=True)
+    page.add("Heads that can tell neighbours apart", scan_spectra.ranking(page, heads))
+    page.add("Positional kernels", *scan_spectra.kernels(page, result, rows))
+    page.add("What layer 0's logits are made of", *scan_spectra.first_layer(page, result.spectra))
+    page.add("Frequency use", scan_spectra.frequencies(rows), detail=True)
+    page.add("Biases and position tables", *scan_spectra.biases(page, result.spectra))
+    for other in result.what_if:
+        page.add(f"With {other.encoding} in its place", *scan_spectra.what_if(page, result, other))
+    sentence = (
+        "Margins are relative changes of V and O that a verdict survives; the rounding meant is that of the stored "
+        "weights. Growth, spread and pair are heuristics."
+    )
+    page.add("Every head", Listing("All heads", sentence, table, _COLUMNS, brief=_BRIEF), detail=True)
+
+
+def _map(table: str, rows: Sequence[Mapping[str, Any]]) -> HeadMap:
+    return HeadMap(
+        "Layers down, heads across",
+        "Each cell is a head; choose one to see its spectrum, its kernel and what certifies its verdict.",
+        table,
+        measures(rows),
+        facts=_COLUMNS[2:],
+        charts=_panel_charts(),
+        in_figure=True,
+        mean="growth_index",
+    )
+
+
+def measures(rows: Sequence[Mapping[str, Any]]) -> tuple[Measure, ...]:
+    """What the map of these rows can be coloured by."""
+    return tuple(measure for measure in _MEASURES if any(row[measure.key] is not None for row in rows))
+
+
+def map_rows(result: ScanResult) -> list[dict[str, Any]]:
+    """The rows of the map without their lists, as the web page keeps them."""
+    rows = _rows(result) if result.heads else []
+    return [{key: value for key, value in row.items() if not isinstance(value, list)} for row in rows]
+
+
+def _rows(result: ScanResult) -> list[dict[str, Any]]:
+    """One flat row per head, lists where the head's own charts need them."""
+    heads, split = result.heads, result.spectra.first_layer
+    made = ("theorem", "contrast", "certified", "remarks")
+    keys = [column.key for column in _COLUMNS if column.key not in made]
+    rows = []
+    for head in heads:
+        proof = head.certificate
+        rows.append(
+            {
+                **{key: getattr(head, key) for key in keys},
+                "verdict": head.verdict.value,
+                "theorem": theorem(head.rule, head.verdict),
+                "peak_offset": head.peak_offset,
+                "coupling": split[head.head].coupling if head.layer == 0 and head.head < len(split) else None,
+                "contrast": _contrast(head),
+                "remarks": ", ".join(head.warnings) or None,
+                "certified": None
+                if proof is None
+                else f"S, N of size {len(proof.S)}; w' = {proof.w_prime:.3g}, bound {proof.bound:.3g}",
+                "says": says(head),
+                "shown_first": False,
+                "eig_re": [real for real, _ in head.eigenvalues],
+                "eig_im": [imaginary for _, imaginary in head.eigenvalues],
+                "kernel_from": head.kernel_from,
+                "kernel": list(head.kernel),
+                "query_energy": rounded(list(head.query_energy), 3),
+                "key_energy": rounded(list(head.key_energy), 3),
+            }
+        )
+    interest = [(row["contrast"] or 0.0) + 0.2 * (head.rule == "T6") for head, row in zip(heads, rows, strict=True)]
+    rows[int(np.argmax(interest))]["shown_first"] = True
+    return rows
+
+
+def _contrast(head: ScanHead) -> float | None:
+    """How far the kernel rises at its peak above its mean over the offsets kept."""
+    return float(max(head.kernel) - np.mean(head.kernel)) if head.kernel and head.peak_share is not None else None
+
+
+# ------------------------------------------------------------------ words
+def says(head: ScanHead) -> str:
+    """One head in a few sentences: what a theorem says, where its kernel peaks, and its share of fast pairs."""
+    sense = meaning(head.verdict)
+    if head.rule:
+        words = f"For {scope_words(head.scope)}: {sense}, by {theorem(head.rule, head.verdict)}"
+        if head.margin is not None:
+            words += f"; it survives a relative change of {head.margin:.2%} of V and O"
+        words += "." if head.exact else ", though outside the theorem's exact reach."
+    else:
+        words = f"{sense[:1].upper()}{sense[1:]}."
+    if head.peak_offset is None:
+        return words
+    clear = "" if head.peak_share is None else f" ({head.peak_share:.0%} of its amplitude agrees there)"
+    words += f" Its kernel {head.looks}{clear}."
+    fast = head.fast_share
+    return words if fast is None else f"{words} {fast:.0%} of Q and K lie in fast rotary pairs (heuristic)."
+
+
+def summary(result: ScanResult) -> list[str]:
+    """The scan as a whole, in sentences."""
+    heads, model = result.heads, result.model
+    total, counts = len(heads), model.counts
+    sentences = []
+    calm, grow = counts.get("converges", 0), counts.get("diverges", 0) + counts.get("not_convergent", 0)
+    if calm or grow:
+        sentences.append(
+            f"{calm} of {total} heads ({calm / total:.0%}) would, alone and for long, draw what they move to 0; "
+            f"{grow} ({grow / total:.0%}) would push at least the first token, or a consensus, to infinity."
+        )
+    if counts.get("indeterminate"):
+        sentences.append(f"For {counts['indeterminate']} of {total} heads no theorem decides.")
+    bounded, above = counts.get("bounded", 0), counts.get("diverges_above", 0)
+    if bounded or above:
+        sentences.append(
+            f"{count(bounded, 'head')} keep all tokens in a ball of known size; {above} let them grow once large."
+        )
+    if counts.get("inactive"):
+        sentences.append(f"Heads that write nothing: {counts['inactive']}.")
+    sentences.append(
+        f"{model.robust} of {total} verdicts survive the rounding of the stored weights."
+        if model.robust
+        else "No verdict survives the rounding of the stored weights: read them as a picture, not as a promise."
+    )
+    sentences += _growth_words(result)
+    ranked = scan_spectra.by_fast_share(heads)
+    if ranked:
+        names = ", ".join(f"{head.layer}.{head.head} ({head.fast_share:.0%})" for head in ranked[:5])
+        sentences.append(
+            f"Heads with the largest share of Q and K in fast rotary pairs: {names}. They can tell neighbours apart "
+            "best (heuristic; 'toposcope trace' measures what heads attend to)."
+        )
+    inexact = sum(not head.exact for head in heads)
+    if inexact:
+        reasons = sorted({warning for head in heads for warning in head.warnings})
+        sentences.append(
+            f"{inexact} of {total} heads lie outside the theorems' exact reach "
+            f"({', '.join(reasons).replace('_', ' ') or 'no theorem applies'})."
+        )
+    return sentences
+
+
+def _growth_words(result: ScanResult) -> list[str]:
+    model, sentences = result.model, []
+    growth = model.growth_index
+    if growth is not None and 0.48 <= growth <= 0.52:
+        sentences.append(
+            f"On average {growth:.2f} of V O's spectrum lies on the growing side, as for random matrices."
+        )
+    elif growth is not None:
+        side = "growing" if growth > 0.5 else "shrinking"
+        sentences.append(
+            f"On average {growth:.2f} of V O's spectrum lies on the growing side (random matrices: 0.50): {side} "
+            "directions prevail."
+        )
+    if model.metastable and any(head.causal for head in result.heads):
+        sentences.append(
+            f"{model.metastable} of {len(result.heads)} heads can freeze on the way (metastable): W sets the speed, "
+            "V the regime."
+        )
+    if model.log_growth is not None:
+        sentences.append(
+            f"Looped, without norms and with attention only, the first token would grow by "
+            f"10^{model.log_growth / 2.302585:.0f} in one pass (heuristic): the norms are what holds it."
+        )
+    return sentences
+
+
+def _why_none(result: ScanResult) -> str:
+    why = "; ".join(f"{entry.what}: {entry.why}" for entry in result.skipped[:3])
+    return "This model has no self-attention head that could be analysed." + (f" Left out: {why}." if why else "")
+
+
+# ------------------------------------------------------------------ tables
+def _verdicts(page: Page, heads: Sequence[ScanHead]) -> Listing:
+    rows = []
+    for verdict in LETTERS:
+        mine = [head for head in heads if head.verdict == verdict]
+        if mine:
+            rules = dict.fromkeys(theorem(head.rule, head.verdict) for head in mine if head.rule)
+            rows.append(
+                {
+                    "verdict": verdict,
+                    "heads": len(mine),
+                    "theorem": ", ".join(rules),
+                    "exact": sum(head.exact for head in mine),
+                    "robust": sum(head.robust for head in mine),
+                }
+            )
+    columns = (
+        Column("verdict", "verdict", "text"), Column("heads", "heads"), Column("theorem", "certified by", "plain"),
+        Column("exact", "exact"), Column("robust", "survive rounding"),
+    )  # fmt: skip
+    senses = "; ".join(f"{word(str(row['verdict']))}: {meaning(str(row['verdict']))}" for row in rows)
+    sentence = f"Each for a head acting alone. {senses[:1].upper()}{senses[1:]}."
+    return Listing("Heads by verdict", sentence, page.rows("verdicts", rows), columns)
+
+
+def _surest(page: Page, heads: Sequence[ScanHead]) -> Listing | None:
+    sure = [head for head in heads if head.margin is not None and head.rule in ("T5", "T6")]
+    ranked = sorted(sure, key=lambda head: -(head.margin or 0.0))[:SUREST]
+    if not ranked:
+        return None
+    named = [{**vars(head), "verdict": head.verdict.value, "name": f"{head.layer}.{head.head}"} for head in ranked]
+    columns = (
+        Column("name", "head", "plain"), Column("verdict", "verdict", "text"), Column("scope", "scope", "text"),
+        Column("margin", "margin", "percent"), Column("omega", "min Re", ".2f"), Column("alpha", "max Re", ".2f"),
+    )  # fmt: skip
+    sentence = "The surest: the largest relative changes of V and O that a verdict survives; Re eig(V O) beside it."
+    return Listing("Surest verdicts", sentence, page.rows("surest", named, [c.key for c in columns]), columns)
+
+
+def _estimate(page: Page, found: SampleEstimate) -> Listing:
+    """What the drawn layers say about all: an estimate with intervals, not a verdict."""
+    rows = [{"verdict": verdict, **vars(each)} for verdict, each in found.counts.items()]
+    sentence = (
+        f"An estimate from {len(found.drawn)} of {found.layers} layers, not a verdict: {found.method}; "
+        f"{found.level:.0%} intervals for the {found.heads:,} heads. Any other verdict: in at most "
+        f"{count(found.unseen_verdict_in_at_most_layers, 'layer')}. All else here is of the drawn layers."
+    )
+    columns = (
+        Column("verdict", "verdict", "text"), Column("seen", "seen"), Column("estimate", "estimated", ".0f"),
+        Column("low", "from", ".0f"), Column("high", "to", ".0f"), Column("at_least", "certainly at least"),
+        Column("at_most", "at most"),
+    )  # fmt: skip
+    return Listing("Heads by verdict", sentence, page.rows("estimate", rows), columns)
+
+
+def _baseline(result: ScanResult) -> Pairs:
+    baseline, own = result.random_baseline, result.model
+    assert baseline is not None
+    counts = ", ".join(f"{number} {word(verdict)}" for verdict, number in baseline.counts.items())
+    pairs = [
+        (name.replace("_", " "), f"{shown(getattr(own, name))} here, {shown(getattr(baseline, name))} at random")
+        for name in ("growth_index", "spread_index", "pair_index")
+    ]
+    sentence = "The same spectra in random orientation: what is left of a difference is what training put there."
+    return Pairs("Here and at random", (("verdicts of the baseline", counts), *pairs), sentence)
+
+
+def _layers(page: Page, result: ScanResult) -> Listing | None:
+    if not result.layers:
+        return None
+    columns = (
+        Column("layer", "layer"), Column("verdict", "verdict", "text"), Column("theorem", "theorem", "plain"),
+        Column("scope", "scope", "text"), Column("margin", "margin", "percent"), Column("alpha", "max Re"),
+        Column("omega", "min Re"), Column("growth_index", "growth"), Column("rank_U", "rank"),
+    )  # fmt: skip
+    rows = [
+        {**vars(row), "verdict": row.verdict.value, "theorem": theorem(row.rule, row.verdict)}
+        for row in result.layers
+    ]
+    table = page.rows("layers as wholes", rows, [column.key for column in columns])
+    sentence = "The heads of a layer act together; only the first token (or a consensus) can be judged then."
+    brief = ("layer", "verdict", "margin", "alpha", "omega", "growth_index", "rank_U")
+    return Listing("Layers as wholes", sentence, table, columns, folded=True, brief=brief)
+
+
+# ------------------------------------------------------------------ pictures
+def _panel_charts() -> tuple[PanelChart, ...]:
+    return (
+        PanelChart(
+            "Eigenvalues of V O",
+            "Right of the line directions grow, left of it they shrink; off the axis they turn.",
+            {"real": "eig_re", "imaginary": "eig_im"},
+            charts.plane("real", "imaginary"),
+            mirror="imaginary",
+        ),
+        PanelChart(
+            "Mean positional kernel g(t)",
+            "How the rotation and bias favour an offset t = query - key, relative to the sum of amplitudes.",
+            {"kernel": "kernel"},
+            charts.line("offset", "kernel", zero=True, height=170),
+            index="offset",
+            start="kernel_from",
+        ),
+        PanelChart(
+            "Frequency use",
+            "Share of query and key energy in each channel pair, fastest first.",
+            {"queries": "query_energy", "keys": "key_energy"},
+            charts.folded(
+                charts.line("pair", "share", colour="side", height=170), ("queries", "keys"), "side", "share"
+            ),
+            index="pair",
+        ),
+    )
+
+
+def _regimes(page: Page, heads: Sequence[ScanHead]) -> Chart:
+    counts = Counter((head.layer, head.verdict.value) for head in heads)
+    verdicts = [verdict for verdict in LETTERS if any(head.verdict == verdict for head in heads)]
+    rows = [
+        {"layer": layer, "verdict": word(verdict), "heads": counts[layer, verdict]}
+        for layer in dict.fromkeys(head.layer for head in heads)
+        for verdict in verdicts
+    ]
+    return Chart(
+        "Verdicts by layer",
+        "How many heads of each layer fall under each verdict.",
+        page.rows("regimes by layer", rows),
+        charts.stacked("layer", "heads", "verdict", [word(verdict) for verdict in verdicts], charts.VERDICTS),
+    )
+
+
+def _growth(page: Page, heads: Sequence[ScanHead]) -> Chart:
+    rows = [
+        {"layer": head.layer, "head": head.head, "growth": head.growth_index}
+        for head in heads
+        if head.growth_index is not None
+    ]
+    return Chart(
+        "Growth by layer",
+        "A dot for each head, the line through layer means; 0.5 (dashed) is what random matrices give.",
+        page.rows("growth by layer", rows, ("layer", "head", "growth")),
+        charts.dots_and_mean("layer", "growth", reference=0.5, domain=(0, 1), tooltip=("layer", "head", "growth")),
+        in_figure=True,
+    )
+
+
+def _clouds(page: Page, heads: Sequence[ScanHead]) -> Row | None:
+    """Two pictures of all eigenvalues, each over its own head's largest: in the plane, and real parts by layer."""
+    cells: Counter[tuple[int, int]] = Counter()
+    by_layer: Counter[tuple[int, int]] = Counter()
+    for head in heads:
+        values = np.array(head.eigenvalues, dtype=float).reshape(-1, 2)
+        size = float(np.hypot(*values.T).max()) if len(values) else 0.0
+        if size == 0:
+            continue
+        for real, imaginary in values / size:
+            weight = 2 if imaginary > 0 else 1
+            column = min(39, int((real + 1) * 20))
+            by_layer[head.layer, column] += weight
+            cells[column, min(19, int(imaginary * 20))] += weight
+    if not cells:
+        return None
+
+    def edges(c: int) -> dict[str, float]:
+        return {"real": c / 20 - 1, "real_end": (c + 1) / 20 - 1}
+
+    plane = [
+        {**edges(c), "imaginary": r / 20, "imaginary_end": (r + 1) / 20, "eigenvalues": n}
+        for (c, r), n in sorted(cells.items())
+    ]
+    depth = [{**edges(c), "layer": layer, "eigenvalues": n} for (layer, c), n in sorted(by_layer.items())]
+    return Row(
+        (
+            Chart(
+                "All heads together",
+                "Eigenvalues of V O in the upper half plane, each over its own head's largest; darker is more.",
+                page.rows("eigenvalue cloud", plane),
+                charts.binned("real", "imaginary", "eigenvalues"),
+            ),
+            Chart(
+                "Real parts by layer",
+                "The same real parts, layer by layer: weight right of 0 drives tokens apart.",
+                page.rows("real parts by layer", depth),
+                charts.binned("real", "layer", "eigenvalues", rows=True),
+            ),
+        )
+    )

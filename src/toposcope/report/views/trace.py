@@ -1,0 +1,413 @@
+"""The view of `trace`: what heads do on a text, their patterns, shares and kernels; and tokens through depth."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from toposcope.models.rank import RankCorrelation
+from toposcope.models.tracing.agreement import Agreement
+from toposcope.models.tracing.logits import LogitPicture
+from toposcope.models.tracing.patterns import WORDS, together
+from toposcope.models.tracing.result import HeadTrace, Spread, TraceResult
+from toposcope.report import charts
+from toposcope.report.blocks import (
+    Chart,
+    Column,
+    HeadMap,
+    Listing,
+    Matrix,
+    Measure,
+    Page,
+    PanelChart,
+    Paragraphs,
+    Row,
+    Summary,
+)
+from toposcope.report.views.trace_depth import add_depth
+
+LETTERS = {"previous": "p", "next": "n", "self": "s", "first": "1", "induction": "i", "local": "l"}
+NONE = "none"
+NAMED = 6  # heads listed after a pattern
+KERNELS = 6  # heads whose kernels are drawn
+METRICS = {
+    "rho": (
+        "Logit norm ratio",
+        "Norm of the logits over that of the same content without position (1: position has no effect).",
+    ),
+    "erank_ratio": ("Rank ratio", "Effective rank of the logits over that of the same content without position."),
+    "maj_gap": ("Ky Fan gap", "0 or below: position contracts every Ky Fan norm of the logits."),
+    "toeplitz": ("Toeplitz", "Share of the logits' energy that depends on the offset alone."),
+    "toeplitz_centred": ("Toeplitz, centred", "The same with the mean of the logits removed."),
+    "content": ("Content", "Share of the logits' variance due to content alone."),
+    "position": ("Position", "Share of the logits' variance due to position alone."),
+    "coupling": ("Interaction", "Content x position: share of the logits' variance in which both act together."),
+    "gram_content": ("Content (G cc)", "Share of the logits due to the parts of queries and keys without position."),
+    "gram_mixed": ("Mixed (G cp)", "Share of the logits due to content on one side and position on the other."),
+    "gram_position": ("Position (G pp)", "Share of the logits due to the positional parts of queries and keys."),
+    "distance": ("Distance", "Mean distance, in tokens, at which the head attends."),
+    "entropy": ("Entropy", "Mean entropy of its attention, in nats: 0 is one token for each query."),
+}
+BRIEF = (
+    "name", "rho", "toeplitz_centred", "content", "position", "coupling", "gram_content", "gram_mixed",
+    "gram_position", "peak_offset", "on_previous", "on_first",
+)  # fmt: skip
+
+
+def view(result: TraceResult, page: Page) -> None:
+    """Add the sections of a trace."""
+    heads = result.heads
+    layers = len({each.layer for each in heads})
+    page.facts += [
+        (str(len(heads)), f"heads of {layers} layer{'' if layers == 1 else 's'}"),
+        (str(result.sequences), "sequences"),
+        (f"{result.tokens:,}", "tokens of each"),
+    ]
+    if not heads:
+        page.add("Summary", Summary(("No head was traced.",)))
+        _add_missing(page, result)
+        return
+    rows = [_row(each) for each in heads]
+    max(rows, key=_positional)["shown_first"] = True
+    table = page.rows("traced heads", rows)
+    there = [key for key in METRICS if any(row[key] is not None for row in rows)]
+    page.add("Summary", Summary(tuple(_summary(result))))
+    page.add("What heads attend to", _patterns(page, result))
+    page.add("The most positional heads", _listing(page, rows, there))
+    page.add("Head by head", _head_map(result, rows, table, there))
+    page.add("Kernels on this text", _kernels(page, rows))
+    page.add("Logits and their Toeplitz part", *(Row(_picture(each)) for each in result.logits))
+    page.add("By depth", Row(tuple(_by_layer(page, rows))))
+    if result.agreement is not None:
+        page.add("Would the weights alone have told?", *_agreement(page, result.agreement))
+    add_depth(result, page)
+    _add_missing(page, result)
+
+
+# ------------------------------------------------------------------ words
+def _summary(result: TraceResult) -> list[str]:
+    heads = result.heads
+    put_in = "" if result.encoding is None else f", with the encoding {result.encoding} put into these heads"
+    sentences = [f"{result.text}{put_in}."]
+    named = [f"{len(some)} {WORDS[name]}" for name, some in result.patterns.items() if some]
+    none = sum(not each.names for each in heads)
+    if named:
+        several = Counter(together(each.names) for each in heads if len(each.names) > 1)
+        counts = (f"{' and '.join(WORDS[name] for name in some)} {count}" for some, count in several.most_common())
+        also = f" ({sum(several.values())} follow more than one: {', '.join(counts)})" if several else ""
+        sentences.append(
+            f"Heads by what they attend to: {', '.join(named)}{also}; {none} of {len(heads)} follow no named pattern."
+        )
+    else:
+        sentences.append(f"None of the {len(heads)} heads follows a named pattern on this text.")
+    rho = [value for each in heads if (value := each.median("rho")) is not None]
+    if rho:
+        low, middle, high = np.percentile(rho, (25, 50, 75))
+        sentences.append(
+            f"Logit norm ratio {middle:.2f} in the median over heads, quartiles {low:.2f} to {high:.2f} (1: position "
+            f"has no effect on the norm); below 1 in {sum(value < 1 for value in rho)} of {len(rho)} heads."
+        )
+    gaps = [value for each in heads if (value := each.median("maj_gap")) is not None]
+    if gaps:
+        below = sum(value <= 1e-9 for value in gaps)
+        sentences.append(f"Position contracts every Ky Fan norm of the logits in {below} of {len(gaps)} heads.")
+    for key in ("position", "gram_position"):
+        ranked = sorted(
+            ((spread, each) for each in heads if (spread := getattr(each, key)) is not None),
+            key=lambda pair: -pair[0].median,
+        )
+        if ranked:
+            best = ", ".join(f"{each.name} ({_with_quartiles(spread)})" for spread, each in ranked[:4])
+            sentences.append(f"Position alone has the largest share of the logits in heads {best}.")
+            break
+    if result.null_share is not None:
+        sentences.append(
+            f"Of these shares up to about {result.null_share:.2f} is content that means of {result.sequences} "
+            "sequences do not average out."
+        )
+    return sentences
+
+
+def _with_quartiles(spread: Spread) -> str:
+    """A share with its quartiles over sequences; of one sequence there are none."""
+    inside = f", quartiles {spread.low:.0%} to {spread.high:.0%}" if spread.count > 1 else ""
+    return f"{spread.median:.0%}{inside}"
+
+
+def _says(head: HeadTrace) -> str:
+    named = [
+        f"{WORDS[name]} ({head.score(name) or 0:.0%} of its attention"
+        f"{' on repeated random tokens' if name == 'induction' else ''})"
+        for name in together(head.names)
+    ]
+    words = f"It attends to: {', '.join(named)}." if named else "It follows no named pattern."
+    if head.rho is not None:
+        side = "lowers" if head.rho.median < 1 else "raises"
+        words += (
+            f" Position {side} the norm of its logits (ratio {head.rho.median:.2f}, quartiles {head.rho.low:.2f} to "
+            f"{head.rho.high:.2f})."
+        )
+    return words
+
+
+def _pattern(names: Sequence[str]) -> str:
+    """All patterns of a head in words."""
+    return " + ".join(WORDS[name] for name in together(names)) or NONE
+
+
+def _letters(heads: Sequence[HeadTrace]) -> dict[str, str]:
+    """What stands in a cell for each set of patterns that some head follows: single ones first, in a fixed order."""
+    alone = {WORDS[name]: letter for name, letter in LETTERS.items()}
+    several = {together(head.names) for head in heads if len(head.names) > 1}
+    joint = {_pattern(names): "".join(LETTERS[name] for name in names) for names in sorted(several)}
+    return {**alone, **joint, NONE: "·"}
+
+
+# ------------------------------------------------------------------ tables and maps
+def _row(head: HeadTrace) -> dict[str, Any]:
+    known = [name for name in WORDS if head.score(name) is not None]
+    return {
+        "name": head.name,
+        "layer": head.layer,
+        "head": head.head,
+        "pattern": _pattern(head.names),
+        "says": _says(head),
+        "shown_first": False,
+        "peak_offset": head.peak_offset,
+        **{key: head.median(key) for key in METRICS},
+        **{f"on_{name}": head.score(name) for name in WORDS},
+        "kernel": list(head.kernel),
+        "pattern_names": [WORDS[name] for name in known],
+        "pattern_shares": [head.score(name) for name in known],
+        "pattern_even": [head.uniform.get(name) for name in known],
+    }
+
+
+def _positional(row: dict[str, Any]) -> float:
+    """How much of a head's logits position alone makes, by the best measure there is."""
+    known = (row[key] for key in ("position", "gram_position", "toeplitz"))
+    return next((float(value) for value in known if value is not None), 0.0)
+
+
+def _patterns(page: Page, result: TraceResult) -> Listing:
+    rows = [
+        {
+            "pattern": WORDS[name],
+            "threshold": threshold,
+            "heads": len(result.patterns[name]),
+            "strongest": ", ".join(f"{each.name} {each.score(name):.2f}" for each in result.named(name)[:NAMED]),
+        }
+        for name, threshold in result.thresholds.items()
+        if any(each.score(name) is not None for each in result.heads)
+    ]
+    columns = (
+        Column("pattern", "pattern", "plain"), Column("threshold", "from", ".2f"), Column("heads", "heads"),
+        Column("strongest", "the strongest, with their share of attention", "wrap"),
+    )  # fmt: skip
+    words = "Share of attention, median over sequences; a head is named from the threshold on."
+    return Listing("Named patterns", words, page.rows("patterns", rows), columns)
+
+
+def _listing(page: Page, rows: Sequence[dict[str, Any]], there: Sequence[str]) -> Listing:
+    ranked = sorted(rows, key=lambda row: -_positional(row))
+    shares = [f"on_{name}" for name in WORDS if any(row[f"on_{name}"] is not None for row in rows)]
+    keys = ("name", "pattern", *there, "peak_offset", *shares)
+    short = {
+        "rho": "ratio",
+        "toeplitz": "raw Toeplitz",
+        "toeplitz_centred": "Toeplitz",
+        "gram_content": "G cc",
+        "gram_mixed": "G cp",
+        "gram_position": "G pp",
+    }
+    columns = (
+        Column("name", "head", "plain"),
+        Column("pattern", "pattern", "plain"),
+        *(Column(key, short.get(key, METRICS[key][0].lower()), ".2f") for key in there),
+        Column("peak_offset", "peak"),
+        *(Column(key, key.removeprefix("on_"), ".2f") for key in shares),
+    )
+    words = (
+        "Medians over sequences. ratio: logit norm with position over without; then shares of the logits; peak: "
+        "offset at which the mean kernel is largest; then shares of attention."
+    )
+    return Listing("Every head", words, page.rows("heads by position", ranked, keys), columns, brief=BRIEF)
+
+
+def _head_map(result: TraceResult, rows: Sequence[dict[str, Any]], table: str, there: Sequence[str]) -> HeadMap:
+    words = "All patterns whose threshold a head passes; a dot where it passes none."
+    measures = [Measure("pattern", "Pattern", "category", words, words=_letters(result.heads))]
+    measures += [Measure(key, METRICS[key][0], "sequential", METRICS[key][1], low=0.0) for key in there]
+    measures += [
+        Measure(f"on_{name}", title.capitalize(), "sequential", f"Share of attention: {title}.", "percent", 0.0, 1.0)
+        for name, title in WORDS.items()
+        if any(row[f"on_{name}"] is not None for row in rows)
+    ]
+    return HeadMap(
+        "Layers down, heads across",
+        f"Medians over {result.sequences} sequences ({result.text}). Choose a head to see its page.",
+        table,
+        tuple(measures),
+        facts=(
+            Column("pattern", "pattern", "text"),
+            *(Column(key, METRICS[key][0].lower()) for key in METRICS),
+            Column("peak_offset", "kernel's peak at offset"),
+            *(Column(f"on_{name}", f"on {title}", "percent") for name, title in WORDS.items()),
+        ),
+        charts=(
+            PanelChart(
+                "Mean kernel on this text",
+                "How the mean logit depends on the offset t = query - key.",
+                {"kernel": "kernel"},
+                charts.line("offset", "kernel", zero=True, height=170),
+                index="offset",
+            ),
+            PanelChart(
+                "Where its attention goes",
+                "Share of attention on each pattern, beside what even attention would give.",
+                {"pattern": "pattern_names", "share": "pattern_shares", "even": "pattern_even"},
+                _pattern_bars(),
+            ),
+        ),
+        in_figure=True,
+    )
+
+
+def _add_missing(page: Page, result: TraceResult) -> None:
+    """What was left out, and what could not be measured."""
+    left = tuple(f"Left out: {each.what}: {each.why}." for each in result.skipped)
+    listing = None
+    if result.gaps:
+        by_reason: dict[str, list[str]] = {}
+        for gap in result.gaps:
+            by_reason.setdefault(gap.why, []).append(gap.metric)
+        rows = [{"metrics": ", ".join(metrics), "why": why} for why, metrics in by_reason.items()]
+        columns = (Column("metrics", "metrics", "wrap"), Column("why", "why", "wrap"))
+        listing = Listing("What could not be measured", "", page.rows("gaps", rows), columns)
+    page.add("Not measured", Paragraphs(left) if left else None, listing)
+
+
+# ------------------------------------------------------------------ charts
+def _kernels(page: Page, rows: Sequence[dict[str, Any]]) -> Chart | None:
+    best = sorted((row for row in rows if row["kernel"]), key=lambda row: -_positional(row))[:KERNELS]
+    points = [
+        {"head": row["name"], "offset": t, "kernel": value} for row in best for t, value in enumerate(row["kernel"])
+    ]
+    if not points:
+        return None
+    return Chart(
+        "Mean kernels of the most positional heads",
+        "Mean logit by offset, for the heads in which position alone has the largest share.",
+        page.rows("trace kernels", points),
+        charts.line("offset", "kernel", colour="head", zero=True),
+        in_figure=True,
+    )
+
+
+def _picture(found: LogitPicture) -> tuple[Matrix, Matrix]:
+    """A head's logits on the first sequence, and beside them what of these depends on the offset alone."""
+    cell = found.cell
+    starts = tuple(str(number * cell) for number in range(len(found.logits)))
+    cells = f"Each cell is the mean of up to {cell} x {cell} logits. " if cell > 1 else ""
+    share = "" if found.share is None else f" It holds {found.share:.0%} of their square."
+    seen = sorted(value for line in found.logits for value in line if value is not None)
+    # A first token may lie far off: its colour is cut.
+    low, high = seen[len(seen) // 200], seen[-1 - len(seen) // 200]
+
+    def matrix(key: str, title: str, sentence: str, values: Sequence[Sequence[float | None]]) -> Matrix:
+        return Matrix(
+            f"{title} of head {found.name}",
+            sentence,
+            "query" if cell == 1 else "queries from",
+            "key" if cell == 1 else "keys from",
+            starts,
+            starts,
+            (Measure(key, title, "sequential", "", low=low, high=high),),
+            {key: values},
+            square=True,
+        )
+
+    first = f"Queries down, keys across, on the first {found.tokens} tokens. {cells}".strip()
+    second = f"Each diagonal's mean, in the same colours: what depends on offset alone.{share}"
+    return (
+        matrix("logits", "Logits", first, found.logits),
+        matrix("toeplitz", "Toeplitz part", second, found.toeplitz),
+    )
+
+
+def _by_layer(page: Page, rows: Sequence[dict[str, Any]]) -> list[Chart]:
+    found = []
+    for key in ("rho", "toeplitz", "distance"):
+        known = [{"layer": row["layer"], "head": row["head"], key: row[key]} for row in rows if row[key] is not None]
+        if known:
+            label, sentence = METRICS[key]
+            spec = charts.dots_and_mean(
+                "layer", key, reference=1.0 if key == "rho" else None, tooltip=("layer", "head", key)
+            )
+            table = page.rows(f"{label} by layer", known)
+            found.append(Chart(f"{label} by layer", sentence, table, spec, in_figure=key != "distance"))
+    return found
+
+
+def _pattern_bars() -> dict[str, Any]:
+    names = {"field": "pattern", "type": "nominal", "title": None, "axis": {"labelLimit": 160}}
+    return {
+        "height": 140,
+        "layer": [
+            {
+                "mark": {"type": "bar", "color": charts.PALETTE[0]},
+                "encoding": {
+                    "y": names,
+                    "x": charts.quantity("share", "share of attention"),
+                    "tooltip": [{"field": "pattern"}, {"field": "share"}, {"field": "even"}],
+                },
+            },
+            {
+                "mark": {"type": "tick", "color": charts.PALETTE[1], "thickness": 2},
+                "encoding": {"y": names, "x": {"field": "even", "type": "quantitative"}},
+            },
+        ],
+    }
+
+
+# ------------------------------------------------------------------ weights against the text
+def _agreement(page: Page, found: Agreement) -> list[Any]:
+    """Rank correlations of indices from the weights with what was traced, and the list of previous-token heads."""
+    names: dict[str, RankCorrelation] = {
+        "peak of the kernel": found.peak,
+        "norm of the kernel (rho_n)": found.contraction,
+        "kernel at offset 1, with attention on the previous token": found.contrast,
+        "share of fast pairs, with attention on the previous token": found.fast,
+    }
+    rows = [{"index": words, "rho": each.rho, "p": each.p, "count": each.count} for words, each in names.items()]
+    said = [
+        f"Heads that look at the previous token on the text: {len(found.traced)}. The kernel of {len(found.listed)} "
+        f"heads peaks at offset 1: {len(found.hits)} of these{_rates(found.precision, found.recall)}."
+    ]
+    if found.fast_listed:
+        area = (
+            ""
+            if found.fast_auc is None
+            else f"; as an order of all heads that share has an AUC of {found.fast_auc:.2f}"
+        )
+        said.append(
+            f"Of the {len(found.fast_listed)} with the largest share of Q and K in fast pairs, {len(found.fast_hits)}"
+            f"{_rates(found.fast_precision, found.fast_recall)}{area}."
+        )
+    if found.kernel is not None:
+        said.append(f"Kernels over offsets: median rank correlation {found.kernel:+.2f} ({found.heads} heads).")
+    columns = (
+        Column("index", "index from the weights", "wrap"), Column("rho", "rank correlation", "+.2f"),
+        Column("p", "p", ".2g"), Column("count", "heads"),
+    )  # fmt: skip
+    table = page.rows("agreement", rows)
+    return [Paragraphs(tuple(said)), Listing("Weights against the text", "", table, columns)]
+
+
+def _rates(precision: float | None, recall: float | None) -> str:
+    known = {"precision": precision, "recall": recall}
+    words = ", ".join(f"{name} {value:.2f}" for name, value in known.items() if value is not None)
+    return f" ({words})" if words else ""

@@ -1,0 +1,140 @@
+"""One layer's part of a scan, as text that a journal or a network can carry.
+
+A record is JSON: numbers survive it to the last bit, so a result that was assembled from records of several runs or
+machines is the result of one undisturbed run.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toposcope.checkpoints.fold import fold
+from toposcope.checkpoints.identity import refuse_difference
+from toposcope.checkpoints.view import Layer, Model
+from toposcope.core.errors import BadFile
+from toposcope.core.fields import plain, rebuilt
+from toposcope.core.result import Skipped
+from toposcope.dynamics.factored import Factored
+from toposcope.dynamics.heads import HeadDynamics, describe_head, head_dynamics
+from toposcope.dynamics.layers import layer_dynamics
+from toposcope.dynamics.storage import layer_storage_error
+from toposcope.scanning.baseline import randomised
+from toposcope.scanning.options import OWN, ScanOptions
+from toposcope.scanning.result import BaselineHead, ScanHead, ScanLayer, baseline_row, head_row, layer_row
+from toposcope.spectra.head_kernel import TokenRows
+from toposcope.spectra.of_heads import LogitShares
+from toposcope.spectra.of_model import LayerSpectra, layer_spectra, tokens_of
+
+WIDEST_SUM = 1024  # a sum over heads wider than this takes minutes a layer
+WIDEST_MODEL = 4096  # in a wider one even a narrow sum takes half a layer's memory again
+Moment = NDArray[np.float64] | TokenRows | None
+# {"layer": its number, "record": its record, "read": the lines of the ledger for each tensor it was made from}
+Entry = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class LayerRecord:
+    """Everything a scan says of one layer; `whole` is None where it was not judged as one."""
+
+    heads: tuple[ScanHead, ...]
+    whole: ScanLayer | None
+    baseline: tuple[BaselineHead, ...]
+    skipped: tuple[Skipped, ...]
+    tokens: str
+    first_layer: tuple[LogitShares, ...]
+    what_if: Mapping[str, LayerSpectra]
+
+
+def layer_entry(
+    model: Model, number: int, options: ScanOptions, moment: Moment, drawn: Mapping[str, str], pool: Executor
+) -> tuple[Entry, Factored | None]:
+    """A layer's record with the lines of all that it was made from; `drawn` are those of the tokens' moment."""
+    with model.source.ledger.noted() as read:
+        record, factors = layer_record(model, number, options, moment, pool)
+    text = json.dumps(plain(record), allow_nan=False)
+    return {"layer": number, "record": text, "read": {**drawn, **read}}, factors
+
+
+def recorded(entry: Entry) -> LayerRecord:
+    """The record of an entry."""
+    found: LayerRecord = rebuilt(LayerRecord, json.loads(entry["record"]), f"the record of layer {entry['layer']}")
+    return found
+
+
+def kept(
+    model: Model, entries: Sequence[Entry], numbers: Sequence[int], where: str, step: Callable[[], None]
+) -> dict[int, Entry]:
+    """Those of a journal's entries that belong to these layers; refused where a tensor is not what it was."""
+    found = {entry["layer"]: entry for entry in entries if entry["layer"] in numbers}
+    for number, entry in found.items():
+        what, advice = f"layer {number} in {where}", "Give another --out, or remove the journal to begin anew."
+        refuse_difference(model.source, entry["read"], what, advice)
+        try:
+            recorded(entry)
+        except (BadFile, ValueError, TypeError) as error:
+            raise BadFile(f"{what} is not what this version writes. {advice}") from error
+        step()
+    return found
+
+
+def layer_record(
+    model: Model, number: int, options: ScanOptions, moment: Moment, pool: Executor
+) -> tuple[LayerRecord, Factored | None]:
+    """Everything a scan says of one layer, and its O' and V' if it was judged as a whole.
+
+    Each thread of the pool has one head in float64 at a time.
+    """
+    layer = model.layers[number]
+    if layer.spec.kind == "cross":
+        what = f"layer {layer.number} ({layer.spec.stack} {layer.spec.index})"
+        why = "cross-attention: no theorem speaks of tokens driven by other tokens"
+        none: dict[str, LayerSpectra] = {name: LayerSpectra(()) for name in options.encoding}
+        return LayerRecord((), None, (), (Skipped(what, why),), tokens_of(moment), (), none), None
+    error = layer_storage_error(model, layer)
+    _ = layer.weights  # read once, before threads share it
+    every = range(layer.spec.heads)
+    judged = options.layer_sums if options.layer_sums is not None else _narrow(layer)
+    whole = pool.submit(layer_dynamics, layer, storage_error=error) if judged else None
+    heads = pool.map(partial(head_dynamics, layer, storage_error=error, context=model.spec.context), every)
+    drawn = every if options.random_baseline else ()
+    baseline = pool.map(partial(_baseline, layer, error, options.seed), drawn)
+    spectra = layer_spectra(model, number, moment, context=options.context, encodings=options.encodings, pool=pool)
+    own = spectra.pop(OWN)
+    summed = None if whole is None else whole.result()
+    record = LayerRecord(
+        heads=tuple(head_row(head, kernel) for head, kernel in zip(heads, own.heads, strict=True)),
+        whole=None if summed is None else layer_row(summed),
+        baseline=tuple(map(baseline_row, baseline)),
+        skipped=() if judged or options.layer_sums is not None else (_too_wide(layer),),
+        tokens=tokens_of(moment),
+        first_layer=own.first_layer,
+        what_if=spectra,
+    )
+    return record, None if summed is None else summed.factors
+
+
+def _too_wide(layer: Layer) -> Skipped:
+    wide = WIDEST_SUM if layer.spec.width <= WIDEST_MODEL else WIDEST_MODEL
+    return Skipped(
+        f"layer {layer.number} as a whole", f"wider than {wide}: ask for it if you can wait (--layer-sums)"
+    )
+
+
+def _baseline(layer: Layer, error: float, seed: int, index: int) -> HeadDynamics:
+    """The random baseline of one head: what is drawn depends on the seed and on its place, not on other heads."""
+    drawn = randomised(fold(layer, layer.heads[index]), np.random.default_rng([seed, layer.number, index]))
+    return describe_head(layer, drawn, storage_error=error, rotary=False)
+
+
+def _narrow(layer: Layer) -> bool:
+    """Whether the sum over heads is small enough to be decided in seconds."""
+    spec = layer.spec
+    return min(spec.width, spec.kv_heads * spec.value_width) <= WIDEST_SUM and spec.width <= WIDEST_MODEL

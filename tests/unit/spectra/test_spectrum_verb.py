@@ -1,0 +1,62 @@
+"""`toposcope.spectrum` as a library user meets it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+import toposcope
+from toposcope.core.errors import BadValue
+from toposcope.core.ranges import parse_length
+from toposcope.encodings import Sizes, parse
+from toposcope.report.kinds import document
+from toposcope.spectra import toeplitz_points
+from toposcope.spectra.encoding_spectrum import spectrum_of
+from toposcope.spectra.spectrum import SpectrumResult
+
+
+@pytest.fixture(scope="module")
+def result() -> SpectrumResult:
+    return toposcope.spectrum(["rope", "alibi", "learned", "none"], "1k", head_dim=8, num_heads=2)
+
+
+def test_each_encoding_is_what_its_own_spectrum_says(result: SpectrumResult) -> None:
+    assert result.contexts == (32, 128, 512, 1024)
+    rope = spectrum_of(parse("rope").build(Sizes(16, 2, 8, 1024, causal=True)), result.contexts)
+    assert result.encodings[0] == rope
+    assert [each.spec for each in result.encodings] == ["rope", "alibi", "learned", "none"]
+    assert toposcope.spectrum("rope", 1024, head_dim=8, num_heads=2).encodings == (rope,)
+
+
+def test_a_result_prints_saves_frames_and_draws(result: SpectrumResult, tmp_path: Path) -> None:
+    assert max(map(len, str(result).splitlines())) <= 80
+    assert toposcope.read(result.save(tmp_path / "s.json")) == result
+    jsonschema.validate(result.as_dict(), document("spectrum"))
+    points = result.frame()
+    assert len(points) == 4 * 4
+    assert points["lambda_max_over_n"][0] == result.encodings[0].points[0].lambda_max_over_n
+    assert len(result.frame("encodings.logit_points")) == 4
+    assert "<script" not in result._repr_html_()
+    assert "Content-Security-Policy" in result.html()
+    pytest.importorskip("vl_convert")
+    text = result.figure(tmp_path / "f.svg").read_text()
+    assert all(f">{name}</text>" in text for name in ("alibi", "Effective rank", "Shared-content factor"))
+
+
+def test_bounds_are_told_as_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond Lanczos only bounds are known: 262,144 positions for a user, 4,096 here."""
+    monkeypatch.setattr(toeplitz_points, "LANCZOS_LIMIT", 2048)
+    found = toposcope.spectrum("t5", 4096, num_heads=1)
+    assert found.encodings[0].points[-1].statement == "bound"
+    last = [line for line in str(found).splitlines() if line.split()[:1] == ["4,096"]]
+    assert [line.count("≥") for line in last] == [0, 1, 1]  # the longest context; kernel, summand
+    assert found.encodings[0].decay[-1] is None
+
+
+def test_lengths_are_written_as_people_write_them() -> None:
+    assert [parse_length(each) for each in (4096, "4096", "128k", "1M", " 2K ")] == [4096, 4096, 131072, 2**20, 2048]
+    for wrong in ("", "k", "1.5k", "-4", "0", "1G", "9" * 16):
+        with pytest.raises(BadValue):
+            parse_length(wrong)
