@@ -9,11 +9,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+from toposcope.cli.schema import WRITTEN_BY
 from toposcope.core.files import write_text
-from toposcope.schema import NAMES, WRITTEN_BY, document
+from toposcope.report.kinds import KINDS, document
 
 PAGE = Path(__file__).parent / "json.md"
-FRAME = ("schema", "toposcope", "subject", "options", "seconds", "skipped")
+FRAME = ("schema", "provenance", "skipped")
 HEADER = """# JSON results
 
 <!-- written by docs/make_schema.py; change that, or the result's own dataclass -->
@@ -26,9 +27,10 @@ $ toposcope schema
 $ toposcope schema scan
 ```
 
-Objects are closed: a key that is not described is not written, and each key that is described is there, unless the
-table says *may lack*. Tests hold real results of every command against these schemas. A change of meaning makes a new
-number at the end of the name (`toposcope/scan/2`); new keys come with a new version of Toposcope.
+The keys are the fields of the result that `toposcope.scan(...)` and its like return, one to one; `toposcope.read("r.json")`
+gives that result back. Objects are closed: each key that is described is there, and no other. Tests hold real results of
+every command against these schemas. A change makes a new number at the end of the name (`toposcope/scan/2`); files of another number
+are refused.
 
 Numbers that are not finite are written as null, so wherever a number may stand, null may. To check a file:
 
@@ -39,7 +41,7 @@ import sys
 from pathlib import Path
 
 import jsonschema
-from toposcope.schema import document
+from toposcope.report import document
 
 command = ["toposcope", "spectrum", "rope", "--context", "64", "--json", "s.json"]
 subprocess.run([sys.executable, "-m", *command], check=True)
@@ -52,10 +54,10 @@ jsonschema.validate(result, document(result["schema"]))
 | key | type | meaning |
 |---|---|---|
 | `schema` | string | the kind of result and the version of its form |
-| `toposcope` | string | the version that wrote it |
-| `subject` | object or null | what was analysed: path, format, family, encodings, sha256 of the tensors read |
-| `options` | object | what was asked for |
-| `seconds` | number | how long it took |
+| `provenance.subjects` | list | what was analysed: name, path, format, family, encodings, sha256 of the tensors read |
+| `provenance.options` | object | what was asked for |
+| `provenance.seconds` | number | how long it took |
+| `provenance.toposcope` | string | the version that wrote it |
 | `skipped` | list | what was left out, and why |
 
 """
@@ -68,10 +70,11 @@ def main() -> None:
 def page() -> str:
     """The whole page."""
     kinds = "\n".join(
-        f"| [`{name}`](#{name}) | `toposcope {WRITTEN_BY.get(name, name)}` | {_about(name)} |" for name in NAMES
+        f"| [`{name}`](#{name}) | `{WRITTEN_BY.get(name, f'toposcope {name} --json')}` | {_about(name)} |"
+        for name in KINDS
     )
     listed = f"## Kinds of results\n\n| schema | written by | what it is |\n|---|---|---|\n{kinds}\n\n"
-    return HEADER + listed + "\n".join(map(_section, NAMES))
+    return HEADER + listed + "\n".join(map(_section, KINDS))
 
 
 def _about(name: str) -> str:
@@ -81,11 +84,8 @@ def _about(name: str) -> str:
 def _section(name: str) -> str:
     schema = document(name)
     own = {key: value for key, value in schema["properties"].items() if key not in FRAME}
-    parts = {key: value for key, value in schema["$defs"].items() if key not in ("Options", "Subject", "Skipped")}
-    lines = [f"## {name}", "", f"`{schema['$id']}`, written by `{schema['title']}`. {schema['description']}", ""]
-    asked = schema["$defs"]["Options"]["properties"]
-    if asked:
-        lines += ["Options: " + ", ".join(f"`{key}` ({_type(value)})" for key, value in asked.items()) + ".", ""]
+    parts = {key: value for key, value in schema["$defs"].items() if key not in ("Provenance", "Subject", "Skipped")}
+    lines = [f"## {name}", "", f"`{schema['$id']}`. {schema['description']}", ""]
     lines += _table(own, schema["required"])
     for title, part in sorted(parts.items()):
         lines += [f"**{title}.** {part['description']}", "", *_table(part["properties"], part["required"])]

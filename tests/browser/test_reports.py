@@ -17,7 +17,7 @@ from tests.browser.browser import NARROW, WIDE, Visit, visit
 from tests.unit.report import making
 from tests.unit.tiny import write_llama
 from tests.unit.web.running import Visitor, running
-from toposcope.report import write_report
+from toposcope.report import render
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -84,7 +84,7 @@ def address(
     def written(name: str) -> str:
         file = place / f"{name}.html"
         if not file.exists():
-            write_report(file, results[name], title=f"A report of {name}")
+            file.write_text(render(results[name], title=f"A report of {name}"))
         return file.as_uri()
 
     return written
@@ -316,7 +316,7 @@ def test_markup_in_names_is_shown_and_does_not_run(browser: Browser, results: di
     scan["spectra"]["heads"][0]["looks"] = nasty
     scan["skipped"] = [{"what": nasty, "why": nasty}]
     file = tmp_path / "nasty.html"
-    write_report(file, [scan])
+    file.write_text(render([scan]))
     with visit(browser, file.as_uri() + "#head-0.0") as seen:
         assert nasty in seen.page.locator("h1").inner_text() or "img src" in seen.page.locator("h1").inner_text()
         assert "onerror" in seen.page.locator(".head-page").inner_text()

@@ -292,14 +292,6 @@ def test_the_state_of_a_finished_run_goes_though_a_process_was_killed_before_tha
         assert not (run / STATE).exists()
 
 
-def test_a_table_without_rows_has_its_columns(tmp_path: Path) -> None:
-    from toposcope.core.results import emit_csv
-
-    for rows in ([], [{"a": 1, "b": 2}]):
-        emit_csv(rows, str(tmp_path / "t.csv"), ["a", "b"])
-        assert (tmp_path / "t.csv").read_text().splitlines()[0] == "a,b"
-
-
 def test_a_state_that_cannot_be_removed_spoils_no_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from toposcope.core import saved
 

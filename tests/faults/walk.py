@@ -409,9 +409,8 @@ def _get_ready() -> None:
     from matplotlib.figure import Figure
 
     import toposcope
-    from toposcope.cli import ablate_lab
     from toposcope.dynamics import trajectory
-    from toposcope.lab import train
+    from toposcope.lab import ablation, train
     from toposcope.report import figure
     from toposcope.runs import local, store, worker
     from toposcope.scanning import scan as scanning
@@ -431,7 +430,7 @@ def _get_ready() -> None:
     ):
         importlib.import_module(name)
     train.SAVE_EVERY = probe.SAVE_EVERY = tuning.EVERY = cases.SAVED_EVERY
-    train.GLANCE, ablate_lab.SENTENCES = 8, 16
+    train.GLANCE, ablation.SENTENCES = 8, 16
     train.fixed_sentences.__defaults__ = (16,)  # 2,000 in earnest
     store._now = lambda: "2026-01-01T00:00:00+00:00"
     torch.optim.Adam.step = _counted(torch.optim.Adam.step)  # AdamW's as well

@@ -127,12 +127,12 @@ def test_what_the_stress_model_needs_to_be_understood_is_true() -> None:
 
 
 @pytest.mark.parametrize("item", installed.MODELS, ids=lambda item: item.name)
-def test_models_are_of_the_size_the_list_says(item: installed.Item) -> None:
+def test_models_are_of_the_size_the_list_says(item: installed.InstalledItem) -> None:
     assert opened(item.name).weights.stat().st_size == item.size
 
 
 @pytest.mark.parametrize("item", installed.TEXTS, ids=lambda item: item.name)
-def test_texts_are_text(item: installed.Item) -> None:
+def test_texts_are_text(item: installed.InstalledItem) -> None:
     if item.path() is None:
         pytest.skip(f"not installed: {item.install}")
     path = installed.find_text(item.name)
@@ -141,7 +141,7 @@ def test_texts_are_text(item: installed.Item) -> None:
 
 
 @pytest.mark.parametrize("item", installed.MODELS, ids=lambda item: item.name)
-def test_the_digest_is_the_same_each_time(item: installed.Item) -> None:
+def test_the_digest_is_the_same_each_time(item: installed.InstalledItem) -> None:
     digests = []
     for turn in (1, -1):
         source = opened(item.name).source

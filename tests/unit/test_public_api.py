@@ -23,7 +23,14 @@ MODULES = {  # and their public names, where they have no __all__
     "toposcope.checkpoints": (),
     "toposcope.checkpoints.attention": ("attention", "logits", "output", "project"),
     "toposcope.checkpoints.families": ("Family", "choose_family", "families"),
-    "toposcope.checkpoints.families.common": ("Config", "Sizes", "claimed_context", "find_root", "learned_table"),
+    "toposcope.checkpoints.families.common": (
+        "Config",
+        "LayerSizes",
+        "claimed_context",
+        "find_root",
+        "learned_table",
+    ),
+    "toposcope.checkpoints.families.table": ("Draft", "Table"),
     "toposcope.checkpoints.spec": ("LatentSpec", "LayerSpec", "Linear", "ModelSpec", "NormSpec", "Skipped"),
     "toposcope.dynamics": (),
     "toposcope.encodings": (),
@@ -43,7 +50,6 @@ MODULES = {  # and their public names, where they have no __all__
     "toposcope.lab.tasks": (),
     "toposcope.refinements": (),
     "toposcope.report": (),
-    "toposcope.schema": ("NAMES", "document"),
     "toposcope.spectra": (),
 }
 

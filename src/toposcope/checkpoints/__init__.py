@@ -18,9 +18,9 @@ def load(target: str | Path, *, family: str | None = None, heads: int | None = N
     """
     from toposcope.checkpoints.families import choose_family
     from toposcope.checkpoints.families.common import Config
-    from toposcope.checkpoints.leftover import not_understood
     from toposcope.checkpoints.locate import open_checkpoint
     from toposcope.checkpoints.read import read_layer
+    from toposcope.checkpoints.spec import not_understood
 
     opened = open_checkpoint(target)
     values: dict[str, Any] = dict(opened.config or {})

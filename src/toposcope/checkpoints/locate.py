@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from toposcope.checkpoints import installed
-from toposcope.checkpoints.config import read_json
 from toposcope.checkpoints.gguf_file import GgufFile
 from toposcope.checkpoints.safetensors_file import SafetensorsFile
 from toposcope.checkpoints.scales import with_scales
@@ -18,7 +17,7 @@ from toposcope.checkpoints.sniff import SUFFIXES, checkpoint_format
 from toposcope.checkpoints.source import TensorSource
 from toposcope.checkpoints.torch_file import TorchFile
 from toposcope.core.errors import BadConfig, NotFound, did_you_mean
-from toposcope.core.untrusted import MEGABYTE, open_file, readable, require_inside
+from toposcope.core.untrusted import MEGABYTE, open_file, read_object, readable, require_inside
 
 CONFIG = "config.json"
 INDEX = ".index.json"
@@ -81,7 +80,7 @@ def require_sound_files(directory: Path, *, weights: bool = True, given: str | N
             open_file(directory / name, inside=None if name == given else directory).close()
 
 
-def _present(item: installed.Item) -> Path:
+def _present(item: installed.InstalledItem) -> Path:
     path = item.path()
     if path is None:
         raise NotFound(f"the model '{item.name}' is not installed. Install it with: {item.install}")
@@ -122,7 +121,7 @@ def _open_with_config(path: Path, shown: Path, notes: tuple[str, ...] = ()) -> O
 
 def _config_in(directory: Path) -> tuple[dict[str, Any] | None, Path | None]:
     path = directory / CONFIG
-    return (read_json(path, BadConfig, inside=directory), path) if path.is_file() else (None, None)
+    return (read_object(path, BadConfig, inside=directory), path) if path.is_file() else (None, None)
 
 
 def _choose(directory: Path, files: Sequence[str]) -> tuple[str, list[str]]:

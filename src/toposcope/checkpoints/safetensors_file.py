@@ -74,7 +74,7 @@ _NUMPY: dict[str, np.dtype[Any]] = {
 
 
 @dataclass(frozen=True)
-class _Entry:
+class _SafeTensor:
     info: TensorInfo
     start: int  # from the beginning of the file
     end: int
@@ -116,7 +116,7 @@ class SafetensorsFile:
     def files(self) -> tuple[Path, ...]:
         return (self._file.path,)
 
-    def _dtype(self, entry: _Entry) -> np.dtype[Any]:
+    def _dtype(self, entry: _SafeTensor) -> np.dtype[Any]:
         dtype = _NUMPY.get(entry.info.dtype)
         if dtype is None:
             raise BadFile(
@@ -132,7 +132,7 @@ class SafetensorsFile:
         self._file.close()
 
 
-def _read_header(file: StoredFile) -> tuple[dict[str, _Entry], Mapping[str, str]]:
+def _read_header(file: StoredFile) -> tuple[dict[str, _SafeTensor], Mapping[str, str]]:
     """The tensors by name, and the file's own remarks."""
     path = file.path
     if file.size < 8:
@@ -184,7 +184,7 @@ def _metadata(path: Path, value: Any) -> Mapping[str, str]:
     return value
 
 
-def _entry(path: Path, name: str, value: Any, data_start: int, size: int) -> _Entry:
+def _entry(path: Path, name: str, value: Any, data_start: int, size: int) -> _SafeTensor:
     """One line of the header, checked on its own."""
     if not sound_name(name):
         raise _bad(path, f"a tensor has the impossible name {name!r:.60}")
@@ -211,10 +211,10 @@ def _entry(path: Path, name: str, value: Any, data_start: int, size: int) -> _En
         raise _bad(
             path, f"tensor '{name}' ({dtype}, shape {shape!r:.60}) needs {bits // 8:,} bytes and has {end - begin:,}"
         )
-    return _Entry(TensorInfo(name, tuple(shape), dtype, end - begin), data_start + begin, data_start + end)
+    return _SafeTensor(TensorInfo(name, tuple(shape), dtype, end - begin), data_start + begin, data_start + end)
 
 
-def _refuse_gaps(path: Path, entries: Mapping[str, _Entry], data_start: int, size: int) -> None:
+def _refuse_gaps(path: Path, entries: Mapping[str, _SafeTensor], data_start: int, size: int) -> None:
     """The tensors must fill the file: no overlap, no hole, nothing after the last."""
     at, previous = data_start, "the header"
     for entry in sorted(entries.values(), key=lambda entry: (entry.start, entry.end)):

@@ -6,11 +6,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from toposcope.checkpoints.config import read_json
 from toposcope.checkpoints.decode import Ledger
 from toposcope.checkpoints.source import ByName, Rows, Stored, TensorInfo, TensorSource
 from toposcope.core.errors import BadFile, NotFound
-from toposcope.core.untrusted import INDEX, readable, require_inside
+from toposcope.core.untrusted import INDEX, read_object, readable, require_inside
 
 
 class FileSource(TensorSource, Protocol):
@@ -97,7 +96,7 @@ def open_index(
     index: Path, opener: Callable[[Path], FileSource], *, form: str, shown: Path | None = None
 ) -> ShardedSource:
     """The model that an index file (`model.safetensors.index.json`) describes."""
-    content = read_json(index, BadFile, limit=INDEX, inside=index.parent if shown not in (None, index) else None)
+    content = read_object(index, BadFile, limit=INDEX, inside=index.parent if shown not in (None, index) else None)
     weight_map = content.get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise BadFile(

@@ -23,7 +23,7 @@ from toposcope.checkpoints.decode import SMALL_FLOATS, Ledger, decode, parts_of,
 from toposcope.checkpoints.pickled import require_small_keys
 from toposcope.checkpoints.source import ByName, Rows, Stored, TensorInfo
 from toposcope.checkpoints.stored_file import StoredFile
-from toposcope.checkpoints.torch_storage import Places, load_places
+from toposcope.checkpoints.torch_storage import StoragePlaces, load_places
 from toposcope.core.errors import BadFile, MissingExtra, RefusedPickle
 from toposcope.core.memory import foresee
 from toposcope.core.untrusted import readable
@@ -120,7 +120,7 @@ class TorchFile:
         self._file.close()
 
 
-def _load(path: Path, file: StoredFile) -> tuple[Any, Places | None]:
+def _load(path: Path, file: StoredFile) -> tuple[Any, StoragePlaces | None]:
     """What the file holds, and where its tensors' numbers lie; None where they are in memory."""
     try:
         import torch

@@ -26,15 +26,15 @@ _LOCAL = 30  # bytes of the head before each entry; the lengths of name and extr
 
 
 @dataclass(frozen=True)
-class _Place:
+class _Span:
     start: int
     end: int
 
 
-class Places:
+class StoragePlaces:
     """The storages of a file by the tensors that torch built on them, which have no data themselves."""
 
-    def __init__(self, file: StoredFile, storages: Mapping[int, _Place], alive: Sequence[Any]) -> None:
+    def __init__(self, file: StoredFile, storages: Mapping[int, _Span], alive: Sequence[Any]) -> None:
         self._file = file
         self._storages = storages
         self._alive = alive  # a storage's number is its own only while it lives
@@ -105,7 +105,7 @@ def refused(file: StoredFile, name: str, what: str) -> BadFile:
     )
 
 
-def load_places(file: StoredFile, entries: Sequence[zipfile.ZipInfo]) -> tuple[Any, Places] | None:
+def load_places(file: StoredFile, entries: Sequence[zipfile.ZipInfo]) -> tuple[Any, StoragePlaces] | None:
     """What the pickle in a torch archive says, and where its tensors' numbers lie; None where that cannot be told."""
     import torch
 
@@ -130,10 +130,10 @@ def load_places(file: StoredFile, entries: Sequence[zipfile.ZipInfo]) -> tuple[A
         return None
     (shift,) = shifts or {0}
     storages = {
-        empty._cdata: _Place(address - shift, address - shift + size) if size else _Place(0, 0)
+        empty._cdata: _Span(address - shift, address - shift + size) if size else _Span(0, 0)
         for empty, address, size in seen
     }
-    return loaded, Places(file, storages, [empty for empty, _, _ in seen])
+    return loaded, StoragePlaces(file, storages, [empty for empty, _, _ in seen])
 
 
 def file_bytes(file: StoredFile, entry: zipfile.ZipInfo) -> bytes:

@@ -63,9 +63,9 @@ def run(
 
     small = model_directory(model)
     if small is not None:
-        from toposcope.cli.ablate_lab import run_lab
+        from toposcope.lab.ablation import ablate_lab
 
-        run_lab(small, seed=seed, json=json, csv=csv, html=html, figure=figure)
+        deliver(ablate_lab(small, seed=seed), json=json, csv=csv, html=html, figure=figure)
         return
     if check and figure:
         raise BadValue("there is no figure of a proof: --check goes with --html and --json.")

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
-from toposcope.core.errors import BadFile, NotFound
+from toposcope.core.errors import BadFile, NotFound, ToposcopeError
 from toposcope.core.printable import printable
 
 MEGABYTE = 1 << 20
@@ -99,6 +99,24 @@ def read_json(
     return parse_json(
         read_bytes(path, most=most, inside=inside, links=links), printable(path), nodes=nodes, finite=finite
     )
+
+
+def read_object(
+    path: Path, error_type: type[ToposcopeError], *, limit: int = SETTINGS, inside: Path | None = None
+) -> dict[str, Any]:
+    """The JSON object in a file (a config.json, say), or an `error_type` that says where it goes wrong.
+
+    `inside` is the directory it was looked for in, unless the user named the file.
+    """
+    try:
+        found = read_json(path, most=limit, inside=inside)
+    except BadFile as error:
+        raise error_type(str(error)) from error
+    if not isinstance(found, dict):
+        raise error_type(
+            f"{path} holds a JSON {type(found).__name__}, and an object ({{...}}) was expected. Download it again."
+        )
+    return found
 
 
 def read_saved(path: str | Path, *, inside: str | Path | None = None) -> Any:

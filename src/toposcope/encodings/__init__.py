@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 from toposcope.encodings.absolute import learned, learned_init, random, sinusoidal
-from toposcope.encodings.bias import (
-    alibi,
-    alibi_slopes,
-    fire,
-    fire_init,
-    fire_network,
-    kerple,
-    t5,
-    t5_bucket,
-    t5_init,
-)
-from toposcope.encodings.config import RopeSettings, Setting, rope_from_config, rope_settings
+from toposcope.encodings.bias_alibi import alibi, alibi_slopes
+from toposcope.encodings.bias_fire import fire, fire_init, fire_network
+from toposcope.encodings.bias_kerple import kerple
+from toposcope.encodings.bias_t5 import t5, t5_bucket, t5_init
+from toposcope.encodings.config import ConfigValue, RopeSettings, rope_from_config, rope_settings
 from toposcope.encodings.content import cope, pope, pope_frequencies
-from toposcope.encodings.kinds import Kind, Sizes, kinds
-from toposcope.encodings.papers import PAPERS, Paper
 from toposcope.encodings.parameter import Parameter
 from toposcope.encodings.record import NONE, Encoding, InputTable, LogitBias, Pairing, Rotary, combine
-from toposcope.encodings.registry import EncodingSpec, make, parse, spec
-from toposcope.encodings.rotary import channel_pairs, mla, rope, xpos
+from toposcope.encodings.registry import EncodingSpec, Kind, Paper, Sizes, kinds, make, papers, parse, spec
+from toposcope.encodings.rotary import channel_pairs, rope
+from toposcope.encodings.rotary_mla import mla
+from toposcope.encodings.rotary_xpos import xpos
+
+PAPERS = papers()
 
 __all__ = [
     "NONE",
     "PAPERS",
+    "ConfigValue",
     "Encoding",
     "EncodingSpec",
     "InputTable",
@@ -36,7 +32,6 @@ __all__ = [
     "Parameter",
     "RopeSettings",
     "Rotary",
-    "Setting",
     "Sizes",
     "alibi",
     "alibi_slopes",

@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from toposcope.core.errors import BadEncoding, BadValue
 from toposcope.core.memory import foresee
 from toposcope.core.ranges import computable
-from toposcope.encodings.record import Array, Encoding, InputTable
-from toposcope.encodings.words import short, stated
+from toposcope.encodings.parameter import SEED, Parameter
+from toposcope.encodings.record import Array, Encoding, InputTable, short, stated
+from toposcope.encodings.registry import Kind, Paper
 
 Layout = Literal["interleaved", "half"]
 
@@ -40,7 +41,7 @@ def sinusoidal(
     if width < 1:
         raise BadEncoding(f"the width must be positive, got {width}.")
     if layout not in ("interleaved", "half"):
-        raise BadEncoding(f"'{layout}' is no layout of a sinusoid; give 'interleaved' or 'half'.")
+        raise BadEncoding(f"unknown layout '{layout}' of a sinusoid; give 'interleaved' or 'half'.")
     if layout == "half" and width % 2:
         raise BadEncoding(f"a half-split sinusoid needs an even width, got {width}. Use layout=interleaved.")
     if not (math.isfinite(base) and base > 1):
@@ -141,3 +142,60 @@ def _lookup(rows: NDArray[Any], offset: int) -> InputTable:
         return rows[row_N + offset].astype(np.float64)
 
     return InputTable(rows.shape[1], vectors_at, length=len(rows) - offset)
+
+
+PAPERS = {
+    "vaswani2017attention": Paper("Vaswani et al.", "Attention Is All You Need", "NeurIPS", 2017, "1706.03762"),
+    "gehring2017convolutional": Paper(
+        "Gehring et al.", "Convolutional Sequence to Sequence Learning", "ICML", 2017, "1705.03122"
+    ),
+}
+KINDS = (
+    Kind(
+        "sinusoidal",
+        "sines and cosines added to the input",
+        "input",
+        lambda sizes, given: sinusoidal(sizes.width, **given),
+        (
+            Parameter.choice(
+                "layout",
+                "interleaved",
+                "sine and cosine alternate, or all sines before all cosines",
+                "interleaved",
+                "half",
+            ),
+            Parameter.number("base", 10000.0, "ratio of the fastest to the slowest frequency", above=1),
+            Parameter.number("denominator", None, "of the exponents; default d/2, for layout=half d/2 - 1", above=0),
+            Parameter.whole("offset", 0, "added to every position", least=0),
+            Parameter.number("scale", 1.0, "multiplies the vectors", above=0),
+        ),
+        {"sin": {}, "sincos": {}, "sinusoid": {}},
+        ("vaswani2017attention",),
+    ),
+    Kind(
+        "learned",
+        "a trained vector per position, added to the input",
+        "input",
+        lambda sizes, given: learned_init(sizes.width, **{"length": sizes.context, **given}),
+        (
+            Parameter.whole("length", None, "positions in the table; default: the model's context"),
+            Parameter.number("std", 0.02, "standard deviation before training", least=0),
+            SEED,
+        ),
+        {"absolute": {}, "ape": {}},
+        ("gehring2017convolutional",),
+        learns=("table",),
+        trained=lambda sizes, said, tensors: learned(tensors["table"]),
+    ),
+    Kind(
+        "random",
+        "a fixed random vector per position, added to the input",
+        "input",
+        lambda sizes, given: random(sizes.width, **{"length": sizes.context, **given}),
+        (
+            Parameter.whole("length", None, "positions in the table; default: the model's context"),
+            Parameter.number("std", 0.5**0.5, "standard deviation; the default is a sinusoid's", least=0),
+            SEED,
+        ),
+    ),
+)

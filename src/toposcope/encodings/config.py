@@ -20,13 +20,12 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
+from toposcope.core.config import optional_flag, optional_integer, optional_number, optional_numbers
 from toposcope.core.errors import BadConfig, BadEncoding
 from toposcope.encodings.config_place import Place, find_place, kind_of
-from toposcope.encodings.reading import flag, number, numbers, whole
-from toposcope.encodings.record import NONE, Encoding, Pairing
+from toposcope.encodings.record import NONE, Encoding, Pairing, plain
 from toposcope.encodings.rotary import rope
 from toposcope.encodings.scalings import READS, STRETCHED_FROM_ORIGINAL
-from toposcope.encodings.words import plain
 
 _LOCAL_BASES = ("rope_local_base_freq", "local_rope_theta")
 _BASES = ("rope_theta", "rotary_emb_base")
@@ -36,7 +35,7 @@ _ALL_READ = tuple(dict.fromkeys(key for keys in READS.values() for key in keys))
 
 
 @dataclass(frozen=True)
-class Setting:
+class ConfigValue:
     """One value and the place in the configuration it was read from ('default' where nothing was written)."""
 
     value: Any
@@ -55,7 +54,7 @@ class RopeSettings:
 
     layer_type: str | None
     rotates: bool
-    settings: Mapping[str, Setting] = field(default_factory=lambda: MappingProxyType({}))
+    settings: Mapping[str, ConfigValue] = field(default_factory=lambda: MappingProxyType({}))
     remarks: tuple[str, ...] = ()
 
     def get(self, name: str, default: Any = None) -> Any:
@@ -77,11 +76,11 @@ def rope_settings(
         return RopeSettings(layer_type, False, remarks=place.remarks)
     kind, kind_key, remarks = kind_of(place)
     remarks = [*place.remarks, *remarks]
-    found = {"scaling": Setting(kind, f"{place.name}.{kind_key}" if kind_key else "default")}
+    found = {"scaling": ConfigValue(kind, f"{place.name}.{kind_key}" if kind_key else "default")}
     found["base"] = _base(config, place, layer_type, default_base, remarks)
     found["partial"] = _partial(config, place, default_partial, remarks)
-    _add(found, "rotary_dim", whole(config, "rotary_dim"), "rotary_dim")
-    _add(found, "context", whole(config, "max_position_embeddings"), "max_position_embeddings")
+    _add(found, "rotary_dim", optional_integer(config, "rotary_dim"), "rotary_dim")
+    _add(found, "context", optional_integer(config, "max_position_embeddings"), "max_position_embeddings")
     for key in READS[kind]:
         _add(found, key, _read(place, key, remarks), f"{place.name}.{key}")
     _add_original(found, config, place, kind, remarks)
@@ -143,36 +142,38 @@ def rope_from_config(
 
 def _base(
     config: Mapping[str, Any], place: Place, layer_type: str | None, default_base: float, remarks: list[str]
-) -> Setting:
+) -> ConfigValue:
     keys = (*_LOCAL_BASES, *_BASES) if layer_type == "sliding_attention" else ("global_rope_theta", *_BASES)
-    inside = number(place.values or {}, "rope_theta", place.name)
-    candidates = [Setting(inside, f"{place.name}.rope_theta")] + [Setting(number(config, key), key) for key in keys]
+    inside = optional_number(place.values or {}, "rope_theta", place.name)
+    candidates = [ConfigValue(inside, f"{place.name}.rope_theta")] + [
+        ConfigValue(optional_number(config, key), key) for key in keys
+    ]
     present = [candidate for candidate in candidates if candidate.value is not None]
     if not present:
-        lost = number(place.ignored, "rope_theta", "rope_parameters")
+        lost = optional_number(place.ignored, "rope_theta", "rope_parameters")
         if lost is not None:
             remarks.append(f"the base {plain(lost)} in rope_parameters is lost, since rope_scaling replaces it.")
         if place.values or place.nested:
             remarks.append(f"no rotary base is in force in this file; {plain(default_base)} is assumed.")
-        return Setting(float(default_base), "default")
+        return ConfigValue(float(default_base), "default")
     if not place.nested and present[0].source not in _LOCAL_BASES:  # elsewhere bases are meant to differ
         remarks += _disagreements(present)
     return present[0]
 
 
-def _partial(config: Mapping[str, Any], place: Place, default: float, remarks: list[str]) -> Setting:
-    inside = number(place.values or {}, "partial_rotary_factor", place.name)
-    candidates = [Setting(inside, f"{place.name}.partial_rotary_factor")]
-    candidates += [Setting(number(config, key), key) for key in _FRACTIONS]
+def _partial(config: Mapping[str, Any], place: Place, default: float, remarks: list[str]) -> ConfigValue:
+    inside = optional_number(place.values or {}, "partial_rotary_factor", place.name)
+    candidates = [ConfigValue(inside, f"{place.name}.partial_rotary_factor")]
+    candidates += [ConfigValue(optional_number(config, key), key) for key in _FRACTIONS]
     present = [candidate for candidate in candidates if candidate.value is not None]
-    chosen = present[0] if present else Setting(float(default), "default")
+    chosen = present[0] if present else ConfigValue(float(default), "default")
     if not 0 < chosen.value <= 1:
         raise BadConfig(f"{chosen.source} must be above 0 and at most 1, got {plain(chosen.value)}.")
     remarks += _disagreements(present)
     return chosen
 
 
-def _disagreements(present: list[Setting]) -> list[str]:
+def _disagreements(present: list[ConfigValue]) -> list[str]:
     return [
         f"{present[0].source} is {plain(present[0].value)} but {other.source} is {plain(other.value)}; "
         f"{present[0].source} is in force."
@@ -184,21 +185,21 @@ def _disagreements(present: list[Setting]) -> list[str]:
 def _read(place: Place, key: str, remarks: list[str]) -> Any:
     values = place.values or {}
     if key in ("short_factor", "long_factor"):
-        return numbers(values, key, place.name)
+        return optional_numbers(values, key, place.name)
     if key != "truncate":
-        return number(values, key, place.name)
+        return optional_number(values, key, place.name)
     if not place.nested:
-        return flag(values, key, place.name)
-    inside, beside = flag(values, key, place.name), flag(place.beside, key, "rope_parameters")
+        return optional_flag(values, key, place.name)
+    inside, beside = optional_flag(values, key, place.name), optional_flag(place.beside, key, "rope_parameters")
     if inside is not None and inside != (True if beside is None else beside):
         remarks.append(f"{place.name}.truncate has no effect in transformers, which reads it beside the layer types.")
     return beside
 
 
 def _add_original(
-    found: dict[str, Setting], config: Mapping[str, Any], place: Place, kind: str, remarks: list[str]
+    found: dict[str, ConfigValue], config: Mapping[str, Any], place: Place, kind: str, remarks: list[str]
 ) -> None:
-    inside, top = whole(place.values or {}, _ORIGINAL, place.name), whole(config, _ORIGINAL)
+    inside, top = optional_integer(place.values or {}, _ORIGINAL, place.name), optional_integer(config, _ORIGINAL)
     context = found.get("context")
     if kind not in STRETCHED_FROM_ORIGINAL:
         if kind == "dynamic" and context is not None:
@@ -206,11 +207,11 @@ def _add_original(
         if inside is not None and (kind != "dynamic" or context is None or inside != context.value):
             remarks.append(f"{place.name}.{_ORIGINAL} has no effect: {kind} RoPE does not read it.")
     elif top is not None and not place.nested:
-        found["original_context"] = Setting(top, _ORIGINAL)
+        found["original_context"] = ConfigValue(top, _ORIGINAL)
         if inside is not None and inside != top:
             remarks.append(f"{_ORIGINAL} is {top} but {place.name}.{_ORIGINAL} is {inside}; the former is in force.")
     elif inside is not None:
-        found["original_context"] = Setting(inside, f"{place.name}.{_ORIGINAL}")
+        found["original_context"] = ConfigValue(inside, f"{place.name}.{_ORIGINAL}")
     elif context is not None:
         found["original_context"] = context
         remarks.append(
@@ -219,7 +220,7 @@ def _add_original(
         )
 
 
-def _oddities(found: Mapping[str, Setting], place: Place, kind: str) -> list[str]:
+def _oddities(found: Mapping[str, ConfigValue], place: Place, kind: str) -> list[str]:
     values, remarks = place.values or {}, []
     factor, original, context = (
         found[key].value if key in found else None for key in ("factor", "original_context", "context")
@@ -245,6 +246,6 @@ def _oddities(found: Mapping[str, Setting], place: Place, kind: str) -> list[str
     return remarks
 
 
-def _add(found: dict[str, Setting], name: str, value: Any, source: str) -> None:
+def _add(found: dict[str, ConfigValue], name: str, value: Any, source: str) -> None:
     if value is not None:
-        found[name] = Setting(value, source)
+        found[name] = ConfigValue(value, source)

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from toposcope.core.config import optional_part
 from toposcope.core.errors import BadConfig, did_you_mean
-from toposcope.encodings.reading import section
 from toposcope.encodings.scalings import SCALINGS
 
 LEGACY_KINDS: Mapping[str, str] = MappingProxyType(
@@ -31,7 +31,7 @@ class Place:
 
 def find_place(config: Mapping[str, Any], layer_type: str | None) -> Place:
     """The mapping that decides for `layer_type`."""
-    old, new = section(config, "rope_scaling"), section(config, "rope_parameters")
+    old, new = optional_part(config, "rope_scaling"), optional_part(config, "rope_parameters")
     if old and not _is_nested(old) and _is_nested(new):
         return _overlaid(config, old, new, layer_type)
     name, values = ("rope_scaling", old) if old else ("rope_parameters", new)

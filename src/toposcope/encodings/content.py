@@ -11,8 +11,9 @@ import math
 import numpy as np
 
 from toposcope.core.errors import BadEncoding
-from toposcope.encodings.record import Array, Encoding
-from toposcope.encodings.words import short, stated
+from toposcope.encodings.parameter import Parameter
+from toposcope.encodings.record import Array, Encoding, short, stated
+from toposcope.encodings.registry import Kind, Paper
 
 
 def cope(head_dim: int, *, positions: int = 64) -> Encoding:
@@ -57,3 +58,42 @@ def pope_frequencies(head_dim: int, base: float = 10000.0) -> Array:
     if not (math.isfinite(base) and base > 1):
         raise BadEncoding(f"the rotary base must be greater than 1, got {base}. Usual values: 10000 to 10000000.")
     return np.asarray(base ** -(np.arange(head_dim) / head_dim), dtype=np.float64)
+
+
+PAPERS = {
+    "golovneva2024cope": Paper(
+        "Golovneva et al.",
+        "Contextual Position Encoding: Learning to Count What's Important",
+        "arXiv",
+        2024,
+        "2405.18719",
+    ),
+    "gopalakrishnan2025pope": Paper(
+        "Gopalakrishnan et al.",
+        'Decoupling the "What" and "Where" With Polar Coordinate Positional Embeddings',
+        "arXiv",
+        2025,
+        "2509.10534",
+    ),
+}
+KINDS = (
+    Kind(
+        "cope",
+        "distance counted by gates that read the content; no tables",
+        "content",
+        lambda sizes, given: cope(sizes.head_dim, **given),
+        (Parameter.whole("positions", 64, "contextual positions in the table", least=2),),
+        citations=("golovneva2024cope",),
+        learns=("table",),
+    ),
+    Kind(
+        "pope",
+        "content sets lengths, position sets angles; no tables",
+        "content",
+        lambda sizes, given: pope(sizes.head_dim, **given),
+        (Parameter.number("base", 10000.0, "w_c = base^(-c/d), one frequency per channel", above=1),),
+        {"polar": {}},
+        ("gopalakrishnan2025pope",),
+        learns=("phase",),
+    ),
+)

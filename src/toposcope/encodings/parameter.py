@@ -11,7 +11,7 @@ import numpy as np
 from toposcope.core.errors import BadEncoding, did_you_mean
 from toposcope.core.printable import printable
 from toposcope.core.ranges import computable
-from toposcope.encodings.words import plain
+from toposcope.encodings.record import plain
 
 Value = int | float | bool | str | tuple[float, ...]
 
@@ -32,6 +32,30 @@ class Parameter:
     above: float | None = None
     least: float | None = None
     most: float | None = None
+
+    @classmethod
+    def number(
+        cls,
+        name: str,
+        default: float | None,
+        doc: str,
+        *,
+        above: float | None = None,
+        least: float | None = None,
+        most: float | None = None,
+    ) -> Parameter:
+        """A number within bounds."""
+        return cls(name, "float", default, doc, (), above, least, most)
+
+    @classmethod
+    def whole(cls, name: str, default: int | None, doc: str, least: float = 1) -> Parameter:
+        """A whole number, from 1 on unless `least` differs."""
+        return cls(name, "int", default, doc, least=least)
+
+    @classmethod
+    def choice(cls, name: str, default: str, doc: str, *choices: str) -> Parameter:
+        """One of several words."""
+        return cls(name, "choice", default, doc, choices)
 
     @property
     def expected(self) -> str:
@@ -122,3 +146,6 @@ class Parameter:
     def _wrong(self, value: Any) -> BadEncoding:
         given = printable(value if isinstance(value, str) else repr(value), 80)
         return BadEncoding(f"'{self.name}' is {given}; expected {self.expected}.")
+
+
+SEED = Parameter.whole("seed", 0, "seed of the draw", least=0)

@@ -201,3 +201,21 @@ def combine(first: Encoding, second: Encoding) -> Encoding:
         notes=first.notes + second.notes,
         citations=first.citations + second.citations,
     )
+
+
+def plain(number: float) -> str:
+    """A number as a person would write it, exact enough to be read back: 500000, 0.25, 1e-05."""
+    if isinstance(number, int) or (abs(number) < 1e16 and float(number).is_integer()):
+        return str(int(number))
+    return repr(float(number))
+
+
+def short(number: float) -> str:
+    """A number for a title, where six figures are enough."""
+    text = plain(number)
+    return text if len(text) <= 8 else f"{number:.6g}"
+
+
+def stated(**parameters: Any) -> Mapping[str, Any]:
+    """The parameters that have a value, read-only and ready for JSON."""
+    return MappingProxyType({name: value for name, value in parameters.items() if value is not None})

@@ -1,16 +1,135 @@
-"""From what a user writes to an encoding: `rope:base=500000,scaling=yarn,factor=8`."""
+"""Encodings that a user can name, and from what a user writes (`rope:base=500000,scaling=yarn`) to an encoding.
+
+A module beside this one that lists `KINDS` (and the `PAPERS` behind them) brings encodings; there is no central list.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Any
+import importlib
+import pkgutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from types import MappingProxyType, ModuleType
+from typing import Any, Literal, get_args
 
-from toposcope.core.errors import BadEncoding, did_you_mean
-from toposcope.encodings.kinds import BUILT_IN, Kind, Sizes, kinds
-from toposcope.encodings.parameter import Value
+from numpy.typing import NDArray
+
+from toposcope.core.errors import BadEncoding, BadValue, did_you_mean
+from toposcope.core.plugins import Plugin, origins, plugins
+from toposcope.core.printable import printable
+from toposcope.encodings.parameter import Parameter, Value
 from toposcope.encodings.record import Encoding
+
+Mechanism = Literal["none", "input", "bias", "rotary", "content"]
+Given = Mapping[str, Any]
+# No model is larger by far, and tables of these sizes would take hours or more than any memory.
+LARGEST = MappingProxyType({"width": 2**24, "heads": 2**16, "head_dim": 2**14, "context": 2**40})
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The sizes of the model an encoding is built for. `head_dim` is the width of a query, whatever it is made of."""
+
+    width: int
+    heads: int
+    head_dim: int
+    context: int
+    causal: bool = True
+
+    def __post_init__(self) -> None:
+        for name, most in LARGEST.items():
+            if not 1 <= getattr(self, name) <= most:
+                raise BadValue(f"{name} must be between 1 and {most:,}, got {printable(getattr(self, name), 40)}.")
+
+
+@dataclass(frozen=True)
+class Paper:
+    """One source: who, what, where, when; `arxiv` is its number there, where it has one."""
+
+    authors: str
+    title: str
+    where: str
+    year: int
+    arxiv: str | None = None
+    url: str | None = None
+
+    def __str__(self) -> str:
+        link = f"arXiv:{self.arxiv}" if self.arxiv else self.url
+        return f"{self.authors}. {self.title}. {self.where}, {self.year}." + (f" {link}" if link else "")
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One encoding a user can name. `aliases` maps other names to the parameters they stand for.
+
+    `learns` names the tensors that training changes, and `trained` builds the encoding from them, given the sizes and
+    the parameters of its initial form.
+    """
+
+    name: str
+    summary: str
+    mechanism: Mechanism
+    build: Callable[[Sizes, Given], Encoding]
+    parameters: tuple[Parameter, ...] = ()
+    aliases: Mapping[str, Mapping[str, Value]] = field(default_factory=lambda: MappingProxyType({}))
+    citations: tuple[str, ...] = ()
+    learns: tuple[str, ...] = ()
+    trained: Callable[[Sizes, Given, Mapping[str, NDArray[Any]]], Encoding] | None = None
+
+    def parameter(self, name: str) -> Parameter | None:
+        """The parameter of that name, if there is one."""
+        return next((each for each in self.parameters if each.name == name), None)
+
+
+@cache
+def built_in() -> Mapping[str, Kind]:
+    """Toposcope's own encodings, in the order of the documentation: by where position enters, then by year."""
+    found = [kind for module in _modules() for kind in getattr(module, "KINDS", ())]
+    known, mechanisms = papers(), get_args(Mechanism)
+
+    def order(kind: Kind) -> tuple[int, float]:
+        year = known[kind.citations[0]].year if kind.citations else float("inf")
+        return mechanisms.index(kind.mechanism), year
+
+    return MappingProxyType({kind.name: kind for kind in sorted(found, key=order)})
+
+
+@cache
+def papers() -> Mapping[str, Paper]:
+    """The papers behind the encodings, by the keys that `Encoding.citations` and `Kind.citations` use."""
+    found = [paper for module in _modules() for paper in getattr(module, "PAPERS", {}).items()]
+    return MappingProxyType(dict(sorted(found, key=lambda paper: paper[1].year)))
+
+
+@cache
+def kinds() -> Mapping[str, Kind]:
+    """Every encoding that can be named, in the order of the documentation; then those of other packages."""
+    return MappingProxyType({**built_in(), **{name: each.value for name, each in _brought().items()}})
+
+
+def kind_origins() -> Mapping[str, str]:
+    """The package behind each encoding."""
+    return origins(built_in(), _brought())
+
+
+def _modules() -> list[ModuleType]:
+    package = importlib.import_module("toposcope.encodings")
+    names = [each.name for each in pkgutil.iter_modules(package.__path__)]
+    return [importlib.import_module(f"toposcope.encodings.{name}") for name in names]
+
+
+@cache
+def _brought() -> Mapping[str, Plugin]:
+    return plugins("encodings", _wrong)
+
+
+def _wrong(value: Any) -> str | None:
+    if not isinstance(value, Kind):
+        return f"it is a {type(value).__name__}; expected a toposcope.encodings.Kind"
+    taken = {name for kind in built_in().values() for name in (kind.name, *kind.aliases)}
+    clash = next((name for name in (value.name, *value.aliases) if name in taken), None)
+    return None if clash is None else f"'{clash}' is an encoding of Toposcope already"
 
 
 @dataclass(frozen=True)
@@ -23,7 +142,7 @@ class EncodingSpec:
     @property
     def kind(self) -> Kind:
         """The entry of the table this spec belongs to."""
-        return BUILT_IN[self.name] if self.name in BUILT_IN else kinds()[self.name]
+        return built_in()[self.name] if self.name in built_in() else kinds()[self.name]
 
     @property
     def parameters(self) -> Mapping[str, Value]:
@@ -92,14 +211,14 @@ def _named(name: str, text: str) -> tuple[Kind, Mapping[str, Value]]:
     wanted = name.strip().lower()
     if not wanted:
         raise BadEncoding(f"'{text}' names no encoding. Known: {', '.join(kinds())}.")
-    found = _among(BUILT_IN, wanted) or _among(kinds(), wanted)  # other packages only where the name is not ours
+    found = _among(built_in(), wanted) or _among(kinds(), wanted)  # other packages only where the name is not ours
     if found is not None:
         return found
     known = [*kinds(), *(alias for kind in kinds().values() for alias in kind.aliases)]
     hint = did_you_mean(wanted, known)
     if hint.startswith("Known"):
         hint = f"Known: {', '.join(kinds())}."  # without the aliases the list stays short
-    raise BadEncoding(f"'{name.strip()}' is no encoding. {hint}")
+    raise BadEncoding(f"unknown encoding '{name.strip()}'. {hint}")
 
 
 def _among(table: Mapping[str, Kind], wanted: str) -> tuple[Kind, Mapping[str, Value]] | None:

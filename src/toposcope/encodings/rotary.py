@@ -1,4 +1,4 @@
-"""Encodings that turn channel pairs of queries and keys: RoPE and its scalings, xPos, and MLA's rotary part.
+"""RoPE and its scalings, on whole heads or a part of them: channel pairs of queries and keys turn with position.
 
 The pair (a, b) of a vector at position i turns by w_f i, so a logit sees position only through
 e^{i w_f (i - j)}. Two layouts of pairs are in use, and mistaking one for the other destroys a model:
@@ -11,30 +11,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import get_args
+from dataclasses import replace
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from toposcope.core.errors import BadEncoding, did_you_mean
-from toposcope.encodings.record import Array, Encoding, Pairing, Rotary
-from toposcope.encodings.scalings import Scaled, Scaling, scaled
-from toposcope.encodings.words import short, stated
-
-_PAPERS = {
-    "linear": "chen2023pi",
-    "dynamic": "bloc972023ntk",
-    "ntk": "bloc972023ntk",
-    "yarn": "peng2024yarn",
-    "longrope": "ding2024longrope",
-    "llama3": "dubey2024llama3",
-}
+from toposcope.encodings.parameter import Parameter
+from toposcope.encodings.record import Array, Encoding, Pairing, Rotary, short, stated
+from toposcope.encodings.registry import Given, Kind, Paper, Sizes
+from toposcope.encodings.scalings import READS, SCALING_PAPERS, STRETCHED_FROM_ORIGINAL, Scaled, Scaling, scaled
 
 
 def channel_pairs(rotary_dim: int, pairing: Pairing, channel_offset: int = 0) -> NDArray[np.intp]:
     """The channels (first, second) of each pair, shape (rotary_dim / 2, 2)."""
     if pairing not in get_args(Pairing):
-        raise BadEncoding(f"'{pairing}' is no pairing. {did_you_mean(str(pairing), get_args(Pairing))}")
+        raise BadEncoding(f"unknown pairing '{pairing}'. {did_you_mean(str(pairing), get_args(Pairing))}")
     number_F = np.arange(rotary_dim // 2, dtype=np.intp)
     if pairing == "half":
         pairs_F2 = np.stack([number_F, number_F + rotary_dim // 2], axis=1)
@@ -77,14 +70,14 @@ def rope(
     heads turn. The remaining parameters belong to the scalings: see `toposcope.encodings.scalings`. For the
     proportional one, `rotary_dim` is the block that d counts and `partial` the fraction of it that turns.
     """
-    _check_base(base)
+    check_base(base)
     if scaling == "proportional":  # exponents over the whole block, of which only the first pairs turn
-        width = rotary_dim = _rotary_width(head_dim, rotary_dim, None, channel_offset)
+        width = rotary_dim = rotary_width(head_dim, rotary_dim, None, channel_offset)
         turning = int((1.0 if partial is None else _fraction(partial)) * width // 2)
         if not turning:
             raise BadEncoding(f"the fraction {partial} of {width} channels is less than one pair.")
     else:
-        rotary_dim = _rotary_width(head_dim, rotary_dim, partial, channel_offset)
+        rotary_dim = rotary_width(head_dim, rotary_dim, partial, channel_offset)
         width = rotary_dim if frequency_dim is None else frequency_dim
         turning = rotary_dim // 2
     stretched = scaled(
@@ -111,7 +104,7 @@ def rope(
     rotary = Rotary(
         head_dim=head_dim,
         pairs_F2=channel_pairs(rotary_dim, pairing, channel_offset)[:turning],
-        frequencies_at=_cut(stretched, turning, divisors_F),
+        frequencies_at=cut_frequencies(stretched, turning, divisors_F),
         pairing=pairing,
         attention_factor=stretched.attention_factor,
         turning_heads=turning_heads,
@@ -120,10 +113,10 @@ def rope(
     if divisors_F is not None:
         label += " with frequency divisors"
     heads = "" if turning_heads is None else f", first {turning_heads} heads"
-    paper = _PAPERS.get(scaling)
+    paper = SCALING_PAPERS.get(scaling)
     return Encoding(
         name="rope",
-        title=f"RoPE{label}, base {short(base)}, {_pairs_in_words(rotary)}{heads}",
+        title=f"RoPE{label}, base {short(base)}, {pairs_in_words(rotary)}{heads}",
         parameters=stated(
             head_dim=head_dim,
             base=base,
@@ -154,82 +147,7 @@ def rope(
     )
 
 
-def xpos(
-    head_dim: int,
-    *,
-    base: float = 10000.0,
-    scale_base: float = 512.0,
-    gamma: float = 0.4,
-    pairing: Pairing = "interleaved",
-    rotary_dim: int | None = None,
-    channel_offset: int = 0,
-) -> Encoding:
-    """Rotation with decay: pair f of the logit is multiplied by e^{(i w_f - g_f)(i - j)}.
-
-    g_f = -ln(zeta_f) / scale_base with zeta_f = (2f/d + gamma) / (1 + gamma): fast pairs fade sooner than slow
-    ones, and a logit falls by zeta_f every `scale_base` tokens. Meant for causal attention: towards the future
-    (i < j) the same factor grows.
-    """
-    _check_base(base)
-    if not (math.isfinite(scale_base) and scale_base > 0):
-        raise BadEncoding(f"scale_base must be positive, got {scale_base}.")
-    if not (math.isfinite(gamma) and gamma > 0):
-        raise BadEncoding(f"gamma must be positive, got {gamma}: at 0 the fastest pair would vanish at once.")
-    rotary_dim = _rotary_width(head_dim, rotary_dim, None, channel_offset)
-    stretched = scaled(rotary_dim, base, Scaling())
-    zeta_F = (np.arange(0, rotary_dim, 2) / rotary_dim + gamma) / (1 + gamma)
-    rotary = Rotary(
-        head_dim=head_dim,
-        pairs_F2=channel_pairs(rotary_dim, pairing, channel_offset),
-        frequencies_at=_cut(stretched, rotary_dim // 2, None),
-        pairing=pairing,
-        decay_F=-np.log(zeta_F) / scale_base,
-    )
-    return Encoding(
-        name="xpos",
-        title=f"xPos, base {short(base)}, decay over {short(scale_base)} tokens, {_pairs_in_words(rotary)}",
-        parameters=stated(
-            head_dim=head_dim,
-            base=base,
-            scale_base=scale_base,
-            gamma=gamma,
-            pairing=pairing,
-            rotary_dim=rotary_dim,
-            channel_offset=channel_offset or None,
-        ),
-        rotary=rotary,
-        citations=("sun2023xpos",),
-    )
-
-
-def mla(
-    nope_dim: int, rope_dim: int, *, base: float = 10000.0, pairing: Pairing = "interleaved", **scaling: object
-) -> Encoding:
-    """Multi-head latent attention's decoupled rotation: `nope_dim` content channels, then `rope_dim` that turn.
-
-    The last `rope_dim` channels are a RoPE block of their own (exponents 2f / rope_dim); content channels have
-    w = 0. `scaling` takes the scaling parameters of `rope`.
-    """
-    if nope_dim < 0:
-        raise BadEncoding(f"nope_dim must not be negative, got {nope_dim}.")
-    turned = rope(
-        nope_dim + rope_dim,
-        base=base,
-        pairing=pairing,
-        rotary_dim=rope_dim,
-        channel_offset=nope_dim,
-        **scaling,  # type: ignore[arg-type]
-    )
-    return Encoding(
-        name="mla",
-        title=turned.title.replace("RoPE", "MLA, decoupled RoPE", 1),
-        parameters=stated(nope_dim=nope_dim, rope_dim=rope_dim, **dict(turned.parameters)),
-        rotary=turned.rotary,
-        citations=("deepseek2024v2", *turned.citations),
-    )
-
-
-def _cut(stretched: Scaled, turning: int, divisors_F: Array | None) -> Callable[[int | None], Array]:
+def cut_frequencies(stretched: Scaled, turning: int, divisors_F: Array | None) -> Callable[[int | None], Array]:
     """The frequencies of the pairs that turn, as a new array each time: no caller can change another's encoding."""
 
     def frequencies_at(context: int | None) -> Array:
@@ -239,12 +157,12 @@ def _cut(stretched: Scaled, turning: int, divisors_F: Array | None) -> Callable[
     return frequencies_at
 
 
-def _pairs_in_words(rotary: Rotary) -> str:
+def pairs_in_words(rotary: Rotary) -> str:
     layout = "half-split" if rotary.pairing == "half" else "interleaved"
     return f"{layout}, {rotary.channels} of {rotary.head_dim} channels"
 
 
-def _check_base(base: float) -> None:
+def check_base(base: float) -> None:
     if not (math.isfinite(base) and base > 1):
         raise BadEncoding(f"the rotary base must be greater than 1, got {base}. Usual values: 10000 to 10000000.")
 
@@ -255,7 +173,7 @@ def _fraction(partial: float) -> float:
     return partial
 
 
-def _rotary_width(head_dim: int, rotary_dim: int | None, partial: float | None, channel_offset: int) -> int:
+def rotary_width(head_dim: int, rotary_dim: int | None, partial: float | None, channel_offset: int) -> int:
     if rotary_dim is not None and partial is not None:
         raise BadEncoding("give rotary_dim or partial, not both.")
     if head_dim < 1:
@@ -285,3 +203,107 @@ def _checked_divisors(divisors: ArrayLike | None, pairs: int) -> Array | None:
     if not (np.isfinite(divisors_F).all() and (divisors_F > 0).all()):
         raise BadEncoding("frequency divisors must be positive and finite.")
     return divisors_F
+
+
+BASE = Parameter.number("base", 10000.0, "w_f = base^(-2f/d): a larger base turns slow pairs slower", above=1)
+PAIRS = "half: channel f with f + d/2; interleaved: 2f with 2f + 1"
+SCALING = (
+    Parameter.choice("scaling", "default", "how frequencies are stretched", *READS),
+    Parameter.number("factor", None, "stretch; yarn and longrope: default context / original_context", least=1),
+    Parameter.whole("original_context", None, "length before stretching; default: the model's context"),
+    Parameter.number(
+        "attention_factor", None, "yarn, longrope: factor on rotated vectors; default: the paper's", above=0
+    ),
+    Parameter.number("mscale", None, "yarn: weight of ln(factor) in the attention factor", least=0),
+    Parameter.number("mscale_all_dim", None, "yarn: the same, in its denominator", least=0),
+    Parameter.number("beta_fast", 32.0, "yarn: pairs with more turns in the original context are kept", above=0),
+    Parameter.number("beta_slow", 1.0, "yarn: pairs with fewer turns are divided by the factor", above=0),
+    Parameter("truncate", "bool", True, "yarn: round the ends of the ramp to whole pairs"),
+    Parameter.number("low_freq_factor", 1.0, "llama3: pairs with fewer turns are divided by the factor", above=0),
+    Parameter.number("high_freq_factor", 4.0, "llama3: pairs with more turns are kept", above=0),
+    Parameter("short_factor", "floats", None, "longrope: a divisor per pair, up to original_context", above=0),
+    Parameter("long_factor", "floats", None, "longrope: a divisor per pair, beyond it", above=0),
+)
+ROPE = (
+    BASE,
+    Parameter.choice("pairing", "half", PAIRS, "half", "interleaved"),
+    Parameter.whole("rotary_dim", None, "channels that turn; default: all", least=2),
+    Parameter.number("partial", None, "the same as a fraction of the head", above=0, most=1),
+    Parameter.whole("channel_offset", 0, "the first channel that turns", least=0),
+    Parameter("divisors", "floats", None, "divides the frequencies, one number per pair", above=0),
+    *SCALING,
+)
+
+
+def checked_scaling(sizes: Sizes, given: Given) -> dict[str, Any]:
+    """The given parameters with the model's context; a parameter the scaling does not read is an error."""
+    kind = given.get("scaling", "default")
+    read = {"scaling", *READS[kind]}
+    if kind in STRETCHED_FROM_ORIGINAL or kind == "dynamic":
+        read.add("original_context")
+    idle = [each.name for each in SCALING if each.name in given and each.name not in read]
+    if idle:
+        users = [name for name in READS if idle[0] in (*READS[name], *_original_if_read(name))]
+        raise BadEncoding(
+            f"'{idle[0]}' has no effect with scaling={kind}; it belongs to scaling={' or '.join(users)}."
+        )
+    if kind == "yarn" and not {"factor", "original_context"} & given.keys():
+        raise BadEncoding("yarn scaling needs a factor, such as factor=8, or the original_context it stretches.")
+    return {**given, "context": sizes.context}
+
+
+def _original_if_read(kind: str) -> tuple[str, ...]:
+    return ("original_context",) if kind in STRETCHED_FROM_ORIGINAL or kind == "dynamic" else ()
+
+
+def _rope(sizes: Sizes, given: Given) -> Encoding:
+    return rope(sizes.head_dim, **checked_scaling(sizes, given))
+
+
+def _rope_partial(sizes: Sizes, given: Given) -> Encoding:
+    asked = dict(given)
+    heads = asked.pop("heads", None)
+    if heads is not None and heads > sizes.heads:
+        raise BadEncoding(f"heads={heads} are to turn, but the model has {sizes.heads}.")
+    if heads is None and not {"partial", "rotary_dim"} & asked.keys():
+        asked["rotary_dim"] = max(2 * (sizes.head_dim // 4), 2)
+    made = rope(sizes.head_dim, turning_heads=heads, **checked_scaling(sizes, asked))
+    return replace(made, name="rope-partial", citations=("black2022neox", *made.citations))
+
+
+PAPERS = {
+    "su2021roformer": Paper(
+        "Su et al.", "RoFormer: Enhanced Transformer with Rotary Position Embedding", "arXiv", 2021, "2104.09864"
+    ),
+    "black2022neox": Paper(
+        "Black et al.", "GPT-NeoX-20B: An Open-Source Autoregressive Language Model", "arXiv", 2022, "2204.06745"
+    ),
+}
+KINDS = (
+    Kind(
+        "rope",
+        "channel pairs of queries and keys turn with position",
+        "rotary",
+        _rope,
+        ROPE,
+        {
+            "rotary": {},
+            "pi": {"scaling": "linear"},
+            "ntk": {"scaling": "ntk"},
+            "dynamic-ntk": {"scaling": "dynamic"},
+            "yarn": {"scaling": "yarn"},
+            "longrope": {"scaling": "longrope"},
+            "llama3": {"scaling": "llama3"},
+        },
+        ("su2021roformer",),
+    ),
+    Kind(
+        "rope-partial",
+        "RoPE on part of each head, or on the first heads only",
+        "rotary",
+        _rope_partial,
+        (*ROPE, Parameter.whole("heads", None, "only the first so many heads turn; default: part of every head")),
+        {"partial": {}, "partial-rope": {}, "rope_partial": {}},
+        ("su2021roformer", "black2022neox"),
+    ),
+)

@@ -24,8 +24,8 @@ from types import MappingProxyType
 import numpy as np
 
 from toposcope.core.errors import BadEncoding, did_you_mean
-from toposcope.encodings.record import Array
-from toposcope.encodings.words import short
+from toposcope.encodings.record import Array, short
+from toposcope.encodings.registry import Paper
 
 # The parameters each scaling reads beside base and width; anything else said about it has no effect.
 READS: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -40,6 +40,39 @@ READS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
     }
 )
+SCALING_PAPERS = {
+    "linear": "chen2023pi",
+    "dynamic": "bloc972023ntk",
+    "ntk": "bloc972023ntk",
+    "yarn": "peng2024yarn",
+    "longrope": "ding2024longrope",
+    "llama3": "dubey2024llama3",
+}
+PAPERS = {
+    "chen2023pi": Paper(
+        "Chen et al.",
+        "Extending Context Window of Large Language Models via Positional Interpolation",
+        "arXiv",
+        2023,
+        "2306.15595",
+    ),
+    "bloc972023ntk": Paper("bloc97, emozilla", "NTK-aware scaled RoPE, static and dynamic", "r/LocalLLaMA", 2023),
+    "peng2024yarn": Paper(
+        "Peng et al.",
+        "YaRN: Efficient Context Window Extension of Large Language Models",
+        "ICLR",
+        2024,
+        "2309.00071",
+    ),
+    "ding2024longrope": Paper(
+        "Ding et al.",
+        "LongRoPE: Extending LLM Context Window Beyond 2 Million Tokens",
+        "ICML",
+        2024,
+        "2402.13753",
+    ),
+    "dubey2024llama3": Paper("Dubey et al.", "The Llama 3 Herd of Models", "arXiv", 2024, "2407.21783"),
+}
 STRETCHED_FROM_ORIGINAL = ("yarn", "longrope", "llama3")
 
 

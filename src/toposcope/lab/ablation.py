@@ -33,6 +33,8 @@ from toposcope.models.deposit import bootstrap
 Array = NDArray[np.float64]
 CHUNK_TOKENS = 4096  # sentences are taken together up to so many tokens
 
+SENTENCES = 2048  # of its own task, on which a small model is measured
+
 
 def ablation_map(model: Transformer, batch: Batch, floor: float, *, draws: int = 2000, seed: int = 0) -> AblationMap:
     """Remove every head in turn, by zero and by mean. `batch` must not have been trained on."""
@@ -61,7 +63,7 @@ def ablation_map(model: Transformer, batch: Batch, floor: float, *, draws: int =
     )
 
 
-def ablate_lab(model: str | Path, *, sentences: int = 2048, seed: int = 0) -> LabAblateResult:
+def ablate_lab(model: str | Path, *, sentences: int | None = None, seed: int = 0) -> LabAblateResult:
     """Accuracy of a trained small model on new sentences of its own task, without each of its heads."""
     from toposcope.lab.running import load_running, own_task
     from toposcope.lab.running import sentences as drawn
@@ -70,7 +72,7 @@ def ablate_lab(model: str | Path, *, sentences: int = 2048, seed: int = 0) -> La
     directory = Path(model)
     running = load_running(directory)
     task = own_task(directory, running.inner)
-    found = ablation_map(running.inner, drawn(task, sentences, seed), task.floor, seed=seed)
+    found = ablation_map(running.inner, drawn(task, sentences or SENTENCES, seed), task.floor, seed=seed)
     with load(directory) as opened:
         name = f"{task.name}: {directory.resolve().parent.name}"
         about = replace(subject(opened, sha256=weights_digest(running.inner)), name=name)

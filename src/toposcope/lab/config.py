@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from toposcope.core.errors import BadValue, MissingExtra, did_you_mean
 from toposcope.core.plugins import BUILT_IN
-from toposcope.encodings.kinds import kind_origins
+from toposcope.encodings.registry import kind_origins
 from toposcope.lab.mix import parse_mix
 from toposcope.lab.profiles import Profile, find_profile
 from toposcope.lab.quirks import Quirks

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from toposcope.checkpoints.families import families, family_origins
-from toposcope.checkpoints.installed import MODELS, TEXT_PREFIX, TEXTS, Item
+from toposcope.checkpoints.installed import MODELS, TEXT_PREFIX, TEXTS, InstalledItem
 from toposcope.core.errors import BadValue, did_you_mean
 from toposcope.core.result import Provenance, Result
-from toposcope.encodings.kinds import kind_origins, kinds
+from toposcope.encodings.registry import kind_origins, kinds
 from toposcope.lab.tasks import task_kinds, task_origins
 
 Lists = Literal["models", "families", "encodings", "tasks", "texts"]
@@ -51,7 +51,7 @@ def ls(what: Lists = "models") -> LsResult:
     return LsResult(provenance=Provenance(options={"what": what}), what=what, names=tuple(_LISTS[what]()))
 
 
-def _items(items: Sequence[Item]) -> list[KnownName]:
+def _items(items: Sequence[InstalledItem]) -> list[KnownName]:
     found = [(item, item.path() is not None) for item in items]
     return [
         KnownName(

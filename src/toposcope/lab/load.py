@@ -9,10 +9,9 @@ from typing import Any
 from safetensors import SafetensorError
 from safetensors.torch import load as from_bytes
 
-from toposcope.checkpoints.config import read_json
 from toposcope.checkpoints.families.lab import MODEL_TYPE
 from toposcope.core.errors import BadConfig, BadFile, NotFound
-from toposcope.core.untrusted import SAVED, read_bytes, require_inside
+from toposcope.core.untrusted import SAVED, read_bytes, read_object, require_inside
 from toposcope.lab.export import CONFIG, WEIGHTS
 from toposcope.lab.model import ModelConfig, Transformer
 from toposcope.lab.quirks import Quirks
@@ -43,7 +42,7 @@ def load_model(directory: str | Path) -> Transformer:
 def load_config(directory: Path) -> ModelConfig:
     """The configuration of an exported model."""
     path = directory / CONFIG
-    data = read_json(path, BadConfig, inside=directory)
+    data = read_object(path, BadConfig, inside=directory)
     try:
         if data["model_type"] != MODEL_TYPE:
             raise BadConfig(f"{path} describes a '{data['model_type']}', not a model of the lab.")

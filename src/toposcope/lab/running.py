@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from toposcope.checkpoints.config import read_json
 from toposcope.core.errors import BadConfig, BadValue
+from toposcope.core.untrusted import read_object
 from toposcope.lab.export import CONFIG, description
 from toposcope.lab.load import load_model
 from toposcope.lab.model import Transformer
@@ -47,7 +47,7 @@ def load_running(directory: Path) -> Running:
 
 def own_task(directory: Path, model: Transformer) -> Task:
     """The task a model was trained on, in the size it was trained for."""
-    name = read_json(directory / CONFIG, BadConfig, inside=directory).get("task")
+    name = read_object(directory / CONFIG, BadConfig, inside=directory).get("task")
     if not isinstance(name, str):
         raise BadValue(f"{directory} does not say on which task it was trained. Train it with 'toposcope train'.")
     shape = (model.config.vocabulary, model.config.classes, model.config.length)

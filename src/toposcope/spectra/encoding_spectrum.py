@@ -25,8 +25,8 @@ from typing import Any
 
 from toposcope.core.errors import BadValue
 from toposcope.core.printable import printable
-from toposcope.encodings.kinds import LARGEST
 from toposcope.encodings.record import Encoding
+from toposcope.encodings.registry import LARGEST
 from toposcope.spectra.bias_points import bias_points
 from toposcope.spectra.offsets import OFFSETS, kernel_at, symbol_range
 from toposcope.spectra.points import KernelPoints, Point, along, ones

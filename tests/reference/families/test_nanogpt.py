@@ -136,7 +136,7 @@ def test_bare_state_dict(tmp_path: Path) -> None:
     """Without the arguments the head count is not in the file: say so, and take it from the user."""
     model, file = _made(), tmp_path / "weights.pt"
     torch.save(model.state_dict(), file)
-    with pytest.raises(BadConfig, match="--heads"):
+    with pytest.raises(BadConfig, match="--num-heads"):
         toposcope.load(file)
     _check("bare state dict", model, file, heads=HEADS)
 

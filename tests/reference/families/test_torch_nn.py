@@ -302,7 +302,7 @@ def test_what_is_assumed_is_said(saved: Path) -> None:
 
 def test_the_number_of_heads_is_never_guessed(saved: Path) -> None:
     file = save(encoder(), saved)
-    with pytest.raises(BadConfig, match=r"--heads .*32"):
+    with pytest.raises(BadConfig, match=r"--num-heads .*32"):
         toposcope.load(file)
     with pytest.raises(BadConfig, match="5 heads do not divide"):
         toposcope.load(file, heads=5)

@@ -91,7 +91,7 @@ def test_files_are_closed_by_whoever_forgets(path: Path) -> None:
 # Who may have a file mapped into memory, and why one that is cut short does not end the process by it.
 MAPPERS = {
     "checkpoints/torch_storage.py": "torch.load, whose mapped storages are replaced before a byte is touched",
-    "refine/diagonal.py": "a small file of ours, copied at once",
+    "refinements/diagonal.py": "a small file of ours, copied at once",
     "lab/load.py": "a small file of ours, copied at once",
 }
 

@@ -23,7 +23,7 @@ from toposcope.checkpoints.attention import logits, project
 from toposcope.cli import main
 from toposcope.core.errors import BadEncoding
 from toposcope.encodings import Sizes, kinds, make, parse
-from toposcope.encodings.kinds import _brought as brought_encodings
+from toposcope.encodings.registry import _brought as brought_encodings
 from toposcope.lab import tasks
 
 ROOT = Path(__file__).parents[3]
@@ -134,7 +134,7 @@ def test_a_checkpoint_of_the_family_is_scanned(
 ) -> None:
     random = np.random.default_rng(0)
     width, heads, at = 12, 3, np.arange(6)
-    names = [f"block.{i}.{name}" for i in range(2) for name in ("query", "key", "value", "out")]
+    names = [f"block.{i}.{name}.weight" for i in range(2) for name in ("query", "key", "value", "out")]
     tensors = {name: random.standard_normal((width, width)).astype(np.float32) for name in names}
     model = tmp_path / "model"
     model.mkdir()
@@ -150,7 +150,7 @@ def test_a_checkpoint_of_the_family_is_scanned(
         layer = opened.layers[1]
         q_HNR, k_HNR, _ = project(layer, x_ND)
         found_HNN = logits(layer, q_HNR, k_HNR)
-    query, key = (x_ND @ tensors[f"block.1.{name}"].T for name in ("query", "key"))
+    query, key = (x_ND @ tensors[f"block.1.{name}.weight"].T for name in ("query", "key"))
     for head in range(heads):
         part = slice(4 * head, 4 * head + 4)
         expected = query[:, part] @ key[:, part].T / 2 + np.cos(2 * np.pi * (at[:, None] - at) / 5)
@@ -165,7 +165,7 @@ def test_a_new_process_finds_the_package(example: Path) -> None:
     assert done.stderr == ""
 
 
-OURS = "from dataclasses import replace\nfrom toposcope.encodings.kinds import BUILT_IN\n"
+OURS = "from dataclasses import replace\nfrom toposcope.encodings.registry import built_in\n"
 FAMILY = "from toposcope.checkpoints.families import Family\n"
 BROKEN: Mapping[str, tuple[str, str, str]] = {  # a point of a group, its module, and what is said of it
     "encodings/gone": ("", "broken_gone:X", "ModuleNotFoundError"),
@@ -173,13 +173,17 @@ BROKEN: Mapping[str, tuple[str, str, str]] = {  # a point of a group, its module
     "encodings/exits": ("raise SystemExit(3)", "broken_exits:X", "SystemExit"),
     "encodings/lacks": ("", "broken_lacks:X", "AttributeError"),
     "encodings/typed": ("class X: name = 'typed'", "broken_typed:X", "expected a toposcope.encodings.Kind"),
-    "encodings/other": (f"{OURS}X = replace(BUILT_IN['rope'], name='x')", "broken_other:X", "calls itself 'x'"),
+    "encodings/other": (f"{OURS}X = replace(built_in()['rope'], name='x')", "broken_other:X", "calls itself 'x'"),
     "encodings/alias": (
-        f"{OURS}X = replace(BUILT_IN['none'], name='alias', aliases={{'yarn': {{}}}})",
+        f"{OURS}X = replace(built_in()['none'], name='alias', aliases={{'yarn': {{}}}})",
         "broken_alias:X",
         "'yarn' is an encoding of Toposcope already",
     ),
-    "encodings/rope": (f"{OURS}X = BUILT_IN['rope']", "broken_rope:X", "'rope' is an encoding of Toposcope already"),
+    "encodings/rope": (
+        f"{OURS}X = built_in()['rope']",
+        "broken_rope:X",
+        "'rope' is an encoding of Toposcope already",
+    ),
     "encodings/Loud": ("class X: name = 'Loud'", "broken_loud:X", "a name is made of small letters"),
     "tasks/half": (
         "from toposcope.lab.tasks import Task\nclass X(Task):\n    name = 'half'",

@@ -156,7 +156,7 @@ def test_fire_without_a_mask_is_the_causal_one_for_the_past() -> None:
         (lambda: t5(np.full((32, 2), 1e300)), "cannot be computed"),
         (lambda: t5_bucket(0, buckets=3), "too few"),
         (lambda: t5_bucket(0, max_distance=8), "exceed"),
-        (lambda: kerple(2, kernel="exp"), "no Kerple kernel"),  # type: ignore[arg-type]
+        (lambda: kerple(2, kernel="exp"), "unknown Kerple kernel"),  # type: ignore[arg-type]
         (lambda: kerple(2, r1=-1.0), "positive"),
         (lambda: kerple(2, r1=[1.0, 2.0, 3.0]), "3 values of r1 given for 2 heads"),
         (lambda: kerple(2, kernel="power", r2=3.0), "at most 2"),
@@ -369,9 +369,10 @@ def test_fire_takes_small_constants_and_states_them() -> None:
 
 
 def test_drawn_biases_foresee_their_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = "toposcope.encodings.bias"
+    module = "toposcope.encodings.bias_t5"
     asked, peak = foreseen(monkeypatch, module, lambda: t5_init(3, buckets=30_000, max_distance=10**6))
     assert 0.98 * peak < asked < 1.1 * peak
+    module = "toposcope.encodings.bias_fire"
     for heads in (1, 8):
         asked, peak = foreseen(monkeypatch, module, lambda heads=heads: fire_network(heads, 30_000))  # type: ignore[misc]
         assert peak < asked < 2.1 * peak

@@ -24,8 +24,8 @@ from toposcope.encodings import (
     t5_init,
     xpos,
 )
-from toposcope.encodings.kinds import LARGEST
 from toposcope.encodings.record import InputTable, Rotary
+from toposcope.encodings.registry import LARGEST
 
 RECORD = "toposcope.encodings.record"
 

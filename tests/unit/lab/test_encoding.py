@@ -12,8 +12,7 @@ import torch
 from tests.unit.lab.making import ENCODINGS, model, sentences
 from toposcope.checkpoints.families.lab import Acting
 from toposcope.core.errors import BadEncoding, BadValue
-from toposcope.encodings import Sizes, alibi, parse, rope
-from toposcope.encodings.bias import t5_init
+from toposcope.encodings import Sizes, alibi, parse, rope, t5_init
 from toposcope.lab.encoding import LayerPosition, RotaryPart, T5Bias, completed
 from toposcope.lab.model import Attention
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import toposcope.models.tracing.logits
-from toposcope.encodings.bias import alibi
+from toposcope.encodings import alibi
 from toposcope.models.tracing.logits import HeadLogits, rows
 from toposcope.models.tracing.patterns import NEAR, THRESHOLDS, Score, names, patterns, stands_out, together
 

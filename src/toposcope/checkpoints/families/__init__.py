@@ -54,7 +54,7 @@ def choose_family(config: Config, source: TensorSource, forced: str | None = Non
     if found is not None:
         return found
     if forced is not None:
-        raise UnknownFamily(f"there is no family '{forced}'. {did_you_mean(forced, families())}")
+        raise UnknownFamily(f"unknown family '{forced}'. {did_you_mean(forced, families())}")
     key, kind = _named_type(config, source)
     seen = ", ".join(sorted(source.names())[:8])
     named = f"names {key} '{kind}', which no adapter knows" if kind else f"names no {key}"

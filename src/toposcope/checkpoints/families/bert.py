@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from toposcope.checkpoints.families import Family
-from toposcope.checkpoints.families.common import Config, Sizes, claimed_context, find_root, learned_table
+from toposcope.checkpoints.families.common import Config, learned_table, with_note
+from toposcope.checkpoints.families.table import Draft, Table
 from toposcope.checkpoints.source import TensorSource
-from toposcope.checkpoints.spec import LayerSpec, Linear, ModelSpec, NormSpec, Skipped
+from toposcope.checkpoints.spec import LayerSpec, ModelSpec, Skipped
 from toposcope.encodings import NONE, Encoding
 
-QUERY = "encoder.layer.0.attention.self.query.weight"
+NARROW = "added to the embeddings, before they are projected to the model's width."
+BERT = Table(
+    family="bert",
+    stack="encoder",
+    causal=False,
+    grouped=False,
+    eps_keys=("layer_norm_eps",),
+    eps=1e-12,
+    context_of_table=True,
+    layer="encoder.layer.{}.attention.",
+    linear=("self.query", "self.key", "self.value", "output.dense"),
+    norm="layer",
+    input_norm=None,
+    residual_norm="output.LayerNorm",
+    embedding="embeddings.word_embeddings",
+)
 SIGNATURE = (
     "encoder.layer.0.attention.output.LayerNorm.weight",
     "encoder.layer.0.attention.output.LayerNorm.gamma",
@@ -20,16 +37,9 @@ SIGNATURE = (
 UNTYPED = ("the configuration names no model_type: read as BERT, whose positions count from row 0",)
 
 
-def layer_norm(source: TensorSource, prefix: str, eps: float) -> NormSpec:
-    """A LayerNorm under its present names, or under those of the first TensorFlow conversions (gamma, beta)."""
-    if f"{prefix}.weight" not in source.names() and f"{prefix}.gamma" in source.names():
-        return NormSpec("layer", eps, f"{prefix}.gamma", f"{prefix}.beta")
-    return NormSpec.at("layer", prefix, eps)
-
-
 def describe(config: Config, source: TensorSource) -> ModelSpec:
     """BERT; a file that names no type but keeps its tensors under 'roberta.' counts positions as RoBERTa does."""
-    if config.get("model_type") is None and find_root(source, QUERY).endswith("roberta."):
+    if config.get("model_type") is None and BERT.root(source).endswith("roberta."):
         return describe_roberta(config, source)
     return _encoder(config, source, "bert")
 
@@ -46,49 +56,32 @@ def describe_electra(config: Config, source: TensorSource) -> ModelSpec:
     return _encoder(config, source, "electra")
 
 
+def sized(config: Config, **sizes: int) -> Config:
+    """The configuration with its type's default sizes; a file that names no type has no type's defaults."""
+    return config if config.get("model_type") is None else config.with_defaults(**sizes)
+
+
+def decoding(table: Table, config: Config) -> Table:
+    """The table, or that of the same model used as a decoder."""
+    return replace(table, stack="decoder", causal=True) if config.flag("is_decoder", default=False) else table
+
+
+def attention_layers(draft: Draft, encoding: Encoding, crossing: Encoding) -> Iterator[LayerSpec]:
+    """Each layer's self-attention and, where the file holds it, its cross-attention."""
+    for i in range(draft.sizes.layers):
+        yield draft.layer(i, encoding)
+        at = draft.prefix(i).replace(".attention.", ".crossattention.")
+        if f"{at}self.query.weight" in draft.source.names():
+            yield replace(draft.layer(i, crossing, at), kind="cross", causal=False)
+
+
 def _encoder(config: Config, source: TensorSource, family: str, *, offset: int = 0) -> ModelSpec:
-    if config.get("model_type") is not None:  # a file that names no type has no type's defaults
-        config = config.with_defaults(num_hidden_layers=12, hidden_size=768, num_attention_heads=12)
-    root = find_root(source, QUERY)
-    sizes = Sizes.of(config)
-    eps = config.number("layer_norm_eps", default=1e-12)
-    decoder = config.flag("is_decoder", default=False)
-    encoding, skipped = _positions(config, source, f"{root}embeddings.position_embeddings.weight", offset)
-
-    def attention(i: int, name: str) -> LayerSpec:
-        at = f"{root}encoder.layer.{i}.{name}."
-        return LayerSpec(
-            stack="decoder" if decoder else "encoder",
-            index=i,
-            width=sizes.width,
-            heads=sizes.heads,
-            kv_heads=sizes.heads,
-            head_dim=sizes.head_dim,
-            scale=sizes.head_dim**-0.5,
-            causal=decoder,
-            encoding=encoding,
-            q=Linear.at(f"{at}self.query"),
-            k=Linear.at(f"{at}self.key"),
-            v=Linear.at(f"{at}self.value"),
-            o=Linear.at(f"{at}output.dense"),
-            residual_norm=layer_norm(source, f"{at}output.LayerNorm", eps),
-            warnings=UNTYPED if family == "bert" and config.get("model_type") is None else (),
-        )
-
-    layers: list[LayerSpec] = []
-    for i in range(sizes.layers):
-        layers.append(attention(i, "attention"))
-        if f"{root}encoder.layer.{i}.crossattention.self.query.weight" in source.names():
-            layers.append(replace(attention(i, "crossattention"), kind="cross", causal=False, encoding=NONE))
-    return ModelSpec(
-        family=family,
-        layers=tuple(layers),
-        embedding=f"{root}embeddings.word_embeddings.weight",
-        context=claimed_context(config, "max_position_embeddings")
-        if encoding.input is None
-        else encoding.input.length,
-        skipped=skipped,
-    )
+    config = sized(config, num_hidden_layers=12, hidden_size=768, num_attention_heads=12)
+    draft = decoding(replace(BERT, family=family), config).draft(config, source)
+    encoding, skipped = _positions(config, source, f"{draft.root}embeddings.position_embeddings.weight", offset)
+    warnings = UNTYPED if family == "bert" and config.get("model_type") is None else ()
+    layers = attention_layers(draft, encoding, NONE)
+    return draft.spec(encoding, lambda layer, at: replace(layer, warnings=warnings), layers=layers, skipped=skipped)
 
 
 def _positions(config: Config, source: TensorSource, table: str, offset: int) -> tuple[Encoding, tuple[Skipped, ...]]:
@@ -97,12 +90,7 @@ def _positions(config: Config, source: TensorSource, table: str, offset: int) ->
     if not kind.startswith("relative"):
         encoding = learned_table(source, table, offset=offset)
         narrow = encoding.input is not None and encoding.input.width != config.get("hidden_size")
-        if narrow:
-            encoding = replace(
-                encoding,
-                notes=(*encoding.notes, "added to the embeddings, before they are projected to the model's width."),
-            )
-        return encoding, ()
+        return with_note(encoding, NARROW) if narrow else encoding, ()
     distances = tuple(sorted(name for name in source.names() if name.endswith("distance_embedding.weight")))
     why = "a learned vector for each distance meets the query, so position depends on content"
     return (

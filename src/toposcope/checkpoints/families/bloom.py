@@ -2,53 +2,43 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from toposcope.checkpoints.families import Family
-from toposcope.checkpoints.families.common import Config, Sizes, claimed_context, find_root
+from toposcope.checkpoints.families.common import Config
+from toposcope.checkpoints.families.table import Table
 from toposcope.checkpoints.source import TensorSource
-from toposcope.checkpoints.spec import LayerSpec, Linear, ModelSpec, NormSpec
+from toposcope.checkpoints.spec import ModelSpec
 from toposcope.encodings import alibi
+
+BLOOM = Table(
+    family="bloom",
+    defaults={"n_layer": 2, "hidden_size": 64, "n_head": 8},
+    sizes={
+        "layers": ("num_hidden_layers", "n_layer"),
+        "width": ("n_embed", "hidden_size"),
+        "heads": ("num_attention_heads", "n_head"),
+    },
+    grouped=False,
+    eps_keys=("layer_norm_epsilon",),
+    eps=1e-5,
+    context=("seq_length",),
+    layer="h.{}.",
+    linear=("self_attention.query_key_value", "self_attention.dense"),
+    layout="per_head",
+    norm="layer",
+    embedding="word_embeddings",
+)
 
 
 def describe(config: Config, source: TensorSource) -> ModelSpec:
     """BLOOM adds slope * j; under its causal mask the softmax cannot tell that from -slope * (i - j)."""
-    root = find_root(source, "h.0.self_attention.query_key_value.weight")
-    sizes = Sizes.of(
-        config.with_defaults(n_layer=2, hidden_size=64, n_head=8),
-        layers=("num_hidden_layers", "n_layer"),
-        width=("n_embed", "hidden_size"),
-        heads=("num_attention_heads", "n_head"),
-    )
-    encoding = alibi(sizes.heads, symmetric=False)
-    eps = config.number("layer_norm_epsilon", default=1e-5)
+    draft = BLOOM.draft(config, source)
     warnings: tuple[str, ...] = ()
     if config.flag("apply_residual_connection_post_layernorm", default=False):
         warnings = ("attention's output is added to the normalised stream, not to the stream itself",)
-
-    def layer(i: int) -> LayerSpec:
-        at = f"{root}h.{i}."
-        return LayerSpec(
-            stack="decoder",
-            index=i,
-            width=sizes.width,
-            heads=sizes.heads,
-            kv_heads=sizes.heads,
-            head_dim=sizes.head_dim,
-            scale=sizes.head_dim**-0.5,
-            causal=True,
-            encoding=encoding,
-            qkv=Linear.at(f"{at}self_attention.query_key_value"),
-            layout="per_head",
-            o=Linear.at(f"{at}self_attention.dense"),
-            input_norm=NormSpec.at("layer", f"{at}input_layernorm", eps),
-            warnings=warnings,
-        )
-
-    return ModelSpec(
-        family="bloom",
-        layers=tuple(layer(i) for i in range(sizes.layers)),
-        embedding=f"{root}word_embeddings.weight",
-        context=claimed_context(config, "seq_length"),
-    )
+    encoding = alibi(draft.sizes.heads, symmetric=False)
+    return draft.spec(encoding, lambda layer, at: replace(layer, warnings=warnings))
 
 
 FAMILIES = (Family("bloom", ("bloom",), describe, "BLOOM and BLOOMZ"),)

@@ -5,51 +5,45 @@ from __future__ import annotations
 from dataclasses import replace
 
 from toposcope.checkpoints.families import Family
-from toposcope.checkpoints.families.common import Config, Sizes
-from toposcope.checkpoints.families.decoder import SLIDING, decoder, every, layer_kinds, window_reach
+from toposcope.checkpoints.families.common import Config
+from toposcope.checkpoints.families.table import SLIDING, Table, every, layer_kinds, window_reach
 from toposcope.checkpoints.source import TensorSource
-from toposcope.checkpoints.spec import LayerSpec, ModelSpec, NormSpec
-from toposcope.encodings import NONE, rope_from_config
+from toposcope.checkpoints.spec import LayerSpec, ModelSpec
+from toposcope.encodings import NONE
 
-
-def describe_cohere(config: Config, source: TensorSource) -> ModelSpec:
-    """Command R: perhaps with LayerNorm on queries and keys, a gain for each channel of each head."""
-    eps = config.number("layer_norm_eps", default=1e-5)
-    normed = config.flag("use_qk_norm", default=False)
-
-    def vary(layer: LayerSpec, at: str) -> LayerSpec:
-        return replace(
-            layer,
-            input_norm=NormSpec.at("layer", f"{at}input_layernorm", eps),
-            q_norm=NormSpec.at("layer", f"{at}self_attn.q_norm", eps) if normed else None,
-            k_norm=NormSpec.at("layer", f"{at}self_attn.k_norm", eps) if normed else None,
-        )
-
-    encoding = rope_from_config(config, Sizes.of(config).head_dim, pairing="interleaved", default_base=5e5)
-    return decoder("cohere", config, source, vary, encoding=encoding)
+# perhaps with LayerNorm on queries and keys, a gain for each channel of each head
+COHERE = Table(
+    family="cohere",
+    norm="layer",
+    eps_keys=("layer_norm_eps",),
+    eps=1e-5,
+    qk_norm=("self_attn.q_norm", "self_attn.k_norm"),
+    qk_norm_if=("use_qk_norm", False),
+    rope={"pairing": "interleaved", "default_base": 5e5},
+)
+COHERE2 = replace(
+    COHERE,
+    family="cohere2",
+    defaults={"sliding_window": 4096, "sliding_window_pattern": 4},
+    qk_norm=None,
+    rope={"pairing": "interleaved"},
+)
 
 
 def describe_cohere2(config: Config, source: TensorSource) -> ModelSpec:
     """Command R7B and A: sliding layers rotate, full layers have no position at all."""
-    config = config.with_defaults(sliding_window=4096, sliding_window_pattern=4)
-    eps = config.number("layer_norm_eps", default=1e-5)
-    reach = window_reach(config)
-    kinds = layer_kinds(config, every(config.integer("sliding_window_pattern")))
-    encoding = rope_from_config(config, Sizes.of(config).head_dim, pairing="interleaved")
+    draft = COHERE2.draft(config, source)
+    reach = window_reach(draft.config)
+    kinds = layer_kinds(draft.config, every(draft.config.integer("sliding_window_pattern")))
 
     def vary(layer: LayerSpec, at: str) -> LayerSpec:
         slides = kinds[layer.index] == SLIDING and reach is not None
-        return replace(
-            layer,
-            input_norm=NormSpec.at("layer", f"{at}input_layernorm", eps),
-            encoding=encoding if slides else NONE,
-            reach=reach if slides else None,
-        )
+        return replace(layer, encoding=layer.encoding if slides else NONE, reach=reach if slides else None)
 
-    return decoder("cohere2", config, source, vary, encoding=encoding)
+    return draft.spec(draft.rope(), vary)
 
 
 FAMILIES = (
-    Family("cohere", ("cohere",), describe_cohere, "Command R: LayerNorm, neighbours paired"),
+    Family("cohere", ("cohere",), COHERE.describe, "Command R: LayerNorm, neighbours paired"),
     Family("cohere2", ("cohere2",), describe_cohere2, "Command R7B and A: full layers without position"),
 )

@@ -1,102 +1,26 @@
-"""What adapters share: a checked configuration, sizes, names, and the tables of learned positions."""
+"""What adapters share: sizes, names, and tables of learned positions."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from toposcope.checkpoints.source import TensorSource
+from toposcope.checkpoints.spec import LayerSpec
+from toposcope.core.config import Config as Config
 from toposcope.core.errors import BadConfig, MissingTensor, UnknownFamily
-from toposcope.core.printable import printable
 from toposcope.encodings import Encoding, learned
-from toposcope.encodings.kinds import LARGEST as MOST
+from toposcope.encodings.registry import LARGEST as MOST
 
-LARGEST = 2**24  # no width, head count or context of a real model is larger; a damaged configuration's may be
-
-
-class Config(Mapping[str, Any]):
-    """A configuration with checked access: a wrong or missing value is an error that names the file and key."""
-
-    def __init__(self, values: Mapping[str, Any], where: str) -> None:
-        self._values = values
-        self.where = where
-
-    def __getitem__(self, key: str) -> Any:
-        return self._values[key]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
-
-    def __len__(self) -> int:
-        return len(self._values)
-
-    def part(self, key: str) -> Config:
-        """A nested configuration ('text_config', 'attn_config'); empty where absent."""
-        inner = self._values.get(key) or {}
-        if not isinstance(inner, Mapping):
-            raise BadConfig(f"'{key}' in {self.where} is {inner!r}; expected an object with settings.")
-        return Config(inner, f"{self.where} ({key})")
-
-    def updated(self, **values: Any) -> Config:
-        """The same configuration with some values replaced."""
-        return Config({**self._values, **values}, self.where)
-
-    def with_defaults(self, **values: Any) -> Config:
-        """The same with the architecture's defaults for absent keys, which old files omit; null stays null."""
-        return Config({**values, **self._values}, self.where)
-
-    def integer(self, *keys: str, default: int | None = None, least: int = 1, most: int = LARGEST) -> int:
-        """The first of `keys` that is set, a whole number from `least` to `most`; `default` where none is."""
-        value = self._first(keys, default)
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-            raise BadConfig(
-                f"'{keys[0]}' in {self.where} is {printable(repr(value), 60)}; "
-                f"expected a whole number from {least} to {most:,}."
-            )
-        return value
-
-    def number(self, *keys: str, default: float | None = None) -> float:
-        """The first of `keys` that is set, a finite number."""
-        value = self._first(keys, default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e30:
-            raise BadConfig(f"'{keys[0]}' in {self.where} is {value!r}; expected a number.")
-        return float(value)
-
-    def flag(self, *keys: str, default: bool) -> bool:
-        """The first of `keys` that is set, true or false."""
-        value = self._first(keys, default)
-        if not isinstance(value, bool):
-            raise BadConfig(f"'{keys[0]}' in {self.where} is {value!r}; expected true or false.")
-        return value
-
-    def text(self, *keys: str, default: str) -> str:
-        """The first of `keys` that is set, a string."""
-        value = self._first(keys, default)
-        if not isinstance(value, str):
-            raise BadConfig(f"'{keys[0]}' in {self.where} is {value!r}; expected a name.")
-        return value
-
-    def listed(self, key: str, length: int) -> list[Any] | None:
-        """A list with one entry per layer, or None where absent."""
-        value = self._values.get(key)
-        if value is None:
-            return None
-        if not isinstance(value, list) or len(value) < length:
-            raise BadConfig(f"'{key}' in {self.where} is not a list with an entry for each of the {length} layers.")
-        return value
-
-    def _first(self, keys: tuple[str, ...], default: Any) -> Any:
-        for key in keys:
-            if self._values.get(key) is not None:
-                return self._values[key]
-        if default is None:
-            raise BadConfig(f"{self.where} lacks '{keys[0]}', without which the weights cannot be sorted into heads.")
-        return default
+GPT2_SIZES = {  # what GPT-2 calls its sizes, for `LayerSizes.of`
+    "layers": ("num_hidden_layers", "n_layer"),
+    "width": ("hidden_size", "n_embd"),
+    "heads": ("num_attention_heads", "n_head"),
+}
 
 
 @dataclass(frozen=True)
-class Sizes:
+class LayerSizes:
     """How many layers and heads of what width, checked to fit together."""
 
     layers: int
@@ -115,7 +39,7 @@ class Sizes:
         heads: tuple[str, ...] = ("num_attention_heads",),
         kv_heads: tuple[str, ...] = ("num_key_value_heads",),
         head_dim: tuple[str, ...] = ("head_dim",),
-    ) -> Sizes:
+    ) -> LayerSizes:
         """Read the sizes under their usual names, or under those given."""
         count, wide = config.integer(*layers), config.integer(*width)
         n_heads = config.integer(*heads, most=MOST["heads"])
@@ -135,6 +59,12 @@ class Sizes:
             n_kv,
             config.integer(*head_dim, default=max(wide // n_heads, 1), most=MOST["head_dim"]),
         )
+
+    def layer(self, **described: Any) -> LayerSpec:
+        """A layer of these sizes, its logits divided by the root of the head's width unless `described` differs."""
+        usual = {"width": self.width, "heads": self.heads, "kv_heads": self.kv_heads, "head_dim": self.head_dim}
+        scale = described.get("head_dim", self.head_dim) ** -0.5
+        return LayerSpec(**{**usual, "scale": scale, **described})
 
 
 def find_root(source: TensorSource, *endings: str) -> str:
@@ -167,3 +97,8 @@ def learned_table(source: TensorSource, name: str, *, offset: int = 0) -> Encodi
             f"the position table '{name}' in {source.path} has shape {table.shape}; expected (n, width)."
         )
     return learned(table, offset=offset)
+
+
+def with_note(encoding: Encoding, note: str) -> Encoding:
+    """The encoding with one more remark."""
+    return replace(encoding, notes=(*encoding.notes, note))

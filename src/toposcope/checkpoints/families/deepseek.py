@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from toposcope.checkpoints.families import Family
 from toposcope.checkpoints.families.common import Config
-from toposcope.checkpoints.families.decoder import decoder
+from toposcope.checkpoints.families.table import Table
 from toposcope.checkpoints.source import TensorSource
 from toposcope.checkpoints.spec import LatentSpec, LayerSpec, Linear, ModelSpec, NormSpec
 from toposcope.encodings import Encoding, Pairing, rope_from_config, rope_settings
@@ -35,6 +35,7 @@ def _describe(family: str, config: Config, source: TensorSource, pairing: Pairin
     query_rank = None if config["q_lora_rank"] is None else config.integer("q_lora_rank")
     # the file's own head_dim, where it has one, is the width of the rotary part alone
     sizes = config.updated(head_dim=content + turning, num_key_value_heads=None)
+    draft = Table(family=family, marker="self_attn.kv_a_proj_with_mqa").draft(sizes, source)
 
     def vary(layer: LayerSpec, at: str) -> LayerSpec:
         query = Linear.at(f"{at}self_attn.q_proj" if query_rank is None else f"{at}self_attn.q_b_proj")
@@ -51,8 +52,7 @@ def _describe(family: str, config: Config, source: TensorSource, pairing: Pairin
             value_dim=config.integer("v_head_dim"),
         )
 
-    encoding = _rotary(config, content, turning, pairing)
-    return decoder(family, sizes, source, vary, encoding=encoding, marker="self_attn.kv_a_proj_with_mqa.weight")
+    return draft.spec(_rotary(config, content, turning, pairing), vary)
 
 
 def _latent(prefix: str, projection: str, rank: int) -> LatentSpec:

@@ -7,57 +7,29 @@ from dataclasses import replace
 import numpy as np
 
 from toposcope.checkpoints.families import Family
-from toposcope.checkpoints.families.bert import QUERY, layer_norm
-from toposcope.checkpoints.families.common import Config, Sizes, claimed_context, find_root, learned_table
+from toposcope.checkpoints.families.bert import BERT, attention_layers, decoding
+from toposcope.checkpoints.families.common import Config, learned_table, with_note
 from toposcope.checkpoints.source import TensorSource
-from toposcope.checkpoints.spec import LayerSpec, Linear, ModelSpec
+from toposcope.checkpoints.spec import ModelSpec
 from toposcope.core.errors import BadConfig, MissingTensor
 from toposcope.encodings import NONE, Encoding, rope
+
+ESM = replace(
+    BERT,
+    family="esm",
+    defaults={"num_hidden_layers": 12, "hidden_size": 768, "num_attention_heads": 12},
+    input_norm="LayerNorm",
+    residual_norm=None,
+)
 
 
 def describe(config: Config, source: TensorSource) -> ModelSpec:
     """ESM-1b and ESM-2. Queries are scaled before they turn, which is the same as scaling the logits."""
-    config = config.with_defaults(num_hidden_layers=12, hidden_size=768, num_attention_heads=12)
-    root = find_root(source, QUERY)
-    sizes = Sizes.of(config)
-    eps = config.number("layer_norm_eps", default=1e-12)
-    decoder = config.flag("is_decoder", default=False)
-    encoding = _positions(config, source, root, sizes.head_dim)
-
-    def attention(i: int, name: str) -> LayerSpec:
-        at = f"{root}encoder.layer.{i}.{name}."
-        return LayerSpec(
-            stack="decoder" if decoder else "encoder",
-            index=i,
-            width=sizes.width,
-            heads=sizes.heads,
-            kv_heads=sizes.heads,
-            head_dim=sizes.head_dim,
-            scale=sizes.head_dim**-0.5,
-            causal=decoder,
-            encoding=encoding,
-            q=Linear.at(f"{at}self.query"),
-            k=Linear.at(f"{at}self.key"),
-            v=Linear.at(f"{at}self.value"),
-            o=Linear.at(f"{at}output.dense"),
-            input_norm=layer_norm(source, f"{at}LayerNorm", eps),
-        )
-
-    layers: list[LayerSpec] = []
-    for i in range(sizes.layers):
-        layers.append(attention(i, "attention"))
-        if f"{root}encoder.layer.{i}.crossattention.self.query.weight" in source.names():
-            # this architecture turns the queries and keys of its cross-attention too
-            turned = encoding if encoding.rotary is not None else NONE
-            layers.append(replace(attention(i, "crossattention"), kind="cross", causal=False, encoding=turned))
-    return ModelSpec(
-        family="esm",
-        layers=tuple(layers),
-        embedding=f"{root}embeddings.word_embeddings.weight",
-        context=claimed_context(config, "max_position_embeddings")
-        if encoding.input is None
-        else encoding.input.length,
-    )
+    draft = decoding(ESM, config).draft(config, source)
+    encoding = _positions(config, source, draft.root, draft.sizes.head_dim)
+    # this architecture turns the queries and keys of its cross-attention too
+    crossing = encoding if encoding.rotary is not None else NONE
+    return draft.spec(encoding, layers=attention_layers(draft, encoding, crossing))
 
 
 def _positions(config: Config, source: TensorSource, root: str, head_dim: int) -> Encoding:
@@ -89,11 +61,8 @@ def _with_stored_frequencies(source: TensorSource, root: str, encoding: Encoding
             f"tensor '{name}' in {source.path} has shape {frequencies_F.shape}; the heads ask for {expected}."
         )
     frequencies_F.flags.writeable = False
-    return replace(
-        encoding,
-        rotary=replace(encoding.rotary, frequencies_at=lambda context: frequencies_F),
-        notes=(*encoding.notes, f"the frequencies are those stored as '{name}'."),
-    )
+    stored = replace(encoding, rotary=replace(encoding.rotary, frequencies_at=lambda context: frequencies_F))
+    return with_note(stored, f"the frequencies are those stored as '{name}'.")
 
 
 FAMILIES = (

@@ -7,32 +7,36 @@ from dataclasses import replace
 
 from toposcope.checkpoints.families import Family
 from toposcope.checkpoints.families.common import Config
-from toposcope.checkpoints.families.decoder import SLIDING, decoder, every, layer_kinds, window_reach
+from toposcope.checkpoints.families.table import SLIDING, Table, every, layer_kinds, window_reach
 from toposcope.checkpoints.source import TensorSource
-from toposcope.checkpoints.spec import LayerSpec, ModelSpec, NormSpec
+from toposcope.checkpoints.spec import LayerSpec, ModelSpec
 from toposcope.encodings import NONE
+
+EXAONE4 = Table(
+    family="exaone4",
+    defaults={"sliding_window": 4096, "sliding_window_pattern": 4},
+    eps=1e-5,
+    input_norm=None,
+    output_norm="post_attention_layernorm",
+    qk_norm=("self_attn.q_norm", "self_attn.k_norm"),
+)
 
 
 def describe_exaone4(config: Config, source: TensorSource) -> ModelSpec:
     """EXAONE 4: queries and keys normalised per head; without a window every layer rotates."""
-    config = config.with_defaults(sliding_window=4096, sliding_window_pattern=4)
-    eps = config.number("rms_norm_eps", default=1e-5)
-    reach = window_reach(config)
-    kinds = layer_kinds(config, (lambda index: False) if reach is None else _pattern(config))
+    draft = EXAONE4.draft(config, source)
+    reach = window_reach(draft.config)
+    kinds = layer_kinds(draft.config, (lambda index: False) if reach is None else _pattern(draft.config))
 
     def vary(layer: LayerSpec, at: str) -> LayerSpec:
         slides = kinds[layer.index] == SLIDING
         return replace(
             layer,
-            input_norm=None,
-            output_norm=NormSpec.at("rms", f"{at}post_attention_layernorm", eps),
-            q_norm=NormSpec.at("rms", f"{at}self_attn.q_norm", eps),
-            k_norm=NormSpec.at("rms", f"{at}self_attn.k_norm", eps),
             encoding=layer.encoding if reach is None or slides else NONE,
             reach=reach if slides else None,
         )
 
-    return decoder("exaone4", config, source, vary)
+    return draft.spec(draft.rope(), vary)
 
 
 def _pattern(config: Config) -> Callable[[int], bool]:

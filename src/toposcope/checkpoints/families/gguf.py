@@ -14,8 +14,8 @@ from functools import partial
 from typing import Literal
 
 from toposcope.checkpoints.families import Family
-from toposcope.checkpoints.families.common import Config, Sizes, learned_table
-from toposcope.checkpoints.families.gguf_facts import Facts, rotation
+from toposcope.checkpoints.families.common import Config, LayerSizes, learned_table
+from toposcope.checkpoints.families.gguf_facts import GgufFacts, rotation
 from toposcope.checkpoints.source import TensorSource
 from toposcope.checkpoints.spec import LayerSpec, Linear, ModelSpec, NormSpec
 from toposcope.core.errors import BadConfig
@@ -24,7 +24,9 @@ from toposcope.encodings import NONE, Encoding, alibi, rope
 POSITIONS = "position_embd.weight"
 BLOOM_BIAS = 8.0  # llama.cpp has it in its code, not in the file
 
-Vary = Callable[[Facts, LayerSpec, str], LayerSpec]  # the plain layer and its prefix 'blk.3.' -> the family's layer
+Vary = Callable[
+    [GgufFacts, LayerSpec, str], LayerSpec
+]  # the plain layer and its prefix 'blk.3.' -> the family's layer
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,7 @@ class Architecture:
     """What tells one architecture's files from another's."""
 
     about: str
-    positions: Callable[[Facts, Sizes], Encoding]
+    positions: Callable[[GgufFacts, LayerSizes], Encoding]
     norm: Literal["rms", "layer"] = "rms"
     encoder: bool = False  # sees both sides, and its norms stand after the addition
     permuted: bool = False
@@ -42,7 +44,7 @@ class Architecture:
 
 def describe(name: str, config: Config, source: TensorSource) -> ModelSpec:
     """Describe a file by its row of the table. All settings stand in the file itself; `config` is not used."""
-    row, facts = ARCHITECTURES[name], Facts(source)
+    row, facts = ARCHITECTURES[name], GgufFacts(source)
     with facts.blamed():
         encoding = row.positions(facts, facts.sizes(0))
     if row.permuted and encoding.rotary is not None and encoding.rotary.channels != encoding.rotary.head_dim:
@@ -58,16 +60,12 @@ def describe(name: str, config: Config, source: TensorSource) -> ModelSpec:
     )
 
 
-def _layer(row: Architecture, facts: Facts, index: int, encoding: Encoding) -> LayerSpec:
+def _layer(row: Architecture, facts: GgufFacts, index: int, encoding: Encoding) -> LayerSpec:
     at, sizes, eps = f"blk.{index}.", facts.sizes(index), facts.eps(row.norm)
     fused = facts.has(f"{at}attn_qkv.weight")
-    layer = LayerSpec(
+    layer = sizes.layer(
         stack="encoder" if row.encoder else "decoder",
         index=index,
-        width=sizes.width,
-        heads=sizes.heads,
-        kv_heads=sizes.kv_heads,
-        head_dim=sizes.head_dim,
         value_dim=facts.value_dim(sizes),
         scale=_stated_scale(facts) or sizes.head_dim**-0.5,
         causal=facts.flag("attention.causal", default=not row.encoder),
@@ -87,11 +85,11 @@ def _layer(row: Architecture, facts: Facts, index: int, encoding: Encoding) -> L
     return layer if row.vary is None else row.vary(facts, layer, at)
 
 
-def _stated_scale(facts: Facts) -> float:
+def _stated_scale(facts: GgufFacts) -> float:
     return facts.number("attention.scale", default=0.0)
 
 
-def _warnings(facts: Facts) -> tuple[str, ...]:
+def _warnings(facts: GgufFacts) -> tuple[str, ...]:
     """What the file states and the view of weights leaves out."""
     found = []
     limit = facts.number("attention.clamp_kqv", default=0.0)
@@ -104,21 +102,21 @@ def _warnings(facts: Facts) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _rotary(facts: Facts, sizes: Sizes) -> Encoding:
+def _rotary(facts: GgufFacts, sizes: LayerSizes) -> Encoding:
     """Halves of the head turn together, once Llama's re-ordering is undone."""
     turning = facts.integer("rope.dimension_count", default=sizes.head_dim)
     return rope(sizes.head_dim, rotary_dim=turning, pairing="half", **rotation(facts))
 
 
-def _learned(facts: Facts, sizes: Sizes) -> Encoding:
+def _learned(facts: GgufFacts, sizes: LayerSizes) -> Encoding:
     return learned_table(facts.source, POSITIONS)
 
 
-def _bloom_bias(facts: Facts, sizes: Sizes) -> Encoding:
+def _bloom_bias(facts: GgufFacts, sizes: LayerSizes) -> Encoding:
     return alibi(sizes.heads, max_bias=BLOOM_BIAS)
 
 
-def _mpt_positions(facts: Facts, sizes: Sizes) -> Encoding:
+def _mpt_positions(facts: GgufFacts, sizes: LayerSizes) -> Encoding:
     """ALiBi, or a learned table in its place."""
     most = facts.number("attention.max_alibi_bias", default=0.0)
     if most > 0:
@@ -126,7 +124,7 @@ def _mpt_positions(facts: Facts, sizes: Sizes) -> Encoding:
     return _learned(facts, sizes) if facts.has(POSITIONS) else NONE
 
 
-def _llama(facts: Facts, layer: LayerSpec, at: str) -> LayerSpec:
+def _llama(facts: GgufFacts, layer: LayerSpec, at: str) -> LayerSpec:
     """Mistral's files are Llama's; its window is lost on the way unless a converter wrote it down."""
     window = facts.window()
     name = str(facts.config.get("general.name", "")).lower()
@@ -138,7 +136,7 @@ def _llama(facts: Facts, layer: LayerSpec, at: str) -> LayerSpec:
     return replace(layer, reach=window - 1 if window else None)
 
 
-def _mpt(facts: Facts, layer: LayerSpec, at: str) -> LayerSpec:
+def _mpt(facts: GgufFacts, layer: LayerSpec, at: str) -> LayerSpec:
     """Some MPT models norm all queries together, and all keys."""
     if not facts.has(f"{at}attn_q_norm.weight"):
         return layer
@@ -146,14 +144,14 @@ def _mpt(facts: Facts, layer: LayerSpec, at: str) -> LayerSpec:
     return replace(layer, q_norm=q_norm, k_norm=k_norm, qk_norm_over="layer")
 
 
-def _falcon(facts: Facts, layer: LayerSpec, at: str) -> LayerSpec:
+def _falcon(facts: GgufFacts, layer: LayerSpec, at: str) -> LayerSpec:
     """Where a block has two norms the second feeds attention, the first the feed-forward part beside it."""
     if not facts.has(f"{at}attn_norm_2.weight"):
         return layer
     return replace(layer, input_norm=NormSpec.at("layer", f"{at}attn_norm_2", facts.eps("layer")))
 
 
-def _phi3(facts: Facts, layer: LayerSpec, at: str) -> LayerSpec:
+def _phi3(facts: GgufFacts, layer: LayerSpec, at: str) -> LayerSpec:
     window = facts.window()
     if window == 0:
         return layer
@@ -161,7 +159,7 @@ def _phi3(facts: Facts, layer: LayerSpec, at: str) -> LayerSpec:
     return replace(layer, reach=window - 1, warnings=(*layer.warnings, warning))
 
 
-def _gemma2(facts: Facts, layer: LayerSpec, at: str) -> LayerSpec:
+def _gemma2(facts: GgufFacts, layer: LayerSpec, at: str) -> LayerSpec:
     """Norms on both sides of attention, capped logits, every other layer slides."""
     layer = _sandwich(facts, layer, at, largest=46)
     cap = facts.number("attn_logit_softcapping", default=50.0)
@@ -175,7 +173,7 @@ def _gemma2(facts: Facts, layer: LayerSpec, at: str) -> LayerSpec:
     )
 
 
-def _gemma3(facts: Facts, layer: LayerSpec, at: str) -> LayerSpec:
+def _gemma3(facts: GgufFacts, layer: LayerSpec, at: str) -> LayerSpec:
     """Five sliding layers with a short rotary base, never stretched, to one that sees all."""
     layer = _sandwich(facts, layer, at, largest=62)
     window = facts.window()
@@ -184,14 +182,14 @@ def _gemma3(facts: Facts, layer: LayerSpec, at: str) -> LayerSpec:
     return replace(layer, reach=window - 1, encoding=_local_rotary(facts, layer))
 
 
-def _local_rotary(facts: Facts, layer: LayerSpec) -> Encoding:
+def _local_rotary(facts: GgufFacts, layer: LayerSpec) -> Encoding:
     base = facts.number("rope.freq_base_swa", default=10_000.0)
     turning = facts.integer("rope.dimension_count", default=layer.head_dim)
     with facts.blamed():
         return rope(layer.head_dim, rotary_dim=turning, **rotation(facts, base=base, stretched=False))
 
 
-def _sandwich(facts: Facts, layer: LayerSpec, at: str, *, largest: int) -> LayerSpec:
+def _sandwich(facts: GgufFacts, layer: LayerSpec, at: str, *, largest: int) -> LayerSpec:
     """Gemma 2 and 3; the scale is not in the file, and llama.cpp tells the largest model by its number of layers."""
     divisor = layer.width // layer.heads if facts.layers == largest else layer.head_dim
     warning = f"GGUF does not hold Gemma's attention scale; 1/sqrt({divisor}) is taken, as llama.cpp does"

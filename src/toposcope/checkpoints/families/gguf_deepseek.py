@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from toposcope.checkpoints.families import Family
 from toposcope.checkpoints.families.common import Config
-from toposcope.checkpoints.families.gguf_facts import Facts, rotation, yarn_size
+from toposcope.checkpoints.families.gguf_facts import GgufFacts, rotation, yarn_size
 from toposcope.checkpoints.source import TensorSource
 from toposcope.checkpoints.spec import LatentSpec, LayerSpec, Linear, ModelSpec, NormSpec
 from toposcope.core.errors import BadConfig
@@ -23,7 +23,7 @@ class _Widths:
 
 def describe(config: Config, source: TensorSource) -> ModelSpec:
     """Describe a file. Rotary pairs are adjacent, as DeepSeek stores them; nothing was re-ordered."""
-    facts = Facts(source)
+    facts = GgufFacts(source)
     widths = _widths(facts)
     encoding, scale, warnings = _positions(facts, widths)
 
@@ -31,11 +31,9 @@ def describe(config: Config, source: TensorSource) -> ModelSpec:
         at, sizes, eps = f"blk.{i}.", facts.sizes(i), facts.eps("rms")
         direct = facts.has(f"{at}attn_q.weight")
         apart = facts.has(f"{at}attn_k_b.weight")  # since 2025 keys and values have tensors of their own
-        return LayerSpec(
+        return sizes.layer(
             stack="decoder",
             index=i,
-            width=sizes.width,
-            heads=sizes.heads,
             kv_heads=sizes.heads,  # the file says 1: llama.cpp lets all heads share the latent
             head_dim=widths.key,
             value_dim=widths.value,
@@ -62,7 +60,7 @@ def describe(config: Config, source: TensorSource) -> ModelSpec:
     )
 
 
-def _widths(facts: Facts) -> _Widths:
+def _widths(facts: GgufFacts) -> _Widths:
     """The true widths of a head; where `_mla` keys exist, the plain ones are those of the latent."""
     key = facts.integer("attention.key_length_mla", "attention.key_length")
     turning = facts.integer("rope.dimension_count")
@@ -75,7 +73,7 @@ def _widths(facts: Facts) -> _Widths:
     return _Widths(key, value, turning, facts.integer("attention.kv_lora_rank"))
 
 
-def _query_rank(facts: Facts) -> int:
+def _query_rank(facts: GgufFacts) -> int:
     return facts.integer("attention.q_lora_rank")
 
 
@@ -83,7 +81,7 @@ def _latent(down: str, norm: str, eps: float, rank: int) -> LatentSpec:
     return LatentSpec(Linear.at(down), NormSpec.at("rms", norm, eps), rank)
 
 
-def _positions(facts: Facts, widths: _Widths) -> tuple[Encoding, float, tuple[str, ...]]:
+def _positions(facts: GgufFacts, widths: _Widths) -> tuple[Encoding, float, tuple[str, ...]]:
     """The rotation and the scale of the logits, which together hold YaRN's growth.
 
     DeepSeek scales logits by (1 + 0.1 m ln factor)^2 and rotates without growth; the file holds 0.1 m.

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from toposcope.checkpoints.families.common import Config, Sizes
+from toposcope.checkpoints.families.common import Config, LayerSizes
 from toposcope.checkpoints.source import TensorSource
 from toposcope.core.errors import BadConfig, BadEncoding, MissingTensor
 
@@ -21,7 +21,7 @@ LONG, SHORT, DIVISORS = "rope_factors_long.weight", "rope_factors_short.weight",
 NORM_EPS = {"rms": "attention.layer_norm_rms_epsilon", "layer": "attention.layer_norm_epsilon"}
 
 
-class Facts:
+class GgufFacts:
     """The settings of one file, asked for by the part of their key after the architecture's name."""
 
     def __init__(self, source: TensorSource) -> None:
@@ -61,13 +61,13 @@ class Facts:
     def context(self) -> int | None:
         return None if self.get("context_length") is None else self.integer("context_length")
 
-    def sizes(self, layer: int) -> Sizes:
+    def sizes(self, layer: int) -> LayerSizes:
         """The sizes of one layer, checked to fit together."""
         count, heads, groups = (
             self.key(name) for name in ("block_count", "attention.head_count", "attention.head_count_kv")
         )
         own = {name: self._in_layer(name, layer) for name in (heads, groups) if name in self.config}
-        return Sizes.of(
+        return LayerSizes.of(
             Config({**self.config, **own}, self.config.where),
             layers=(count,),
             width=(self.key("embedding_length"),),
@@ -76,7 +76,7 @@ class Facts:
             head_dim=(self.key("attention.key_length"),),
         )
 
-    def value_dim(self, sizes: Sizes) -> int:
+    def value_dim(self, sizes: LayerSizes) -> int:
         """The width of a head's value: stated, or the model's width shared out among the heads."""
         return self.integer("attention.value_length", default=max(sizes.width // sizes.heads, 1))
 
@@ -117,7 +117,7 @@ class Facts:
         return value[layer]
 
 
-def rotation(facts: Facts, *, base: float | None = None, stretched: bool = True) -> dict[str, Any]:
+def rotation(facts: GgufFacts, *, base: float | None = None, stretched: bool = True) -> dict[str, Any]:
     """The parameters of `rope` that the file states, beside the head's width and the pairing.
 
     `base` replaces the stated one and `stretched=False` leaves out all scaling: layers with a sliding window.
@@ -139,7 +139,7 @@ def rotation(facts: Facts, *, base: float | None = None, stretched: bool = True)
     return settings | _scaling(facts)
 
 
-def _scaling(facts: Facts) -> dict[str, Any]:
+def _scaling(facts: GgufFacts) -> dict[str, Any]:
     kind = facts.text("rope.scaling.type", default="linear")
     factor = facts.number("rope.scaling.factor", "rope.scale_linear", default=0.0)
     if kind not in ("none", "linear", "yarn", "longrope"):
@@ -172,12 +172,12 @@ def yarn_size(factor: float, weight: float) -> float:
     return 1.0 if factor <= 1 else 1.0 + 0.1 * weight * math.log(factor)
 
 
-def _yarn_attention(facts: Facts, factor: float) -> float:
+def _yarn_attention(facts: GgufFacts, factor: float) -> float:
     """What rotated queries and keys are multiplied by; the logarithm's weight is taken back where one is stated."""
     weight = facts.number("rope.scaling.yarn_log_multiplier", default=0.0)
     taken_back = yarn_size(factor, weight) if weight else 1.0
     return yarn_size(factor, 1.0) / taken_back * facts.number("rope.scaling.attn_factor", default=1.0)
 
 
-def _list(facts: Facts, tensor: str) -> list[float]:
+def _list(facts: GgufFacts, tensor: str) -> list[float]:
     return [float(value) for value in np.ravel(facts.source.read(tensor))]

@@ -6,55 +6,61 @@ from dataclasses import replace
 from typing import Any
 
 from toposcope.checkpoints.families import Family
-from toposcope.checkpoints.families.common import Config, Sizes, claimed_context, find_root, learned_table
+from toposcope.checkpoints.families.common import GPT2_SIZES, Config, learned_table
+from toposcope.checkpoints.families.table import Table
 from toposcope.checkpoints.source import TensorSource
-from toposcope.checkpoints.spec import LayerSpec, Linear, ModelSpec, NormSpec
+from toposcope.checkpoints.spec import LayerSpec, ModelSpec
 from toposcope.core.errors import BadConfig
 
+GPT2 = Table(
+    family="gpt2",
+    defaults={"n_layer": 12, "n_embd": 768, "n_head": 12},
+    sizes={
+        "layers": (*GPT2_SIZES["layers"], "num_layers"),
+        "width": GPT2_SIZES["width"],
+        "heads": (*GPT2_SIZES["heads"], "num_heads"),
+    },
+    grouped=False,
+    eps_keys=("layer_norm_epsilon",),
+    eps=1e-5,
+    context=("max_position_embeddings", "n_positions", "n_ctx"),
+    layer="h.{}.",
+    linear=("attn.c_attn", "attn.c_proj"),
+    transposed=True,  # stored as (in, out), as the original's Conv1D does
+    norm="layer",
+    input_norm="ln_1",
+    embedding="wte",
+)
+BIGCODE = replace(GPT2, family="gpt_bigcode", transposed=False)
+GPT_NEO = replace(
+    GPT2,
+    family="gpt_neo",
+    defaults={"num_layers": 24, "hidden_size": 2048, "num_heads": 16},
+    context=("max_position_embeddings",),
+    linear=(
+        "attn.attention.q_proj",
+        "attn.attention.k_proj",
+        "attn.attention.v_proj",
+        "attn.attention.out_proj",
+    ),
+    transposed=False,
+)
 
-def describe(
-    config: Config, source: TensorSource, *, family: str = "gpt2", transposed: bool = True, eps: float = 1e-5
-) -> ModelSpec:
-    """The plain GPT-2 layout; relatives start from this and replace what differs.
 
-    `transposed` says that linear maps are stored as (in, out), as the original's Conv1D does.
-    """
-    root = find_root(source, "h.0.attn.c_attn.weight")
-    sizes = _sizes(config.with_defaults(n_layer=12, n_embd=768, n_head=12))
-    eps = config.number("layer_norm_epsilon", default=eps)
-    scale = sizes.head_dim**-0.5 if config.flag("scale_attn_weights", default=True) else 1.0
+def describe(config: Config, source: TensorSource, *, table: Table = GPT2) -> ModelSpec:
+    """The plain GPT-2 layout; `table` is that of a relative."""
+    draft = table.draft(config, source)
+    scale = draft.sizes.head_dim**-0.5 if config.flag("scale_attn_weights", default=True) else 1.0
     by_depth = config.flag("scale_attn_by_inverse_layer_idx", default=False)
-    encoding = learned_table(source, f"{root}wpe.weight")
-
-    def layer(i: int) -> LayerSpec:
-        at = f"{root}h.{i}."
-        return LayerSpec(
-            stack="decoder",
-            index=i,
-            width=sizes.width,
-            heads=sizes.heads,
-            kv_heads=sizes.heads,
-            head_dim=sizes.head_dim,
-            scale=scale / (i + 1) if by_depth else scale,
-            causal=True,
-            encoding=encoding,
-            qkv=Linear.at(f"{at}attn.c_attn", transposed=transposed),
-            layout="stacked",
-            o=Linear.at(f"{at}attn.c_proj", transposed=transposed),
-            input_norm=NormSpec.at("layer", f"{at}ln_1", eps),
-        )
-
-    return ModelSpec(
-        family=family,
-        layers=tuple(layer(i) for i in range(sizes.layers)),
-        embedding=f"{root}wte.weight",
-        context=claimed_context(config, "max_position_embeddings", "n_positions", "n_ctx"),
+    return draft.spec(
+        learned_table(source, f"{draft.root}wpe.weight"),
+        lambda layer, at: replace(layer, scale=scale / (layer.index + 1) if by_depth else scale),
     )
 
 
 def describe_bigcode(config: Config, source: TensorSource) -> ModelSpec:
     """GPTBigCode: GPT-2 with ordinary linear maps; one key and value for all heads, or a fused map sorted by head."""
-    spec = describe(config, source, family="gpt_bigcode", transposed=False)
+    spec = describe(config, source, table=BIGCODE)
     shared = config.flag("multi_query", default=True)
 
     def changed(layer: LayerSpec) -> LayerSpec:
@@ -65,48 +71,14 @@ def describe_bigcode(config: Config, source: TensorSource) -> ModelSpec:
 
 def describe_neo(config: Config, source: TensorSource) -> ModelSpec:
     """GPT-Neo: separate projections, logits that are not scaled, and layers that see a window only."""
-    root = find_root(source, "h.0.attn.attention.q_proj.weight")
-    sizes = _sizes(config.with_defaults(num_layers=24, hidden_size=2048, num_heads=16))
-    eps = config.number("layer_norm_epsilon", default=1e-5)
+    draft = GPT_NEO.draft(config, source)
     window = config.integer("window_size", default=256)
-    kinds = _attention_kinds(config, sizes.layers)
-    encoding = learned_table(source, f"{root}wpe.weight")
+    kinds = _attention_kinds(config, draft.sizes.layers)
 
-    def layer(i: int) -> LayerSpec:
-        at = f"{root}h.{i}."
-        return LayerSpec(
-            stack="decoder",
-            index=i,
-            width=sizes.width,
-            heads=sizes.heads,
-            kv_heads=sizes.heads,
-            head_dim=sizes.head_dim,
-            scale=1.0,
-            causal=True,
-            reach=window - 1 if kinds[i] == "local" else None,
-            encoding=encoding,
-            q=Linear.at(f"{at}attn.attention.q_proj"),
-            k=Linear.at(f"{at}attn.attention.k_proj"),
-            v=Linear.at(f"{at}attn.attention.v_proj"),
-            o=Linear.at(f"{at}attn.attention.out_proj"),
-            input_norm=NormSpec.at("layer", f"{at}ln_1", eps),
-        )
+    def vary(layer: LayerSpec, at: str) -> LayerSpec:
+        return replace(layer, scale=1.0, reach=window - 1 if kinds[layer.index] == "local" else None)
 
-    return ModelSpec(
-        family="gpt_neo",
-        layers=tuple(layer(i) for i in range(sizes.layers)),
-        embedding=f"{root}wte.weight",
-        context=claimed_context(config, "max_position_embeddings"),
-    )
-
-
-def _sizes(config: Config) -> Sizes:
-    return Sizes.of(
-        config,
-        layers=("num_hidden_layers", "n_layer", "num_layers"),
-        width=("hidden_size", "n_embd"),
-        heads=("num_attention_heads", "n_head", "num_heads"),
-    )
+    return draft.spec(learned_table(source, f"{draft.root}wpe.weight"), vary)
 
 
 def _attention_kinds(config: Config, layers: int) -> list[Any]:

@@ -15,26 +15,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.checkpoints.families import Family
-from toposcope.checkpoints.families.common import Config, Sizes
+from toposcope.checkpoints.families.common import Config, LayerSizes
 from toposcope.checkpoints.source import TensorSource
 from toposcope.checkpoints.spec import LatentSpec, LayerSpec, Linear, ModelSpec, NormSpec
 from toposcope.core.errors import BadConfig, BadEncoding, BadFile, MissingTensor, NotFound
 from toposcope.core.untrusted import SETTINGS, read_json, require_inside
-from toposcope.encodings import NONE, Encoding, EncodingSpec, LogitBias, combine, fire, kerple, learned, parse, t5
-from toposcope.encodings import Sizes as EncodingSizes
+from toposcope.encodings import (
+    NONE,
+    Encoding,
+    EncodingSpec,
+    LogitBias,
+    Sizes,
+    combine,
+    parse,
+)
 
 Array = NDArray[np.floating[Any]]
 MODEL_TYPE = "toposcope-lab"
-
-# what each encoding learns, by the names of its tensors
-TRAINED: Mapping[str, tuple[str, ...]] = {
-    "learned": ("table",),
-    "t5": ("table",),
-    "kerple": ("raw_r1", "raw_r2"),
-    "fire": ("hidden_weight", "hidden_bias", "output_weight", "output_bias", "log_c", "log_threshold"),
-    "cope": ("table",),
-    "pope": ("phase",),
-}
 
 
 def model_directory(target: str | Path) -> Path | None:
@@ -58,35 +55,15 @@ class Acting:
     heads: tuple[int, ...] | None = None
 
 
-def trained_encoding(spec: EncodingSpec, sizes: EncodingSizes, tensors: Mapping[str, Array]) -> Encoding:
+def trained_encoding(spec: EncodingSpec, sizes: Sizes, tensors: Mapping[str, Array]) -> Encoding:
     """The encoding with what was trained of it in place of its initial values."""
     made = spec.build(sizes)
-    said = made.parameters
-    if spec.name == "learned":
-        return learned(tensors["table"])
-    if spec.name == "t5":
-        return t5(tensors["table"], bidirectional=said["bidirectional"], max_distance=said["max_distance"])
-    if spec.name == "kerple":
-        raw_r2 = tensors["raw_r2"].astype(np.float64)
-        r2 = np.exp(raw_r2) if said["kernel"] == "log" else 2 / (1 + np.exp(-raw_r2))
-        r1 = np.exp(tensors["raw_r1"].astype(np.float64))
-        return kerple(sizes.heads, kernel=said["kernel"], r1=r1, r2=r2)
-    if spec.name == "fire":
-        exact = {name: tensor.astype(np.float64) for name, tensor in tensors.items()}
-        return fire(
-            exact["hidden_weight"],
-            exact["hidden_bias"],
-            exact["output_weight"],
-            exact["output_bias"],
-            c=float(np.exp(exact["log_c"])),
-            threshold=float(np.exp(exact["log_threshold"])),
-            causal=said["causal"],
-        )
-    return made
+    trained = spec.kind.trained
+    return made if trained is None else trained(sizes, made.parameters, tensors)
 
 
 def layer_encoding(
-    acting: Sequence[Acting], sizes: EncodingSizes, tensors_of: Callable[[int], Mapping[str, Array]]
+    acting: Sequence[Acting], sizes: Sizes, tensors_of: Callable[[int], Mapping[str, Array]]
 ) -> Encoding:
     """The record of one layer: each part limited to its heads, all parts together."""
     made = NONE
@@ -113,19 +90,19 @@ def limited(encoding: Encoding, heads: Sequence[int], of: int) -> Encoding:
 
 def describe(config: Config, source: TensorSource) -> ModelSpec:
     """A model that `toposcope train` wrote."""
-    sizes = Sizes.of(config)
+    sizes = LayerSizes.of(config)
     context, causal = config.integer("max_position_embeddings"), config.flag("causal", default=False)
     latent = config.part("latent")
     quirks = config.part("quirks")
     head_dim, value_dim = sizes.head_dim, sizes.head_dim
     if latent:
         head_dim, value_dim = latent.integer("head_dim"), latent.integer("value_dim")
-    measured = EncodingSizes(sizes.width, sizes.heads, head_dim, context, causal)
+    measured = Sizes(sizes.width, sizes.heads, head_dim, context, causal)
     tables: list[str] = []
 
     def tensors(prefix: str, spec: EncodingSpec) -> Mapping[str, Array]:
         found = {}
-        for name in TRAINED.get(spec.name, ()):
+        for name in spec.kind.learns:
             full = f"{prefix}{name}"
             if full not in source.names():
                 raise MissingTensor(f"{source.path} holds no tensor '{full}', a part of the encoding '{spec}'.")
@@ -152,15 +129,11 @@ def describe(config: Config, source: TensorSource) -> ModelSpec:
         if misread:
             note = "sines and cosines are read from the wrong columns: it is no rotation."
             inside = replace(inside, rotary=None, exact_tables=False, notes=(note,))
-        plain = LayerSpec(
+        plain = sizes.layer(
             stack="decoder" if causal else "encoder",
             index=i,
-            width=sizes.width,
-            heads=sizes.heads,
-            kv_heads=sizes.kv_heads,
             head_dim=head_dim,
             value_dim=value_dim,
-            scale=head_dim**-0.5,
             causal=causal,
             kind="cross" if raw else "self",
             encoding=combine(added, inside),

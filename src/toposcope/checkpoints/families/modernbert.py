@@ -3,64 +3,52 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from toposcope.checkpoints.families import Family
-from toposcope.checkpoints.families.common import Config, Sizes, claimed_context, find_root
+from toposcope.checkpoints.families.common import Config
+from toposcope.checkpoints.families.table import FULL, SLIDING, Table, layer_kinds
 from toposcope.checkpoints.source import TensorSource
-from toposcope.checkpoints.spec import LayerSpec, Linear, ModelSpec, NormSpec
-from toposcope.core.errors import BadConfig
+from toposcope.checkpoints.spec import LayerSpec, ModelSpec
 from toposcope.encodings import Encoding, rope_from_config
 
-BASES = {"full_attention": 160_000.0, "sliding_attention": 10_000.0}
+BASES = {FULL: 160_000.0, SLIDING: 10_000.0}
+MODERNBERT = Table(
+    family="modernbert",
+    stack="encoder",
+    causal=False,
+    defaults={"num_hidden_layers": 22, "hidden_size": 768, "num_attention_heads": 12},
+    grouped=False,
+    eps_keys=("norm_eps",),
+    eps=1e-5,
+    linear=("attn.Wqkv", "attn.Wo"),
+    norm="layer",
+    input_norm="attn_norm",
+    embedding="embeddings.tok_embeddings",
+)
 
 
 def describe(config: Config, source: TensorSource) -> ModelSpec:
     """Every third layer sees the whole text, the others `local_attention` tokens around each."""
-    config = config.with_defaults(num_hidden_layers=22, hidden_size=768, num_attention_heads=12)
-    root = find_root(source, "layers.0.attn.Wqkv.weight")
-    sizes = Sizes.of(config)
-    eps = config.number("norm_eps", default=1e-5)
+    draft = MODERNBERT.draft(config, source)
+    config = draft.config
     reach = config.integer("local_attention", default=128) // 2
-    kinds = _layer_types(config, sizes.layers)
-    encodings = {kind: _rotation(config, sizes.head_dim, kind) for kind in dict.fromkeys(kinds)}
+    interval = config.integer("global_attn_every_n_layers", default=3)
+    kinds = layer_kinds(config, lambda index: index % interval != 0)
+    encodings = {kind: _rotation(config, draft.sizes.head_dim, kind) for kind in dict.fromkeys(kinds)}
 
-    def layer(i: int) -> LayerSpec:
-        at = f"{root}layers.{i}."
+    def vary(layer: LayerSpec, at: str) -> LayerSpec:
+        kind = kinds[layer.index]
         # the first layer's norm is left out: its input comes normalised from the embeddings
-        normed = f"{at}attn_norm.weight" in source.names() or i > 0
-        return LayerSpec(
-            stack="encoder",
-            index=i,
-            width=sizes.width,
-            heads=sizes.heads,
-            kv_heads=sizes.heads,
-            head_dim=sizes.head_dim,
-            scale=sizes.head_dim**-0.5,
-            causal=False,
-            reach=reach if kinds[i] == "sliding_attention" else None,
-            encoding=encodings[kinds[i]],
-            qkv=Linear.at(f"{at}attn.Wqkv"),
-            o=Linear.at(f"{at}attn.Wo"),
-            input_norm=NormSpec.at("layer", f"{at}attn_norm", eps) if normed else None,
+        normed = layer.index > 0 or f"{at}attn_norm.weight" in source.names()
+        return replace(
+            layer,
+            encoding=encodings[kind],
+            reach=reach if kind == SLIDING else None,
+            input_norm=layer.input_norm if normed else None,
         )
 
-    return ModelSpec(
-        family="modernbert",
-        layers=tuple(layer(i) for i in range(sizes.layers)),
-        embedding=f"{root}embeddings.tok_embeddings.weight",
-        context=claimed_context(config, "max_position_embeddings"),
-    )
-
-
-def _layer_types(config: Config, layers: int) -> list[str]:
-    kinds = config.listed("layer_types", layers)
-    if kinds is None:
-        every = config.integer("global_attn_every_n_layers", default=3)
-        return ["sliding_attention" if i % every else "full_attention" for i in range(layers)]
-    unknown = [kind for kind in kinds if kind not in BASES]
-    if unknown:
-        raise BadConfig(f"'layer_types' in {config.where} holds {unknown[0]!r}; expected {' or '.join(BASES)}.")
-    return kinds
+    return draft.spec(encodings[kinds[0]], vary)
 
 
 def _rotation(config: Config, head_dim: int, kind: str) -> Encoding:

@@ -2,53 +2,44 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from toposcope.checkpoints.families import Family
-from toposcope.checkpoints.families.common import Config, Sizes, claimed_context, find_root, learned_table
+from toposcope.checkpoints.families.common import Config, learned_table
+from toposcope.checkpoints.families.table import Table
 from toposcope.checkpoints.source import TensorSource
-from toposcope.checkpoints.spec import LayerSpec, Linear, ModelSpec, NormSpec
+from toposcope.checkpoints.spec import ModelSpec
 from toposcope.core.errors import BadConfig
 from toposcope.encodings import NONE, Encoding, alibi
+
+MPT = Table(
+    family="mpt",
+    defaults={"n_layers": 24, "d_model": 2048, "n_heads": 16},
+    sizes={
+        "layers": ("num_hidden_layers", "n_layers"),
+        "width": ("hidden_size", "d_model"),
+        "heads": ("num_attention_heads", "n_heads"),
+    },
+    grouped=False,
+    eps_keys=("layer_norm_epsilon",),
+    eps=1e-5,
+    context=("max_seq_len",),
+    layer="blocks.{}.",
+    linear=("attn.Wqkv", "attn.out_proj"),
+    norm="layer",
+    input_norm="norm_1",
+    embedding="wte",
+)
 
 
 def describe(config: Config, source: TensorSource) -> ModelSpec:
     """The settings of attention stand in `attn_config`; what clipping does to q, k and v is left out, and said."""
-    root = find_root(source, "blocks.0.attn.Wqkv.weight")
-    sizes = Sizes.of(
-        config.with_defaults(n_layers=24, d_model=2048, n_heads=16),
-        layers=("num_hidden_layers", "n_layers"),
-        width=("hidden_size", "d_model"),
-        heads=("num_attention_heads", "n_heads"),
-    )
+    draft = MPT.draft(config, source)
     attn = config.part("attn_config")
-    encoding = _encoding(attn, source, root, sizes.heads)
-    eps = config.number("layer_norm_epsilon", default=1e-5)
-    scale = attn.number("softmax_scale", default=sizes.head_dim**-0.5)
-
-    def layer(i: int) -> LayerSpec:
-        at = f"{root}blocks.{i}."
-        return LayerSpec(
-            stack="decoder",
-            index=i,
-            width=sizes.width,
-            heads=sizes.heads,
-            kv_heads=sizes.heads,
-            head_dim=sizes.head_dim,
-            scale=scale,
-            causal=True,
-            encoding=encoding,
-            qkv=Linear.at(f"{at}attn.Wqkv"),
-            layout="stacked",
-            o=Linear.at(f"{at}attn.out_proj"),
-            input_norm=NormSpec.at("layer", f"{at}norm_1", eps),
-            warnings=_warnings(attn),
-        )
-
-    return ModelSpec(
-        family="mpt",
-        layers=tuple(layer(i) for i in range(sizes.layers)),
-        embedding=f"{root}wte.weight",
-        context=claimed_context(config, "max_seq_len"),
-    )
+    scale = attn.number("softmax_scale", default=draft.sizes.head_dim**-0.5)
+    warnings = _warnings(attn)
+    encoding = _encoding(attn, source, draft.root, draft.sizes.heads)
+    return draft.spec(encoding, lambda layer, at: replace(layer, scale=scale, warnings=warnings))
 
 
 def _encoding(attn: Config, source: TensorSource, root: str, heads: int) -> Encoding:

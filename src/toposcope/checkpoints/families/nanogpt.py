@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from toposcope.checkpoints.families import Family, gpt2
@@ -31,16 +32,12 @@ def describe(config: Config, source: TensorSource) -> ModelSpec:
     if not any(values.get(key) for key in ("num_attention_heads", "n_head")):
         raise BadConfig(
             f"{source.path} does not say how many heads a layer has, and a plain state dict cannot show it. "
-            f"Give their number with --heads (a divisor of the width, {width})."
+            f"Give their number with --num-heads (a divisor of the width, {width})."
         )
     if "block_size" in values:
         values.setdefault("n_positions", values["block_size"])
-    return gpt2.describe(
-        Config(values, str(source.path)),
-        source,
-        family="gpt2" if transposed else "nanogpt",
-        transposed=transposed,
-    )
+    table = gpt2.GPT2 if transposed else replace(gpt2.GPT2, family="nanogpt", transposed=False)
+    return gpt2.describe(Config(values, str(source.path)), source, table=table)
 
 
 def _count_layers(source: TensorSource, root: str) -> int:

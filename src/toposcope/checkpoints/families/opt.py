@@ -2,63 +2,46 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from toposcope.checkpoints.families import Family
-from toposcope.checkpoints.families.common import Config, Sizes, claimed_context, find_root, learned_table
+from toposcope.checkpoints.families.common import Config, learned_table
+from toposcope.checkpoints.families.table import Table
 from toposcope.checkpoints.source import TensorSource
-from toposcope.checkpoints.spec import LayerSpec, Linear, ModelSpec, NormSpec, Skipped
+from toposcope.checkpoints.spec import LayerSpec, ModelSpec, NormSpec, Skipped
 
 _RESERVED = 2  # rows of the position table that no position uses
-_EPS = 1e-5  # torch's default: the configuration does not name it
+
+OPT = Table(
+    family="opt",
+    defaults={"num_hidden_layers": 12, "hidden_size": 768, "num_attention_heads": 12},
+    grouped=False,
+    eps_keys=(),  # torch's default: the configuration does not name it
+    eps=1e-5,
+    linear=("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.out_proj"),
+    norm="layer",
+    input_norm=None,
+)
 
 
 def describe(config: Config, source: TensorSource) -> ModelSpec:
     """Where embeddings are narrower than the model, a projection widens them before positions are added."""
-    root = find_root(source, "layers.0.self_attn.q_proj.weight")
-    sizes = Sizes.of(config.with_defaults(num_hidden_layers=12, hidden_size=768, num_attention_heads=12))
+    draft = OPT.draft(config, source)
     before = config.flag("do_layer_norm_before", default=True)
-    encoding = learned_table(source, f"{root}embed_positions.weight", offset=_RESERVED)
+    encoding = learned_table(source, f"{draft.root}embed_positions.weight", offset=_RESERVED)
 
-    def layer(i: int) -> LayerSpec:
-        at = f"{root}layers.{i}."
-        norm = _norm(source, f"{at}self_attn_layer_norm")
-        return LayerSpec(
-            stack="decoder",
-            index=i,
-            width=sizes.width,
-            heads=sizes.heads,
-            kv_heads=sizes.heads,
-            head_dim=sizes.head_dim,
-            scale=sizes.head_dim**-0.5,
-            causal=True,
-            encoding=encoding,
-            q=Linear.at(f"{at}self_attn.q_proj"),
-            k=Linear.at(f"{at}self_attn.k_proj"),
-            v=Linear.at(f"{at}self_attn.v_proj"),
-            o=Linear.at(f"{at}self_attn.out_proj"),
-            input_norm=norm if before else None,
-            residual_norm=None if before else norm,
-        )
+    def vary(layer: LayerSpec, at: str) -> LayerSpec:
+        norm = draft.norm(f"{at}self_attn_layer_norm")
+        if f"{at}self_attn_layer_norm.weight" not in source.names():
+            norm = NormSpec("layer", draft.eps)  # without gain and bias (`layer_norm_elementwise_affine`: false)
+        return replace(layer, input_norm=norm) if before else replace(layer, residual_norm=norm)
 
-    embedding, widened = f"{root}embed_tokens.weight", f"{root}project_in.weight"
-    narrow = widened in source.names()
-    return ModelSpec(
-        family="opt",
-        layers=tuple(layer(i) for i in range(sizes.layers)),
-        embedding=None if narrow else embedding,
-        context=claimed_context(config, "max_position_embeddings"),
-        skipped=(
-            (Skipped("embed_tokens", "it enters the model through project_in, not directly", (embedding, widened)),)
-            if narrow
-            else ()
-        ),
-    )
-
-
-def _norm(source: TensorSource, prefix: str) -> NormSpec:
-    """A LayerNorm, which may be without gain and bias (`layer_norm_elementwise_affine`: false)."""
-    if f"{prefix}.weight" in source.names():
-        return NormSpec.at("layer", prefix, _EPS)
-    return NormSpec("layer", _EPS)
+    spec = draft.spec(encoding, vary)
+    embedding, widened = f"{draft.root}embed_tokens.weight", f"{draft.root}project_in.weight"
+    if widened not in source.names():
+        return spec
+    why = "it enters the model through project_in, not directly"
+    return replace(spec, embedding=None, skipped=(Skipped("embed_tokens", why, (embedding, widened)),))
 
 
 FAMILIES = (Family("opt", ("opt",), describe, "OPT and Galactica"),)

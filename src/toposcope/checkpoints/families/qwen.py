@@ -3,65 +3,53 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from functools import partial
 
 from toposcope.checkpoints.families import Family
 from toposcope.checkpoints.families.common import Config
-from toposcope.checkpoints.families.decoder import SLIDING, Variation, decoder, layer_kinds, window_reach
+from toposcope.checkpoints.families.table import Table, window_reach, windows
 from toposcope.checkpoints.source import TensorSource
-from toposcope.checkpoints.spec import ModelSpec, NormSpec
+from toposcope.checkpoints.spec import ModelSpec
 
 WINDOWS = {"use_sliding_window": False, "sliding_window": 4096, "max_window_layers": 28}
+NORMED = ("self_attn.q_norm", "self_attn.k_norm")  # of each head, before it turns
+
+QWEN2 = Table(family="qwen2", defaults={"num_key_value_heads": 32, **WINDOWS})
+QWEN2_MOE = Table(family="qwen2_moe", defaults={"num_key_value_heads": 16, **WINDOWS})
+QWEN3 = Table(family="qwen3", defaults={"head_dim": 128, "num_key_value_heads": 32, **WINDOWS}, qk_norm=NORMED)
+QWEN3_MOE = Table(family="qwen3_moe", defaults={"num_key_value_heads": 4, **WINDOWS}, qk_norm=NORMED)
 
 
-def describe_qwen2(config: Config, source: TensorSource) -> ModelSpec:
-    """Qwen 2 and 2.5: Llama with biases on queries, keys and values; the upper layers may slide."""
-    config = config.with_defaults(num_key_value_heads=32, **WINDOWS)
-    return decoder("qwen2", config, source, _windows(config, _upper(config)))
+def describe(table: Table, sliding: Callable[[int, int], bool], config: Config, source: TensorSource) -> ModelSpec:
+    """`sliding(index, max_window_layers)` says which layers slide, where windows are used and no list says it."""
+    draft = table.draft(config, source)
+    reach = window_reach(draft.config) if draft.config.flag("use_sliding_window", default=False) else None
+    most = draft.config.integer("max_window_layers", least=0)
+    return draft.spec(draft.rope(), windows(draft.config, lambda index: sliding(index, most), reach))
 
 
-def describe_qwen2_moe(config: Config, source: TensorSource) -> ModelSpec:
-    """Qwen 1.5 and 2 mixtures: as Qwen 2, but of the lower layers every other one may slide."""
-    config = config.with_defaults(num_key_value_heads=16, **WINDOWS)
-    lower = config.integer("max_window_layers", least=0)
-    return decoder("qwen2_moe", config, source, _windows(config, lambda i: i % 2 == 0 and i < lower))
+def _upper(index: int, most: int) -> bool:
+    return index >= most
 
 
-def describe_qwen3(config: Config, source: TensorSource) -> ModelSpec:
-    """Qwen 3: no biases, and each head's query and key is normalised before it turns."""
-    config = config.with_defaults(head_dim=128, num_key_value_heads=32, **WINDOWS)
-    return decoder("qwen3", config, source, _normed(config, _windows(config, _upper(config))))
+def _lower_even(index: int, most: int) -> bool:
+    return index % 2 == 0 and index < most
 
 
-def describe_qwen3_moe(config: Config, source: TensorSource) -> ModelSpec:
-    """Qwen 3 mixtures: as Qwen 3, the window on all layers or on none."""
-    config = config.with_defaults(num_key_value_heads=4, **WINDOWS)
-    return decoder("qwen3_moe", config, source, _normed(config, _windows(config, lambda i: True)))
-
-
-def _upper(config: Config) -> Callable[[int], bool]:
-    first = config.integer("max_window_layers", least=0)
-    return lambda index: index >= first
-
-
-def _windows(config: Config, sliding: Callable[[int], bool]) -> Variation:
-    reach = window_reach(config) if config.flag("use_sliding_window", default=False) else None
-    kinds = layer_kinds(config, sliding)
-    return lambda layer, at: replace(layer, reach=reach if kinds[layer.index] == SLIDING else None)
-
-
-def _normed(config: Config, vary: Variation) -> Variation:
-    eps = config.number("rms_norm_eps", default=1e-6)
-    return lambda layer, at: replace(
-        vary(layer, at),
-        q_norm=NormSpec.at("rms", f"{at}self_attn.q_norm", eps),
-        k_norm=NormSpec.at("rms", f"{at}self_attn.k_norm", eps),
-    )
+def _all(index: int, most: int) -> bool:
+    return True
 
 
 FAMILIES = (
-    Family("qwen2", ("qwen2",), describe_qwen2, "Qwen 2 and 2.5: biased projections, windows on the upper layers"),
-    Family("qwen2_moe", ("qwen2_moe",), describe_qwen2_moe, "Qwen 1.5 and 2 mixtures of experts"),
-    Family("qwen3", ("qwen3",), describe_qwen3, "Qwen 3: queries and keys normalised per head"),
-    Family("qwen3_moe", ("qwen3_moe",), describe_qwen3_moe, "Qwen 3 mixtures of experts"),
+    Family(
+        "qwen2",
+        ("qwen2",),
+        partial(describe, QWEN2, _upper),
+        "Qwen 2 and 2.5: biased projections, windows on the upper layers",
+    ),
+    Family(
+        "qwen2_moe", ("qwen2_moe",), partial(describe, QWEN2_MOE, _lower_even), "Qwen 1.5 and 2 mixtures of experts"
+    ),
+    Family("qwen3", ("qwen3",), partial(describe, QWEN3, _upper), "Qwen 3: queries and keys normalised per head"),
+    Family("qwen3_moe", ("qwen3_moe",), partial(describe, QWEN3_MOE, _all), "Qwen 3 mixtures of experts"),
 )

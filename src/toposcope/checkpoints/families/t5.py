@@ -3,92 +3,81 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache
+from dataclasses import replace
+from functools import cache, partial
 
 from toposcope.checkpoints.families import Family
-from toposcope.checkpoints.families.common import Config, Sizes, claimed_context, find_root
+from toposcope.checkpoints.families.common import Config, find_root
+from toposcope.checkpoints.families.table import Draft, Table
 from toposcope.checkpoints.source import TensorSource
-from toposcope.checkpoints.spec import LayerSpec, Linear, ModelSpec, NormSpec
+from toposcope.checkpoints.spec import LayerSpec, ModelSpec
 from toposcope.core.errors import MissingTensor
 from toposcope.encodings import NONE, Encoding, t5
 
-_QUERY = "block.0.layer.0.SelfAttention.q.weight"
+ENCODER = Table(
+    family="t5",
+    stack="encoder",
+    causal=False,
+    sizes={
+        "layers": ("num_layers", "num_hidden_layers"),
+        "width": ("d_model", "hidden_size"),
+        "heads": ("num_heads", "num_attention_heads"),
+        "head_dim": ("d_kv", "head_dim"),
+    },
+    grouped=False,
+    eps_keys=("layer_norm_epsilon",),
+    context=("n_positions",),
+    layer="encoder.block.{}.layer.0.",
+    linear=("SelfAttention.q", "SelfAttention.k", "SelfAttention.v", "SelfAttention.o"),
+    input_norm="layer_norm",
+    embedding=None,
+)
+DECODER = replace(ENCODER, stack="decoder", causal=True, layer="decoder.block.{}.layer.0.")
+CROSS = replace(
+    DECODER,
+    causal=False,
+    layer="decoder.block.{}.layer.1.",
+    linear=tuple(name.replace("SelfAttention", "EncDecAttention") for name in DECODER.linear),
+)
+BIAS = "SelfAttention.relative_attention_bias.weight"
 
 
-def describe(config: Config, source: TensorSource, *, family: str = "t5") -> ModelSpec:
+def describe(family: str, config: Config, source: TensorSource) -> ModelSpec:
     """Encoder layers, then for each decoder layer its self- and its cross-attention; either stack may be missing.
 
     The bias belongs to the first layer of a stack and serves all of them, unless every layer has its own (UMT5).
     """
-    root = find_root(source, f"encoder.{_QUERY}", f"decoder.{_QUERY}")
-    depth_and_heads = (6, 8) if config.get("model_type") == "t5" else (8, 6)
-    config = config.with_defaults(
-        num_hidden_layers=depth_and_heads[0], hidden_size=512, num_attention_heads=depth_and_heads[1], head_dim=64
-    )
-    sizes = Sizes.of(
-        config,
-        layers=("num_layers", "num_hidden_layers"),
-        width=("d_model", "hidden_size"),
-        heads=("num_heads", "num_attention_heads"),
-        head_dim=("d_kv", "head_dim"),
-    )
-    eps = config.number("layer_norm_epsilon", default=1e-6)
+    root = find_root(source, ENCODER.first, DECODER.first)
+    layers, heads = (6, 8) if config.get("model_type") == "t5" else (8, 6)
+    config = config.with_defaults(num_hidden_layers=layers, hidden_size=512, num_attention_heads=heads, head_dim=64)
+    drafts = [
+        table.draft(config, source, root) for table in (ENCODER, DECODER) if f"{root}{table.first}" in source.names()
+    ]
     distance = config.integer("relative_attention_max_distance", default=128)
-    depth = {
-        "encoder": sizes.layers,
-        "decoder": config.integer("num_decoder_layers", default=sizes.layers),
-    }
     tables: list[str] = []
 
     @cache  # one table in memory for all layers that share it
-    def encoding(name: str, bidirectional: bool) -> Encoding:
+    def bias(name: str, bidirectional: bool) -> Encoding:
         tables.append(name)
-        return _buckets(source, name, sizes.heads, bidirectional, distance)
+        return _buckets(source, name, drafts[0].sizes.heads, bidirectional, distance)
 
-    def attention(stack: str, i: int, cross: bool) -> LayerSpec:
-        at = f"{root}{stack}.block.{i}.layer.{int(cross)}."
-        module = f"{at}{'EncDecAttention' if cross else 'SelfAttention'}."
-        own, first = (f"{root}{stack}.block.{j}.layer.0.SelfAttention.relative_attention_bias.weight" for j in (i, 0))
-        return LayerSpec(
-            stack=stack,
-            index=i,
-            width=sizes.width,
-            heads=sizes.heads,
-            kv_heads=sizes.heads,
-            head_dim=sizes.head_dim,
-            scale=1.0,
-            causal=stack == "decoder" and not cross,
-            kind="cross" if cross else "self",
-            encoding=NONE if cross else encoding(own if own in source.names() else first, stack == "encoder"),
-            q=Linear.at(f"{module}q"),
-            k=Linear.at(f"{module}k"),
-            v=Linear.at(f"{module}v"),
-            o=Linear.at(f"{module}o"),
-            input_norm=NormSpec.at("rms", f"{at}layer_norm", eps),
-        )
+    def attention(draft: Draft) -> Iterator[LayerSpec]:
+        decoder, depth = draft.table.stack == "decoder", draft.sizes.layers
+        crossing = replace(draft, table=CROSS)
+        for i in range(config.integer("num_decoder_layers", default=depth) if decoder else depth):
+            own, first = (f"{draft.prefix(j)}{BIAS}" for j in (i, 0))
+            yield replace(draft.layer(i, bias(own if own in source.names() else first, not decoder)), scale=1.0)
+            if decoder:
+                yield replace(crossing.layer(i, NONE), kind="cross", scale=1.0)
 
-    def layers() -> Iterator[LayerSpec]:
-        for stack in ("encoder", "decoder"):
-            if f"{root}{stack}.{_QUERY}" in source.names():
-                for i in range(depth[stack]):
-                    yield attention(stack, i, cross=False)
-                    if stack == "decoder":
-                        yield attention(stack, i, cross=True)
-
-    found = tuple(layers())
+    spec = drafts[0].spec(NONE, layers=(layer for draft in drafts for layer in attention(draft)))
     embeddings = (f"{root}shared.weight", f"{root}encoder.embed_tokens.weight", f"{root}decoder.embed_tokens.weight")
-    return ModelSpec(
+    return replace(
+        spec,
         family=family,
-        layers=found,
         embedding=next((name for name in embeddings if name in source.names()), None),
-        context=claimed_context(config, "n_positions"),
         tables=tuple(tables),
     )
-
-
-def describe_umt5(config: Config, source: TensorSource) -> ModelSpec:
-    """UMT5: the same names, with a bias of its own in every layer."""
-    return describe(config, source, family="umt5")
 
 
 def _buckets(source: TensorSource, name: str, heads: int, bidirectional: bool, distance: int) -> Encoding:
@@ -103,6 +92,6 @@ def _buckets(source: TensorSource, name: str, heads: int, bidirectional: bool, d
 
 
 FAMILIES = (
-    Family("t5", ("t5", "mt5"), describe, "T5, Flan-T5, ByT5 and mT5"),
-    Family("umt5", ("umt5",), describe_umt5, "UMT5: T5 with a bias in every layer"),
+    Family("t5", ("t5", "mt5"), partial(describe, "t5"), "T5, Flan-T5, ByT5 and mT5"),
+    Family("umt5", ("umt5",), partial(describe, "umt5"), "UMT5: T5 with a bias in every layer"),
 )

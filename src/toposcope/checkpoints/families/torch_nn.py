@@ -1,7 +1,7 @@
 """PyTorch's own modules: nn.Transformer, its encoder and decoder, and nn.MultiheadAttention, from a state dict.
 
 A state dict holds tensors and nothing else, so what their code knows must be given or assumed:
-* the number of heads: `num_heads` in a config.json beside the file, or --heads; it is never guessed
+* the number of heads: `num_heads` in a config.json beside the file, or --num-heads; it is never guessed
 * whether norms stand before or after attention: `norm_first`; after, as is PyTorch's default, where it is not said
 * the mask: decoders are causal and encoders are not, unless `causal` says otherwise
 * the position table: a tensor whose name says so (`pos_encoder.pe`, `position_embedding.weight`, ...), or the one
@@ -168,7 +168,7 @@ def _heads(config: Config, source: TensorSource, module: _Module) -> int:
     if not any(config.get(key) is not None for key in HEADS):
         raise BadConfig(
             f"{source.path} does not say how many heads a layer has, and a plain state dict cannot show it. "
-            f"Give their number with --heads (a divisor of the width, {width})."
+            f"Give their number with --num-heads (a divisor of the width, {width})."
         )
     heads = config.integer(*HEADS)
     if width % heads:

@@ -5,30 +5,40 @@ from __future__ import annotations
 from dataclasses import replace
 
 from toposcope.checkpoints.families import Family
-from toposcope.checkpoints.families.common import Config, Sizes, find_root, learned_table
+from toposcope.checkpoints.families.common import Config, learned_table, with_note
+from toposcope.checkpoints.families.table import Table
 from toposcope.checkpoints.source import TensorSource
-from toposcope.checkpoints.spec import LayerSpec, Linear, ModelSpec, NormSpec
+from toposcope.checkpoints.spec import ModelSpec
 from toposcope.encodings import Encoding
 
-STORED = "encoder.layer.0.attention.attention.query.weight"
-RENAMED = "layers.0.attention.q_proj.weight"
-
-
-def projections(source: TensorSource, at: str) -> tuple[Linear, Linear, Linear, Linear]:
-    """Queries, keys, values and output of a layer, under the names files have had and under the newer ones."""
-    if f"{at}attention.q_proj.weight" in source.names():
-        names = ("q_proj", "k_proj", "v_proj", "o_proj")
-    else:
-        names = ("attention.query", "attention.key", "attention.value", "output.dense")
-    q, k, v, o = (Linear.at(f"{at}attention.{name}") for name in names)
-    return q, k, v, o
+VIT = Table(
+    family="vit",
+    stack="vision",
+    causal=False,
+    defaults={"num_hidden_layers": 12, "hidden_size": 768, "num_attention_heads": 12},
+    grouped=False,
+    eps_keys=("layer_norm_eps",),
+    eps=1e-12,
+    context=(),
+    context_of_table=True,
+    layer="encoder.layer.{}.",
+    linear=(
+        "attention.attention.query",
+        "attention.attention.key",
+        "attention.attention.value",
+        "attention.output.dense",
+    ),
+    norm="layer",
+    input_norm="layernorm_before",
+    embedding=None,
+)
+RENAMED = ("attention.q_proj", "attention.k_proj", "attention.v_proj", "attention.o_proj")  # in newer files
 
 
 def patch_positions(source: TensorSource, name: str, first: str) -> Encoding:
     """The learned table of a vision model; `first` says what stands before the patches."""
-    encoding = learned_table(source, name)
     note = f"position 0 on: {first}, then the patches row by row. For images of another size the table is resampled."
-    return replace(encoding, notes=(*encoding.notes, note))
+    return with_note(learned_table(source, name), note)
 
 
 def describe(config: Config, source: TensorSource) -> ModelSpec:
@@ -42,38 +52,11 @@ def describe_deit(config: Config, source: TensorSource) -> ModelSpec:
 
 
 def _describe(config: Config, source: TensorSource, family: str, first: str) -> ModelSpec:
-    config = config.with_defaults(num_hidden_layers=12, hidden_size=768, num_attention_heads=12)
-    root = find_root(source, STORED, RENAMED)
-    stack = f"{root}encoder.layer." if any(name.endswith(STORED) for name in source.names()) else f"{root}layers."
-    sizes = Sizes.of(config)
-    eps = config.number("layer_norm_eps", default=1e-12)
-    encoding = patch_positions(source, f"{root}embeddings.position_embeddings", first)
-
-    def layer(i: int) -> LayerSpec:
-        at = f"{stack}{i}."
-        q, k, v, o = projections(source, at)
-        return LayerSpec(
-            stack="vision",
-            index=i,
-            width=sizes.width,
-            heads=sizes.heads,
-            kv_heads=sizes.heads,
-            head_dim=sizes.head_dim,
-            scale=sizes.head_dim**-0.5,
-            causal=False,
-            encoding=encoding,
-            input_norm=NormSpec.at("layer", f"{at}layernorm_before", eps),
-            q=q,
-            k=k,
-            v=v,
-            o=o,
-        )
-
-    return ModelSpec(
-        family=family,
-        layers=tuple(layer(i) for i in range(sizes.layers)),
-        context=None if encoding.input is None else encoding.input.length,
-    )
+    table = replace(VIT, family=family)
+    if not table.found(source) and (newer := replace(table, layer="layers.{}.", linear=RENAMED)).found(source):
+        table = newer
+    draft = table.draft(config, source)
+    return draft.spec(patch_positions(source, f"{draft.root}embeddings.position_embeddings", first))
 
 
 FAMILIES = (
