@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from tests.faults import mutations as m
-from tests.faults.cases import LAYERS, SETTINGS, TINY, TRAIN
+from tests.faults.cases import LAYERS, SETTINGS, STEPS, TINY, TRAIN
 from tests.unit.checkpoints.making import gguf_bytes, gguf_pair, gguf_string, gguf_tensor
 from tests.unit.checkpoints.test_fuzz import gguf_seeds, read_all, safetensors_seeds
 from tests.unit.tiny import CONFIG, write_llama
@@ -295,7 +295,6 @@ def _lab_checkpoint(place: Path) -> None:
 
 def _probe_config(cell: str = "slice") -> Any:
     """A run of the language-model probe, tiny; its text is written beside the fuzz's files."""
-    from tests.faults.cases import STEPS
     from toposcope.studies.language.config import ProbeConfig
 
     text = str(_stays("text.txt"))
@@ -443,11 +442,9 @@ def _refine(place: Path) -> None:
 
 def _refined_seeds(scratch: Path) -> list[Tree]:
     """A finished refinement, as the next call of the same command finds it."""
-    from tests.unit.report import making
-
-    with contextlib.redirect_stdout(io.StringIO()):
-        found = making.refined(making.language_model(scratch / "refined"))
-    return [{"result.json": json.dumps({**found, "key": "k"}).encode()}]
+    words = ("--text", str(_stays("text.txt")), "--tokens", "8", "--steps", str(STEPS), "--held-out", "2")
+    found = _written("refine", str(_language_model()), *words, "--out", str(scratch / "refined"))
+    return [{"result.json": json.dumps({**json.loads(found), "key": "k"}).encode()}]
 
 
 def _refined(place: Path) -> None:
@@ -603,37 +600,48 @@ def _command(main: Any, words: list[str]) -> None:
         main(words)
 
 
+def _language_model() -> Path:
+    """A tiny one that stays, made once."""
+    from tests.unit.models.making import write_llama_lm
+
+    model = _stays("lm")
+    if not model.exists():
+        model.mkdir()
+        write_llama_lm(model, num_hidden_layers=LAYERS)
+    return model
+
+
+def _written(*words: str) -> bytes:
+    """What a command writes with --json."""
+    from toposcope.cli import main
+
+    path = _stays("r.json")
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as said:
+        _command(main, [*words, "--json", str(path)])
+    assert path.exists(), f"{words}: {said.getvalue()}"
+    found = path.read_bytes()
+    path.unlink()
+    return found
+
+
 @cache
 def _results() -> tuple[bytes, ...]:
     """A result of every command that has one to read, as the command itself writes it."""
-    from tests.unit.models.making import write_llama_lm
-    from toposcope.cli import main
-
-    here = _stays("results")
-    (here / "lm").mkdir(parents=True)
-    write_llama_lm(here / "lm", num_hidden_layers=LAYERS)
+    model, store = str(_language_model()), str(_stays("store"))
     texts = ("--text", str(_stays("text.txt")), "--tokens", "10", "--sequences", "2")
-    found = []
-    for words in (
-        ("scan", "lm"),
-        ("check", "lm"),
-        ("inspect", "lm"),
-        ("compare", "lm", "lm"),
-        ("flow", "--preset", "collapse", "--horizon", "1", "--tokens", "3"),
-        ("spectrum", "rope", "--context", "32"),
-        ("loss", "lm", *texts, "--encoding", "none"),
-        ("trace", "lm", *texts),
-        ("ablate", "lm", *texts, "--heads", "0.0,1.1"),
-        (*TRAIN, "--store", str(here / "store")),
-        ("sweep", "--tasks", "count", "--encodings", "rope", "--seeds", "1", *TINY, "--store", str(here / "store")),
-    ):
-        given = [str(here / word) if word == "lm" else word for word in words]
-        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as said:
-            _command(main, [*given, "--json", str(here / "r.json")])
-        assert (here / "r.json").exists(), f"{words}: {said.getvalue()}"
-        found.append((here / "r.json").read_bytes())
-        (here / "r.json").unlink()
-    return tuple(found)
+    return (
+        _written("scan", model),
+        _written("check", model),
+        _written("inspect", model),
+        _written("compare", model, model),
+        _written("flow", "--preset", "collapse", "--horizon", "1", "--tokens", "3"),
+        _written("spectrum", "rope", "--context", "32"),
+        _written("loss", model, *texts, "--encoding", "none"),
+        _written("trace", model, *texts),
+        _written("ablate", model, *texts, "--heads", "0.0,1.1"),
+        _written(*TRAIN, "--store", store),
+        _written("sweep", "--tasks", "count", "--encodings", "rope", "--seeds", "1", *TINY, "--store", store),
+    )
 
 
 def _result_seeds(_: Path) -> list[Tree]:

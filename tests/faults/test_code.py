@@ -94,7 +94,7 @@ def reads(on: str, name: str, call: ast.Call) -> bool:
     if name in ("read_text", "read_bytes"):
         return bool(on) and on != "untrusted"  # a method of Path; the door's functions are called plainly
     if name == "open":
-        return on not in ("self", "shown", "webbrowser", "Image")
+        return on not in ("self", "shown", "entry", "webbrowser", "Image")
     if name in ("load", "loads") and on in ("json", "torch", "pickle", "np", "numpy", "safetensors", "tomllib"):
         return name == "load"
     if name in ("fromfile", "genfromtxt", "loadtxt", "memmap", "read_csv", "copyfile", "copy2", "copytree", "fopen"):
@@ -109,7 +109,7 @@ def writes(on: str, name: str, call: ast.Call) -> bool:
         return bool(on)  # a method of Path; our own functions of that name are called plainly
     if name == "open" and on == "os":
         return "O_RDONLY" not in ast.unparse(call)
-    if name == "open" and on not in ("", "tarfile", "self", "shown"):
+    if name == "open" and on not in ("", "tarfile", "self", "shown", "entry"):
         mode = next(
             (arg.value for arg in call.args if isinstance(arg, ast.Constant) and isinstance(arg.value, str)), "r"
         )
