@@ -27,10 +27,10 @@ $ toposcope schema
 $ toposcope schema scan
 ```
 
-The keys are the fields of what `toposcope.scan(...)` and its like return, one to one; `toposcope.read("r.json")` gives
-that result back. Objects are closed: each key that is described is there, and no other. Tests hold real results of
-every command against these schemas. A change makes a new number at the end of the name (`toposcope/scan/2`), and files of
-another number are refused.
+The keys are the fields of what `toposcope.scan(...)` and its like return, and `toposcope.read("r.json")` gives that
+result back. Objects are closed: each key that is described is there, and no other. Tests hold real results of every
+command against these schemas. A change makes a new number at the end of the name (`toposcope/scan/2`), and files
+of another number are refused.
 
 Numbers that are not finite are written as null, so wherever a number may stand, null may. To check a file:
 
