@@ -259,7 +259,7 @@ class AblationRunner:
                 stack.enter_context(ablated(self.model, layer, here, by=stand_in(layer, here)))
             yield
 
-    def foresee_backward(self) -> None:
+    def require_memory_for_backward(self) -> None:
         """Complain where the activations of all layers, which a backward pass needs, do not fit in memory."""
         _, width = self._widths()
         needed = 4 * self.longest * len(self.sizes) * _ACTIVATIONS * width
