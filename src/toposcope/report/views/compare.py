@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from toposcope.report import charts
@@ -12,6 +13,7 @@ from toposcope.report.verdicts import word
 from toposcope.scanning.compare import CompareResult, HeadChange
 
 LETTERS = {"same": "·", "moved": "X"}
+LONGEST_NAME = 36  # of a longer path the last part stands in the title
 EXTRA = 6  # numbers of stored results that the map can be coloured by
 _MEASURES = (
     Measure("change_W", "Change of Q'K", "sequential", "|A - B| / |A| of scale QᵀK, exact.", "percent", 0.0),
@@ -55,10 +57,10 @@ _PARTS = {"change_W": "Q'K", "change_V": "O V", "change_kernel": "kernel"}
 
 def view(result: CompareResult, page: Page) -> None:
     """Add the sections of a comparison."""
-    if page.title:
+    names = [Path(name).name if len(name) > LONGEST_NAME else name for name in (result.a, result.b)]
+    if page.title or names[0] == names[1] != result.a:
         page.line = f"A: {result.a}; B: {result.b}"
-    else:
-        page.title = f"{result.a} and {result.b}"
+    page.title = page.title or " and ".join(names)
     page.facts += [
         (str(len(result.heads)), "heads"),
         (str(result.moved), "verdicts moved"),
