@@ -9,7 +9,17 @@ ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src"
 
 CENTRAL = {
-    "encodings": ("rotary", "scalings", "bias", "record", "absolute"),
+    "encodings": (
+        "rotary",
+        "rotary_xpos",
+        "scalings",
+        "bias_t5",
+        "bias_alibi",
+        "bias_kerple",
+        "bias_fire",
+        "record",
+        "absolute",
+    ),
     "checkpoints": ("fold", "view", "decode", "spec"),
     "dynamics": (
         "regime",

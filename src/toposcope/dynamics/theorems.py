@@ -19,7 +19,7 @@ SCOPES = {
     "first_token": "the first token",
     "all_tokens": "every token",
     "consensus": "tokens that have come together",
-    "nu_zero": "tokens without bias",
+    "nu_zero": "tokens that lie in the range of O",
 }
 
 

@@ -26,6 +26,7 @@ def page(results: Sequence[Result | Mapping[str, Any]], title: str | None = None
     if not results:
         raise BadValue("a report needs at least one result.")
     known = [each if isinstance(each, Result) else from_dict(each) for each in results]
+    known.sort(key=lambda each: list(KINDS).index(each.kind))
     return page_html(page_of(known, title), [{**each.as_dict(), **origin(each)} for each in known])
 
 
@@ -68,6 +69,10 @@ def about(subject: Subject) -> str:
 def origin(result: Result) -> dict[str, Any]:
     """What a page says of a result's provenance."""
     found = result.provenance
-    subject = plain(found.subjects[0]) if found.subjects else None
     rest = {"options": found.options, "seconds": found.seconds, "toposcope": found.toposcope}
-    return {"schema": result.schema_name(), "subject": subject, "skipped": plain(result.skipped), **rest}
+    return {
+        "schema": result.schema_name(),
+        "subjects": plain(found.subjects),
+        "skipped": plain(result.skipped),
+        **rest,
+    }
