@@ -15,6 +15,7 @@ from typing import Any
 import toposcope
 from toposcope.core.fields import plain
 from toposcope.core.files import write_json
+from toposcope.models.corpus import cut
 from toposcope.models.load import load_reference, read_text
 from toposcope.models.tracing.hidden import hidden_states
 from toposcope.models.tracing.verify import verify
@@ -36,7 +37,8 @@ def main() -> int:
         reference = load_reference(name)
         for text in chosen.texts:
             began = time.perf_counter()
-            hidden = hidden_states(reference, read_text(text), tokens=chosen.tokens, name=text, begin=chosen.begin)
+            corpus = cut(reference, read_text(text), tokens=chosen.tokens, name=text, begin=chosen.begin)
+            hidden = hidden_states(reference.model, corpus)
             with toposcope.load(reference.path) as model:
                 runs, verdicts = verify(model, hidden, jobs=chosen.jobs)
             results.append({"model": name, "text": hidden.cut, **plain(verdicts), "runs": plain(runs)})

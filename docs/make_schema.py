@@ -27,10 +27,10 @@ $ toposcope schema
 $ toposcope schema scan
 ```
 
-The keys are the fields of the result that `toposcope.scan(...)` and its like return, one to one; `toposcope.read("r.json")`
-gives that result back. Objects are closed: each key that is described is there, and no other. Tests hold real results of
-every command against these schemas. A change makes a new number at the end of the name (`toposcope/scan/2`); files of another number
-are refused.
+The keys are the fields of what `toposcope.scan(...)` and its like return, and `toposcope.read("r.json")` gives that
+result back. Objects are closed: each key that is described is there, and no other. Tests hold real results of every
+command against these schemas. A change makes a new number at the end of the name (`toposcope/scan/2`), and files
+of another number are refused.
 
 Numbers that are not finite are written as null, so wherever a number may stand, null may. To check a file:
 
@@ -54,7 +54,7 @@ jsonschema.validate(result, document(result["schema"]))
 | key | type | meaning |
 |---|---|---|
 | `schema` | string | the kind of result and the version of its form |
-| `provenance.subjects` | list | what was analysed: name, path, format, family, encodings, sha256 of the tensors read |
+| `provenance.subjects` | list | what was analysed: name, path, format, family, encodings, sha256 of what was read |
 | `provenance.options` | object | what was asked for |
 | `provenance.seconds` | number | how long it took |
 | `provenance.toposcope` | string | the version that wrote it |

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from toposcope.checks.module import check_module
     from toposcope.core.errors import ToposcopeError
     from toposcope.dynamics.flow import flow
+    from toposcope.lab.ablation import ablate_lab
     from toposcope.lab.known import ls
     from toposcope.models.ablation.ablate import ablate
     from toposcope.models.ablation.check import ablate_check
@@ -40,6 +41,7 @@ _HOMES = {
     "ToposcopeError": "toposcope.core.errors",
     "ablate": "toposcope.models.ablation.ablate",
     "ablate_check": "toposcope.models.ablation.check",
+    "ablate_lab": "toposcope.lab.ablation",
     "ablated": "toposcope.models.intervene",
     "captured": "toposcope.models.intervene",
     "check": "toposcope.checks.model",
@@ -70,6 +72,7 @@ __all__ = [
     "__version__",
     "ablate",
     "ablate_check",
+    "ablate_lab",
     "ablated",
     "captured",
     "check",

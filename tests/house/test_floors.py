@@ -19,7 +19,7 @@ FLOORS = (
     ("lab",),
     ("runs",),
     ("studies",),
-    ("report", "schema"),
+    ("report",),
     ("web", "cli", "__main__"),
     ("",),
 )

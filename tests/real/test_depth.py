@@ -10,6 +10,7 @@ import pytest
 
 import toposcope
 from toposcope.core.errors import NotFound
+from toposcope.models.corpus import cut
 from toposcope.models.load import Reference, load_reference, locate, read_text
 from toposcope.models.tracing.depth import correlations, through_depth
 from toposcope.models.tracing.hidden import HiddenStates, attention_branch, hidden_states
@@ -37,7 +38,7 @@ def smollm2() -> Reference:
 
 @pytest.fixture(scope="module")
 def hidden(smollm2: Reference) -> HiddenStates:
-    return hidden_states(smollm2, read_text("wiki"), tokens=24, name="wiki", begin=1000)
+    return hidden_states(smollm2.model, cut(smollm2, read_text("wiki"), tokens=24, name="wiki", begin=1000))
 
 
 @pytest.fixture(scope="module")
@@ -92,8 +93,8 @@ def test_layers_beside_their_flow(model: toposcope.Model, hidden: HiddenStates) 
 
 def test_a_consensus_of_an_encoder_follows_its_values() -> None:
     reference = reference_of("minilm")
-    states = hidden_states(reference, read_text("wiki"), tokens=24, name="wiki", begin=1000)
-    assert states.tokens[0] == "[CLS]"
+    states = hidden_states(reference.model, cut(reference, read_text("wiki"), tokens=24, name="wiki", begin=1000))
+    assert states.token_ids[0] == reference.tokenizer.cls_token_id
     with toposcope.load(reference.path) as model:
         runs, found = verify(model, states, layers=[0, 5], heads=[1, 2])
     assert [each.scope for each in runs] == ["consensus"] * 4

@@ -219,7 +219,7 @@ def test_the_same_file_by_its_path_needs_the_number_of_heads() -> None:
     path = path_of("ruaccent")
     with pytest.raises(BadConfig, match="--heads"):
         toposcope.load(path)
-    with toposcope.load(path, heads=8) as ours, toposcope.load("ruaccent") as named:
+    with toposcope.load(path, num_heads=8) as ours, toposcope.load("ruaccent") as named:
         for mine, known in zip(ours.layers, named.layers, strict=True):
             assert mine.spec.kind == known.spec.kind
             np.testing.assert_array_equal(mine.weights.q_HRD, known.weights.q_HRD)

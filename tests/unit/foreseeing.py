@@ -11,7 +11,7 @@ import pytest
 def foreseen(monkeypatch: pytest.MonkeyPatch, module: str, call: Callable[[], object]) -> tuple[float, int]:
     """The most bytes that a module asks about while `call` runs, and the most that are in use at once."""
     asked = [0.0]
-    monkeypatch.setattr(f"{module}.foresee", lambda needed, what, advice: asked.append(needed))
+    monkeypatch.setattr(f"{module}.require_memory", lambda needed, what, advice: asked.append(needed))
     call()  # what is made once for all calls is not theirs
     tracemalloc.start()
     try:

@@ -125,8 +125,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     import uvicorn
 
     from tests.unit.cli.test_reproduce import tiny
-    from toposcope.cli import ablate_lab
-    from toposcope.lab import profiles, train
+    from toposcope.lab import ablation, profiles, train
     from toposcope.runs import local, sweep
     from toposcope.runs.jobs import work
     from toposcope.studies.language import groups
@@ -143,7 +142,8 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn, removed = train.fixed_sentences, train.ablation_map
     monkeypatch.setattr(train, "fixed_sentences", lambda config, task: drawn(config, task, 64))
     monkeypatch.setattr(train, "ablation_map", lambda *given, **more: removed(*given, **more, draws=20))
-    monkeypatch.setattr(ablate_lab, "SENTENCES", 64)
+    whole = ablation.ablate_lab
+    monkeypatch.setattr(ablation, "ablate_lab", lambda model, **more: whole(model, sentences=64, **more))
 
     seeds = sweep.read_seeds
     for module in (sweep, reproduce):

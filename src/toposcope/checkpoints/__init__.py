@@ -10,11 +10,11 @@ from toposcope.checkpoints.view import Head, Layer, LayerWeights, Model, Norm
 __all__ = ["Head", "Layer", "LayerWeights", "Model", "Norm", "load"]
 
 
-def load(target: str | Path, *, family: str | None = None, heads: int | None = None) -> Model:
+def load(target: str | Path, *, family: str | None = None, num_heads: int | None = None) -> Model:
     """Open a checkpoint: a directory, a .safetensors, .gguf or torch file, or the name of an installed model.
 
     Only headers and position tables are read now; a layer's weights are read when they are used. `family` forces an
-    adapter; `heads` gives the number of heads where the file does not say it (plain PyTorch state dicts).
+    adapter; `num_heads` gives the number of heads where the file does not say it (plain PyTorch state dicts).
     """
     from toposcope.checkpoints.families import choose_family
     from toposcope.checkpoints.families.common import Config
@@ -24,8 +24,8 @@ def load(target: str | Path, *, family: str | None = None, heads: int | None = N
 
     opened = open_checkpoint(target)
     values: dict[str, Any] = dict(opened.config or {})
-    if heads is not None:
-        values["num_attention_heads"] = values["num_heads"] = heads
+    if num_heads is not None:
+        values["num_attention_heads"] = values["num_heads"] = num_heads
     config = Config(values, str(opened.config_path or opened.source.path))
     adapter = choose_family(config, opened.source, family)
     spec = adapter.describe(config, opened.source)

@@ -17,7 +17,7 @@ import numpy as np
 from toposcope.checkpoints.decode import LONGEST_NAME, sound_name
 from toposcope.checkpoints.stored_file import StoredFile
 from toposcope.core.errors import BadFile
-from toposcope.core.memory import foresee
+from toposcope.core.memory import require_memory
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -94,7 +94,9 @@ class LongArray(Sequence[Any]):
     def decode(self) -> list[Any]:
         """All entries, as a list."""
         size = self._end - self._start
-        foresee(size + 64 * self._count, f"a list of {self._count:,} entries of {self._file.path}", "Leave it out.")
+        require_memory(
+            size + 64 * self._count, f"a list of {self._count:,} entries of {self._file.path}", "Leave it out."
+        )
         buffer = self._file.read(self._start, self._end).data
         dtype = _SCALARS.get(self._type_id)
         if dtype is not None:

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 from toposcope.core.errors import NotFound, did_you_mean
-from toposcope.core.memory import foresee
+from toposcope.core.memory import require_memory
 from toposcope.core.printable import printable
 from toposcope.core.untrusted import TEXT, open_file
 
@@ -196,7 +196,7 @@ def read_text(text: str | Path) -> str:
             f"there is no text {printable(text, 80)!r}: {error}. Give a file, or a text's name."
         ) from error
     with open_file(path, most=TEXT) as file:
-        foresee(4 * os.fstat(file.fileno()).st_size, f"the text {printable(path)}", "Give a part of it.")
+        require_memory(4 * os.fstat(file.fileno()).st_size, f"the text {printable(path)}", "Give a part of it.")
         with io.TextIOWrapper(file, encoding="utf-8", errors="replace") as words:
             return words.read()
 

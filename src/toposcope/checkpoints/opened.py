@@ -22,7 +22,7 @@ def opened(model: ModelLike, *, family: str | None = None, num_heads: int | None
     `family` forces an adapter, and `num_heads` says how many heads there are; both speak of files.
     """
     if isinstance(model, str | Path):
-        with load(model, family=family, heads=num_heads) as found:
+        with load(model, family=family, num_heads=num_heads) as found:
             yield found
         return
     if family is not None or num_heads is not None:

@@ -25,7 +25,7 @@ from toposcope.checkpoints.source import ByName, Rows, Stored, TensorInfo
 from toposcope.checkpoints.stored_file import StoredFile
 from toposcope.checkpoints.torch_storage import StoragePlaces, load_places
 from toposcope.core.errors import BadFile, MissingExtra, RefusedPickle
-from toposcope.core.memory import foresee
+from toposcope.core.memory import require_memory
 from toposcope.core.untrusted import readable
 
 # Where training scripts put the state dict, in the order in which they are looked for.
@@ -138,7 +138,7 @@ def _load(path: Path, file: StoredFile) -> tuple[Any, StoragePlaces | None]:
             found = load_places(file, entries) if zipped else None
             if found is not None:
                 return found
-            foresee(file.size, f"{path}, which can only be read whole,", "Convert the model to safetensors.")
+            require_memory(file.size, f"{path}, which can only be read whole,", "Convert the model to safetensors.")
             return torch.load(path, map_location="cpu", weights_only=True), None
         except _DAMAGE as error:
             raise _explain(path, error, by_torch=zipped or head == _OLD_MAGIC) from error

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -53,22 +50,3 @@ def safe(words: object, most: int = LONGEST) -> str:
     from toposcope.report.console import literal
 
     return literal(printable(words, most))
-
-
-@contextmanager
-def progress(title: str, steps: int) -> Iterator[Callable[[], None]]:
-    """A progress bar with the time left, on standard error, only where a person is watching."""
-    if not sys.stderr.isatty() or steps < 2:
-        yield lambda: None
-        return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console(to_stderr=True), transient=True) as bar:
-        task = bar.add_task(title, total=steps)
-        yield lambda: bar.advance(task)

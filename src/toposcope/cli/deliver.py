@@ -79,7 +79,8 @@ def watched() -> Iterator[Progress | None]:
             MofNCompleteColumn(),
             TimeRemainingColumn(compact=True),
         )
-        with Progress(*columns, console=err, transient=True) as bars:
+        # not redirected: rich would write its colours through our cleaned stream, as text
+        with Progress(*columns, console=err, transient=True, redirect_stdout=False, redirect_stderr=False) as bars:
             known: dict[str, TaskID] = {}
 
             def tell(what: str, done: int, total: int) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from toposcope.cli.common import CsvOption, FamilyOption, FigureOption, HtmlOption, JsonOption
+from toposcope.cli.common import CsvOption, FamilyOption, FigureOption, HtmlOption, JsonOption, NumHeadsOption
 from toposcope.cli.deliver import check_names, deliver, watched
 from toposcope.core.errors import BadValue
 
@@ -73,10 +73,7 @@ def run(
         str | None, typer.Option("--movie", metavar="FILE.gif", help="Write an animated picture.")
     ] = None,
     family: FamilyOption = None,
-    num_heads: Annotated[
-        int | None,
-        typer.Option("--num-heads", metavar="N", min=1, help="Number of heads, where the file does not say."),
-    ] = None,
+    num_heads: NumHeadsOption = None,
     json: JsonOption = None,
     csv: CsvOption = None,
     html: HtmlOption = None,

@@ -19,7 +19,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from toposcope.core.errors import BadFile, NotFound
-from toposcope.core.memory import foresee
+from toposcope.core.memory import require_memory
 from toposcope.core.untrusted import open_file
 
 MEMBERS = 10_000
@@ -46,7 +46,7 @@ _DAMAGE = (
 def read_npy(path: str | Path, what: str) -> NDArray[Any]:
     """The array in a .npy file; `what` names it in errors."""
     with _sound(path, f"a .npy file with {what}"), open_file(path) as file:
-        foresee(2 * os.fstat(file.fileno()).st_size, f"{path}", "Give a smaller file.")
+        require_memory(2 * os.fstat(file.fileno()).st_size, f"{path}", "Give a smaller file.")
         return _array(file.read())
 
 
@@ -56,7 +56,7 @@ def read_npz(path: str | Path, what: str) -> dict[str, NDArray[Any]]:
         members = archive.infolist()
         if len(members) > MEMBERS:
             raise ValueError(f"it holds {len(members):,} arrays")
-        foresee(sum(member.file_size for member in members), f"{path} unpacked", "It is no file of ours.")
+        require_memory(sum(member.file_size for member in members), f"{path} unpacked", "It is no file of ours.")
         return {member.filename.removesuffix(".npy"): _array(archive.read(member)) for member in members}
 
 

@@ -19,7 +19,7 @@ Array = NDArray[np.float64]
 EXACT = 30.0  # condition in the 1-norm; its square times eps is 2e-13
 
 
-def triangle(tall_NR: Array, condition: float = EXACT) -> Array:
+def thin_r(tall_NR: Array, condition: float = EXACT) -> Array:
     """R of the thin QR, up to signs of its rows; `condition` (of unit columns): the worst that Cholesky may meet."""
     rows, width = tall_NR.shape
     if rows >= 2 * width:

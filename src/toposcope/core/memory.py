@@ -1,4 +1,4 @@
-"""Foresee memory before it is asked for: a clear sentence instead of a killed process."""
+"""Whether memory is there before it is taken: a clear sentence instead of a killed process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def available(root: Path = _ROOT) -> int | None:
     return min(known, default=None)
 
 
-def foresee(needed: float, what: str, advice: str) -> None:
+def require_memory(needed: float, what: str, advice: str) -> None:
     """Complain where so many bytes are not there."""
     if needed < UNNOTICED:
         return

@@ -16,7 +16,7 @@ import scipy.linalg
 from numpy.typing import NDArray
 from scipy.linalg import lapack
 
-from toposcope.core.linalg import triangle
+from toposcope.core.linalg import thin_r
 
 Array = NDArray[np.float64]
 
@@ -40,7 +40,7 @@ class Factored:
 
     def norm(self) -> float:
         """The spectral norm, from the triangular factors of both sides."""
-        return float(scipy.linalg.svdvals(triangle(self.left) @ triangle(self.right.T).T)[0])
+        return float(scipy.linalg.svdvals(thin_r(self.left) @ thin_r(self.right.T).T)[0])
 
     def sym_eigenvalues(self, route: Literal["qr", "gram"] = "qr") -> Array:
         """The min(d, 2r) eigenvalues of the symmetric part that can differ from zero, ascending; see `sym_eigs`."""
@@ -63,7 +63,7 @@ def sym_eigs(left: Array, right: Array, route: Literal["qr", "gram"] = "qr") -> 
         values = _gram_route(left, right)
         if values is not None:
             return values
-    upper = triangle(np.concatenate([left, right.T], axis=1), CONDITION)
+    upper = thin_r(np.concatenate([left, right.T], axis=1), CONDITION)
     swapped = np.concatenate([upper[:, r:], upper[:, :r]], axis=1)
     return scipy.linalg.eigvalsh(_symmetric(swapped @ upper.T) / 2)
 

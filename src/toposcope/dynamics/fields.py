@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from toposcope.checkpoints.view import Norm
 from toposcope.core.errors import BadValue
-from toposcope.core.memory import foresee
+from toposcope.core.memory import require_memory
 from toposcope.encodings.record import LogitBias, Rotary
 
 Array = NDArray[np.float64]
@@ -104,7 +104,9 @@ class AttentionField:
         if count < 1:
             raise BadValue(f"a flow needs at least one token, got {count}.")
         squares = system.heads * count * count
-        foresee(32 * squares, f"attention among {count:,} tokens with {system.heads} heads", "Use fewer tokens.")
+        require_memory(
+            32 * squares, f"attention among {count:,} tokens with {system.heads} heads", "Use fewer tokens."
+        )
         work = 2.0 * squares * (system.k_GRD.shape[1] + system.v_GSD.shape[1])
         if work > MOST_WORK:
             raise BadValue(

@@ -206,7 +206,7 @@ def flow(
     shared |= {} if causal is None else {"causal": causal}
     with nullcontext() if model is None else opened(model, family=family, num_heads=num_heads) as view:
         if view is None:
-            if text or token_ids or head or layer is not None or stack:
+            if stack or any(each is not None for each in (text, token_ids, head, layer)):
                 raise BadValue("text, token_ids, head, layer and stack belong to a MODEL, and none is given.")
             system = _of_matrices(W, V, preset, start, tokens, seed, shared)
         else:

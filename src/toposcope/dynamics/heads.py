@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from toposcope.checkpoints.fold import fold
 from toposcope.checkpoints.view import Head, Layer
-from toposcope.core.linalg import triangle
+from toposcope.core.linalg import thin_r
 from toposcope.dynamics.factored import CONDITION, Factored
 from toposcope.dynamics.reduction import EPS, reduce_head
 from toposcope.dynamics.regime import Regime, Setting, decide, positive_share
@@ -168,7 +168,7 @@ def pair_index(head: Head) -> float | None:
     """
     middle = head.v @ head.k.T
     trace = float(np.trace((head.q @ head.o) @ middle))
-    sides = triangle(head.o, CONDITION), triangle(head.q.T, CONDITION)
+    sides = thin_r(head.o, CONDITION), thin_r(head.q.T, CONDITION)
     nuclear = float(scipy.linalg.svdvals(sides[0] @ middle @ sides[1].T).sum())
     return trace / nuclear if nuclear > 0 else None
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.checkpoints.view import Head
-from toposcope.core.linalg import triangle
+from toposcope.core.linalg import thin_r
 from toposcope.dynamics.factored import CONDITION
 from toposcope.dynamics.reduction import one_eigenvalue, spectral_norm
 from toposcope.encodings import Rotary
@@ -47,9 +47,9 @@ def rotary_facts(head: Head, rotary: Rotary, offsets: list[int], context: int | 
     r = len(head.q)
     q = turned(rotary, head.q, 0, "query", context)
     both = np.concatenate([q.T, head.k.T], axis=1)
-    upper = triangle(both, CONDITION)
+    upper = thin_r(both, CONDITION)
     t_q, t_k = head.scale * upper[:, :r], upper[:, r:]
-    s_q, s_k = triangle(t_q), triangle(t_k)  # |T_q X T_k^T| = |S_q X S_k^T|, half as wide
+    s_q, s_k = thin_r(t_q), thin_r(t_k)  # |T_q X T_k^T| = |S_q X S_k^T|, half as wide
     eye = np.eye(r)
     start = turned(rotary, eye, 0, "key", context)
     rho, least = 0.0, {}

@@ -14,9 +14,9 @@ from toposcope.checkpoints.locate import require_sound_files
 from toposcope.checkpoints.view import Model
 from toposcope.core.arrays import read_npy
 from toposcope.core.errors import BadFile, BadValue, MissingExtra, did_you_mean
-from toposcope.core.memory import foresee
+from toposcope.core.memory import require_memory
 from toposcope.core.printable import printable
-from toposcope.core.unknown import unknown
+from toposcope.core.tokenizer import unknown_share
 
 Array = NDArray[np.float64]
 Cloud = Literal["vocabulary", "covariance", "isotropic"]
@@ -133,7 +133,7 @@ def text_ids(model: Model, text: str, count: int) -> NDArray[np.int64]:
     if not ids:
         raise BadValue(f"{text} holds no text.")
     chosen = np.array(ids[:count], dtype=np.int64)
-    unknown(tokenizer, [chosen], content[: 40 * count + 200], text, framed=False)
+    unknown_share(tokenizer, [chosen], content[: 40 * count + 200], text, framed=False)
     return chosen
 
 
@@ -166,5 +166,5 @@ def _some(count: int, width: int) -> int:
     if count < 1:
         raise BadValue(f"a flow needs at least one token, got {count}.")
     shown = printable(f"{count:,}", 40)
-    foresee(8 * count * (2 * count + 4 * width), f"a flow of {shown} tokens", "Use fewer tokens.")
+    require_memory(8 * count * (2 * count + 4 * width), f"a flow of {shown} tokens", "Use fewer tokens.")
     return count

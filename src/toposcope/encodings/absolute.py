@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.core.errors import BadEncoding, BadValue
-from toposcope.core.memory import foresee
+from toposcope.core.memory import require_memory
 from toposcope.core.ranges import computable
 from toposcope.encodings.parameter import SEED, Parameter
 from toposcope.encodings.record import Array, Encoding, InputTable, short, stated
@@ -128,7 +128,7 @@ def _drawn(width: int, length: int, std: float, seed: int) -> Array:
         raise BadEncoding(f"a table of position vectors needs positions and width, got {length} x {width}.")
     if not (math.isfinite(std) and std >= 0):
         raise BadEncoding(f"std must not be negative, got {std}.")
-    foresee(16 * length * width, f"a table of {length:,} position vectors", "Give it a smaller length.")
+    require_memory(16 * length * width, f"a table of {length:,} position vectors", "Give it a smaller length.")
     return std * np.random.default_rng(seed).standard_normal((length, width))
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from toposcope.core.errors import BadEncoding
-from toposcope.core.memory import foresee
+from toposcope.core.memory import require_memory
 from toposcope.encodings.parameter import SEED, Parameter
 from toposcope.encodings.record import Array, Encoding, LogitBias, short, stated
 from toposcope.encodings.registry import Given, Kind, Paper, Sizes
@@ -66,7 +66,7 @@ def fire_network(heads: int, hidden: int = 32, seed: int = 0) -> tuple[Array, Ar
     """FIRE's network before training: hidden weight and bias (W,), output weight (H, W) and bias (H,)."""
     if heads < 1 or hidden < 1:
         raise BadEncoding(f"FIRE needs at least one head and one hidden unit, got {heads} and {hidden}.")
-    foresee(16 * hidden * (heads + 2), f"a network of {hidden:,} hidden units", "Use fewer of them.")
+    require_memory(16 * hidden * (heads + 2), f"a network of {hidden:,} hidden units", "Use fewer of them.")
     draw = np.random.default_rng(seed).uniform
     inner = 1 / math.sqrt(hidden)
     return (

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from toposcope.core.errors import BadEncoding
-from toposcope.core.memory import foresee
+from toposcope.core.memory import require_memory
 from toposcope.core.ranges import computable
 from toposcope.encodings.parameter import SEED, Parameter
 from toposcope.encodings.record import Array, Encoding, LogitBias, stated
@@ -89,7 +89,7 @@ def t5_init(
     if not (math.isfinite(std) and std >= 0):
         raise BadEncoding(f"std must not be negative, got {std}.")
     t5_bucket(0, bidirectional=bidirectional, buckets=buckets, max_distance=max_distance)  # too few are refused
-    foresee(24 * buckets * heads, f"a table of {buckets:,} buckets", "Use fewer of them.")
+    require_memory(24 * buckets * heads, f"a table of {buckets:,} buckets", "Use fewer of them.")
     drawn_BH = std * np.random.default_rng(seed).standard_normal((buckets, heads))
     made = t5(drawn_BH, bidirectional=bidirectional, max_distance=max_distance)
     return Encoding(

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from toposcope.core.errors import BadEncoding, BadValue
-from toposcope.core.memory import foresee
+from toposcope.core.memory import require_memory
 
 Array = NDArray[np.float64]
 Pairing = Literal["half", "interleaved"]
@@ -43,7 +43,7 @@ class InputTable:
                 f"position {int(at_N.max() if at_N.max() >= self.length else at_N.min())} has no vector: "
                 f"the table holds positions 0 to {self.length - 1}. Use a shorter context."
             )
-        foresee(32 * at_N.size * self.width, f"{at_N.size:,} position vectors", "Use a shorter context.")
+        require_memory(32 * at_N.size * self.width, f"{at_N.size:,} position vectors", "Use a shorter context.")
         return _shaped(self.vectors_at(at_N), (at_N.size, self.width), "position vectors")
 
 
@@ -93,7 +93,7 @@ class Rotary:
             raise BadValue(f"vectors of width {vectors_NR.shape[-1]} given to a rotation of width {self.head_dim}.")
         at_N = np.atleast_1d(np.asarray(positions, dtype=np.float64))
         taken = 24 * vectors_NR.size + 16 * at_N.size * self.head_dim  # turned, and the cosines and sines
-        foresee(taken, f"rotating {at_N.size:,} vectors of width {self.head_dim:,}", "Use fewer positions.")
+        require_memory(taken, f"rotating {at_N.size:,} vectors of width {self.head_dim:,}", "Use fewer positions.")
         angle_NF = at_N[:, None] * self.frequencies(context)
         size_NF = np.full_like(angle_NF, self.attention_factor)
         if self.decay_F is not None:
@@ -127,7 +127,7 @@ class LogitBias:
         query_N = np.atleast_1d(np.asarray(query_positions, dtype=np.float64))
         key_M = np.atleast_1d(np.asarray(key_positions, dtype=np.float64))
         taken = 32 * max(self.heads, 2) * query_N.size * key_M.size  # of one head the offsets weigh as much
-        foresee(taken, f"a bias of {query_N.size:,} x {key_M.size:,} positions", "Use fewer positions.")
+        require_memory(taken, f"a bias of {query_N.size:,} x {key_M.size:,} positions", "Use fewer positions.")
         return _shaped(self.bias_at(query_N, key_M), (self.heads, query_N.size, key_M.size), "a bias")
 
     def by_offset(self, offsets: ArrayLike) -> Array:

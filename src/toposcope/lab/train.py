@@ -19,7 +19,7 @@ from toposcope.core import saved
 from toposcope.core.errors import BadValue
 from toposcope.core.fields import rebuilt
 from toposcope.core.files import make_directory
-from toposcope.core.memory import foresee
+from toposcope.core.memory import require_memory
 from toposcope.core.untrusted import require_plain
 from toposcope.lab import probes
 from toposcope.lab.ablation import ablation_map
@@ -75,12 +75,12 @@ def train(
         return _session(config, place, report, stop_after)
 
 
-def _foresee(model: ModelConfig, batch: int) -> None:
+def _require_memory(model: ModelConfig, batch: int) -> None:
     """Weights, gradients and AdamW's two moments of each, and one batch: what a run needs at the least."""
     per_layer = 2 * (model.heads + model.groups) * model.value_dim + 2 * model.ff
     weights = model.width * (model.layers * per_layer + model.vocabulary + model.classes + model.length)
     tokens = batch * model.length * (2 * model.width + model.ff)
-    foresee(4 * (4 * weights + tokens), f"training a model of {weights:.1e} weights", "Use smaller sizes.")
+    require_memory(4 * (4 * weights + tokens), f"training a model of {weights:.1e} weights", "Use smaller sizes.")
 
 
 @dataclass
@@ -120,7 +120,7 @@ def _session(config: RunConfig, place: Path, report: Report | None, stop_after: 
     began = time.perf_counter()
     task, settings = config.make_task(), config.settings
     steps, batch_size = settings["steps"], settings["batch"]
-    _foresee(config.model(), batch_size)
+    _require_memory(config.model(), batch_size)
     model = Transformer(config.model())
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=settings["lr"], betas=tuple(settings["betas"]), weight_decay=settings["weight_decay"],

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.core.errors import BadValue
-from toposcope.core.memory import foresee
+from toposcope.core.memory import require_memory
 from toposcope.encodings import LogitBias, Rotary
 from toposcope.models.instrument import Call
 from toposcope.models.positions import Array, Places
@@ -114,7 +114,7 @@ def bias_tables(bias: LogitBias, at_BN: Array, at_BM: Array) -> Callable[[int], 
 
     if not bias.toeplitz or not all((rows == np.round(rows)).all() for rows in (at_BN, at_BM)):
         rows = max(len(at_BN), len(at_BM))
-        foresee(
+        require_memory(
             8 * rows * bias.heads * at_BN.shape[1] * at_BM.shape[1],
             f"the biases of {bias.heads} heads for {rows} times {at_BM.shape[1]} tokens",
             "Give fewer sequences at once, or fewer tokens.",

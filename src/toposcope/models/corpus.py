@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.core.errors import BadValue
-from toposcope.core.unknown import frame, unknown
+from toposcope.core.tokenizer import frame, unknown_share
 from toposcope.models.load import Reference
 
 Ids = NDArray[np.int64]
@@ -60,7 +60,7 @@ def cut(
     if not whole or len(whole[0]) < 2:
         seen = len(whole[0]) if whole else 0
         raise BadValue(f"{name} holds {seen} tokens, and a sequence needs at least 2. Give a longer text.")
-    missed = unknown(reference.tokenizer, whole, "".join(pieces), name)
+    missed = unknown_share(reference.tokenizer, whole, "".join(pieces), name)
     words = _words(whole, count, tokens, length, limit, name, begin, lines)
     return Corpus(name, tuple(whole), f"{words}{missed}", missed.tokens)
 

@@ -56,11 +56,6 @@ class Deposit:
     head: int | None
     second: int | None
 
-    @property
-    def margin(self) -> float | None:
-        """(d_1 - d_2) / |a - phi|: the deposit index by its other name."""
-        return self.di
-
 
 @dataclass(frozen=True)
 class Interval:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.core.errors import BadConfig, BadValue
-from toposcope.core.memory import foresee
+from toposcope.core.memory import require_memory
 from toposcope.core.progress import Progress, steps
 from toposcope.core.ranges import parse_heads, parse_range
 from toposcope.core.result import Provenance, Result
@@ -152,7 +152,7 @@ def measure(
             "'toposcope trace' and 'toposcope ablate' can measure it."
         )
     trials = [trial(reference, ids, number=i, seed=seed) for i, ids in enumerate(corpus.sequences)]
-    _foresee(reference, max(each.tokens for each in trials))
+    _require_memory(reference, max(each.tokens for each in trials))
     edges = bin_edges(max(int(each.positions_P.max()) + 1 for each in trials))
     found: list[Condition] = []
     step = steps(progress, "conditions", 1 + len(wanted))
@@ -240,8 +240,8 @@ def _condition(
     )
 
 
-def _foresee(reference: Reference, tokens: int) -> None:
+def _require_memory(reference: Reference, tokens: int) -> None:
     """Logits, and the widest layer's activations, in float32."""
     config = reference.model.config.get_text_config()
     words, width = getattr(config, "vocab_size", 0), getattr(config, "hidden_size", 0)
-    foresee(4 * tokens * (2 * words + 16 * width), f"a text of {tokens} tokens", "Use fewer --tokens.")
+    require_memory(4 * tokens * (2 * words + 16 * width), f"a text of {tokens} tokens", "Use fewer --tokens.")

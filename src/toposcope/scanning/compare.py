@@ -144,29 +144,37 @@ def compare(
     if one is not None and two is not None:
         if layers:
             raise BadValue("--layers chooses layers of models; stored results are compared as they are.")
-        found = compare_results(one, two, names=(_name(a, one), _name(b, two)))
+        found = compare_results(one, two, names=_names(a, b, one, two))
     else:
         with ExitStack() as stack:
             first, second = (stack.enter_context(opened(each, family=family, num_heads=num_heads)) for each in (a, b))
-            names = (_name(a, first), _name(b, second))
+            names = _names(a, b, first, second)
             found = compare_models(first, second, layers, names=names, jobs=jobs, progress=progress)
     options = {"layers": layers, "family": family, "num_heads": num_heads}
     done = replace(found.provenance, options=options, seconds=time.perf_counter() - started)
     return replace(found, provenance=done)
 
 
-def _stored(given: Any) -> Any:
+def _stored(given: Any) -> Result | None:
     """A result that was given, as such or as the file of a scan; None for a model."""
-    if isinstance(given, Result) or (isinstance(given, Mapping) and "schema" in given):
+    if isinstance(given, Result):
         return given
     if isinstance(given, str | Path) and Path(given).suffix == ".json" and Path(given).is_file():
         return ScanResult.from_dict(read_saved(given), str(given))
     return None
 
 
+def _names(a: Any, b: Any, first: Any, second: Any) -> tuple[str, str]:
+    """What to call the two; files of one name in two directories with those."""
+    names = _name(a, first), _name(b, second)
+    if names[0] == names[1] and isinstance(a, str | Path) and isinstance(b, str | Path):
+        return "/".join(Path(a).parts[-2:]), "/".join(Path(b).parts[-2:])
+    return names
+
+
 def _name(given: Any, found: Any) -> str:
-    if isinstance(given, str):
-        return given
+    if isinstance(given, str | Path):
+        return Path(given).name if Path(given).exists() else str(given)
     if isinstance(found, Result):
         return found.provenance.subjects[0].name if found.provenance.subjects else found.kind
     return called(given, found.path) if isinstance(found, Model) else str(given)[:80]
@@ -228,11 +236,10 @@ def _by_layer(heads: Sequence[HeadChange]) -> list[LayerChange]:
 
 
 # ------------------------------------------------------------------ results
-def compare_results(a: Any, b: Any, *, names: tuple[str, str] = ("A", "B")) -> CompareResult:
+def compare_results(a: Result, b: Result, *, names: tuple[str, str] = ("A", "B")) -> CompareResult:
     """Two results of one kind, head by head: every number both have, and every verdict that differs."""
-    kinds = [each.kind if isinstance(each, Result) else str(each.get("schema")) for each in (a, b)]
-    if kinds[0] != kinds[1]:
-        raise BadValue(f"the first result is a {kinds[0]} and the second a {kinds[1]}; expected two of one kind.")
+    if a.kind != b.kind:
+        raise BadValue(f"the first result is a {a.kind} and the second a {b.kind}; expected two of one kind.")
     rows_a, rows_b = _heads(a), _heads(b)
     if rows_a.keys() != rows_b.keys():
         lone = sorted(rows_a.keys() ^ rows_b.keys())[:3]
@@ -246,12 +253,12 @@ def compare_results(a: Any, b: Any, *, names: tuple[str, str] = ("A", "B")) -> C
         name: float(np.mean([abs(head.numbers[name].change) for head in heads if name in head.numbers]))
         for name in sorted(every)
     }
-    subjects = [each.provenance.subjects[:1] if isinstance(each, Result) else () for each in (a, b)]
+    subjects = [each.provenance.subjects[:1] for each in (a, b)]
     titles = [", ".join(title for each in some for title in each.encodings) or None for some in subjects]
     return CompareResult(
         a=names[0],
         b=names[1],
-        of=kinds[0],
+        of=a.kind,
         heads=heads,
         layers=(),
         encodings=(EncodingDifference("encoding", titles[0], titles[1], ()),) if titles[0] != titles[1] else (),
@@ -286,27 +293,9 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _heads(result: Any) -> dict[Place, dict[str, Any]]:
+def _heads(result: Result) -> dict[Place, dict[str, Any]]:
     """The rows of a result by layer and head, flat."""
-    rows = result.rows("heads") if isinstance(result, Result) and "heads" in result.tables() else _plain_rows(result)
-    if not rows or not all("layer" in row and "head" in row for row in rows):
-        kind = result.kind if isinstance(result, Result) else result.get("schema")
-        raise BadValue(f"a result of {kind} holds no heads that could be compared.")
-    return {(int(row["layer"]), int(row["head"])): row for row in rows}
-
-
-def _plain_rows(result: Any) -> list[dict[str, Any]]:
-    """The same of a result that is still kept as plain data: medians of a trace, damages of an ablation."""
-    rows = (result.get("ablation") or result).get("heads") if isinstance(result, Mapping) else None
-    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        return []
-    found = []
-    for row in rows:
-        flat = dict(row)
-        for group in ("metrics", "scores", "damage"):
-            for key, value in (row.get(group) or {}).items():
-                number = value.get("median") if isinstance(value, dict) else value
-                if _is_number(number):
-                    flat[f"{group}_{key}" if group != "metrics" else key] = number
-        found.append(flat)
-    return found
+    rows = result.rows("heads") if "heads" in result.tables() else []
+    if not rows or not all(isinstance(row.get(name), int) for row in rows for name in ("layer", "head")):
+        raise BadValue(f"a result of {result.kind} holds no heads that could be compared.")
+    return {(row["layer"], row["head"]): row for row in rows}

@@ -79,7 +79,7 @@ def kept(
         refuse_difference(model.source, entry["read"], what, advice)
         try:
             recorded(entry)
-        except (BadFile, ValueError, TypeError) as error:
+        except (BadFile, LookupError, ValueError, TypeError, RecursionError) as error:
             raise BadFile(f"{what} is not what this version writes. {advice}") from error
         step()
     return found

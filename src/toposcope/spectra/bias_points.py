@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.core.errors import BadValue
-from toposcope.core.memory import foresee
+from toposcope.core.memory import require_memory
 from toposcope.encodings.record import Encoding
 from toposcope.spectra import bias_kernel, toeplitz
 from toposcope.spectra.points import KernelPoints, Point, affordable, along, of_values
@@ -60,7 +60,7 @@ def bias_points(encoding: Encoding, contexts: Sequence[int], head: int) -> Kerne
 def _offsets(encoding: Encoding, longest: int, head: int) -> Array:
     """The bias of one head at offsets -(n-1) .. n-1, in pieces: a bias table holds all heads at once."""
     assert encoding.bias is not None
-    foresee(64 * longest, f"a kernel at {longest:,} positions", "Use a shorter context.")
+    require_memory(64 * longest, f"a kernel at {longest:,} positions", "Use a shorter context.")
     lags = np.empty(2 * longest - 1)
     for first in range(0, len(lags), 2**16):
         piece = np.arange(first, min(first + 2**16, len(lags)))

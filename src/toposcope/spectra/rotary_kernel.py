@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from toposcope.core.errors import BadValue
-from toposcope.core.memory import foresee
+from toposcope.core.memory import require_memory
 from toposcope.encodings.record import Rotary
 from toposcope.spectra.toeplitz import Spectrum
 
@@ -68,7 +68,7 @@ def kernel_spectrum(frequencies: ArrayLike, weights: ArrayLike, n: int, phases: 
         return Spectrum(np.zeros(min(n, 2 * len(a_F))), n)
     a_F = a_F / size  # weights of any size, without underflow on the way
     turned = bool(phi_F.any())  # no other float64 has a sine of 0
-    foresee(100 * len(w_F) ** 2, f"the kernel of {len(w_F):,} frequencies", "Use a smaller head.")
+    require_memory(100 * len(w_F) ** 2, f"the kernel of {len(w_F):,} frequencies", "Use a smaller head.")
     if not turned and (a_F >= 0).all():
         root_FF = np.outer(np.sqrt(a_F), np.sqrt(a_F))
         apart, together = dirichlet(w_F[:, None] - w_F, n), dirichlet(w_F[:, None] + w_F, n)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from toposcope.core.memory import foresee
+from toposcope.core.memory import require_memory
 from toposcope.encodings.record import Encoding, Rotary
 from toposcope.spectra.points import KernelPoints, Point, affordable, along, of_values
 from toposcope.spectra.rotary_kernel import (
@@ -51,7 +51,7 @@ def decaying_points(rotary: Rotary, contexts: Sequence[int]) -> KernelPoints:
     if not contexts:
         return along(DECAYING, (), skipped=skipped)
     decay_F = np.append(rotary.decay_F, np.zeros(len(frequencies_F) - len(rotary.pairs_F2)))
-    foresee(64 * contexts[-1], f"a kernel at {contexts[-1]:,} positions", "Use a shorter context.")
+    require_memory(64 * contexts[-1], f"a kernel at {contexts[-1]:,} positions", "Use a shorter context.")
     past = np.empty(contexts[-1])
     for first in range(0, len(past), _ROWS):
         at = np.arange(first, min(first + _ROWS, len(past)))[:, None]

@@ -10,7 +10,7 @@ import scipy.linalg
 from numpy.typing import ArrayLike, NDArray
 
 from toposcope.core.errors import BadValue
-from toposcope.core.linalg import triangle
+from toposcope.core.linalg import thin_r
 
 Array = NDArray[np.float64]
 
@@ -46,7 +46,7 @@ def product_singular_values(q: ArrayLike, k: ArrayLike) -> Array:
     See `thin` for how R is found.
     """
     q_NR, k_MR = factors(q, k)
-    return _descending(scipy.linalg.svdvals(triangle(q_NR) @ triangle(k_MR).T, check_finite=False))
+    return _descending(scipy.linalg.svdvals(thin_r(q_NR) @ thin_r(k_MR).T, check_finite=False))
 
 
 def product_frobenius(q: ArrayLike, k: ArrayLike) -> float:

@@ -145,7 +145,7 @@ def test_heads_that_do_not_divide_the_width(tmp_path: Path) -> None:
     file = tmp_path / "weights.pt"
     torch.save(Tiny().state_dict(), file)
     with pytest.raises(BadConfig, match="not a whole number"):
-        toposcope.load(file, heads=5)
+        toposcope.load(file, num_heads=5)
 
 
 def test_the_user_overrules_the_file(tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_gpt2_state_dict_is_told_apart(tmp_path: Path) -> None:
     model = GPT2Model(GPT2Config(vocab_size=64, n_embd=WIDTH, n_layer=2, n_head=HEADS, n_positions=LENGTH))
     file = tmp_path / "pytorch_model.bin"
     torch.save(model.state_dict(), file)
-    with toposcope.load(file, heads=HEADS) as ours:
+    with toposcope.load(file, num_heads=HEADS) as ours:
         assert ours.family == "gpt2"
         fused = model.h[1].attn.c_attn.weight.detach().numpy()
         head = ours.layers[1].heads[2]
@@ -174,4 +174,4 @@ def test_senseless_shape(tmp_path: Path) -> None:
     state["transformer.h.0.attn.c_attn.weight"] = torch.zeros(10, WIDTH)
     torch.save(state, file)
     with pytest.raises(MissingTensor, match="c_attn"):
-        toposcope.load(file, heads=HEADS)
+        toposcope.load(file, num_heads=HEADS)

@@ -97,7 +97,7 @@ def test_encoder(saved: Path, setting: str, options: dict[str, Any], config: dic
     seen = streams(model.layers)
     with torch.no_grad():
         model(tokens(1))
-    with toposcope.load(file, heads=HEADS) as ours:
+    with toposcope.load(file, num_heads=HEADS) as ours:
         assert ours.family == "torch"
         assert [layer.spec.stack for layer in ours.layers] == ["encoder"] * 3
         assert not ours.skipped
@@ -168,7 +168,7 @@ def test_prefixes_and_many_layers(saved: Path, prefix: str) -> None:
     model = nn.TransformerEncoder(layer, 12, enable_nested_tensor=False)
     randomise(model)
     file = save({f"{prefix}{name}": tensor for name, tensor in model.state_dict().items()}, saved)
-    with toposcope.load(file, heads=HEADS) as ours:
+    with toposcope.load(file, num_heads=HEADS) as ours:
         assert [layer.spec.index for layer in ours.layers] == list(range(12))
         for mine, block in zip(ours.layers, model.layers, strict=True):
             check_layer("twelve layers", mine, block, tokens(4), False, False)
@@ -190,7 +190,7 @@ def test_bare_attention(saved: Path, name: str) -> None:
     file = save({f"{name}{key}": tensor for key, tensor in module.state_dict().items()}, saved)
     x = tokens(6)
     added, theirs = run(module, x, x, False)
-    with toposcope.load(file, heads=HEADS) as ours:
+    with toposcope.load(file, num_heads=HEADS) as ours:
         (layer,) = ours.layers
         compare("torch", "nn.MultiheadAttention", attention(layer, array(x[0])), array(theirs[0]))
         check_output(layer, array(x[0]), array(added[0]))
@@ -305,7 +305,7 @@ def test_the_number_of_heads_is_never_guessed(saved: Path) -> None:
     with pytest.raises(BadConfig, match=r"--num-heads .*32"):
         toposcope.load(file)
     with pytest.raises(BadConfig, match="5 heads do not divide"):
-        toposcope.load(file, heads=5)
+        toposcope.load(file, num_heads=5)
 
 
 def test_several_stacks_keep_their_names(saved: Path) -> None:
@@ -321,7 +321,7 @@ def test_safetensors_hold_state_dicts_too(saved: Path) -> None:
     randomise(model)
     saved.mkdir()
     save_file(model.state_dict(), saved / "model.safetensors")
-    with toposcope.load(saved, heads=HEADS) as ours:
+    with toposcope.load(saved, num_heads=HEADS) as ours:
         check_layer("safetensors", ours.layers[1], model.layers[1], tokens(9), False, False)
 
 

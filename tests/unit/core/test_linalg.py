@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from toposcope.core import linalg as thin
-from toposcope.core.linalg import triangle
+from toposcope.core.linalg import thin_r
 
 
 def tall(rows: int, width: int, condition: float, seed: int = 0) -> np.ndarray:
@@ -21,7 +21,7 @@ def tall(rows: int, width: int, condition: float, seed: int = 0) -> np.ndarray:
 @pytest.mark.parametrize("condition", [1.0, 10.0, 1e9])
 def test_triangle_has_the_gram_matrix_and_the_singular_values(rows: int, width: int, condition: float) -> None:
     matrix = tall(max(rows, width), width, condition)[:rows]
-    found = triangle(matrix)
+    found = thin_r(matrix)
     assert found.shape == (min(rows, width), width)
     assert np.array_equal(found, np.triu(found))
     np.testing.assert_allclose(found.T @ found, matrix.T @ matrix, atol=1e-14)
@@ -33,7 +33,7 @@ def test_small_values_keep_their_digits_where_cholesky_is_taken(monkeypatch: pyt
     """Columns of very different lengths do not matter; the least singular value is right relative to itself."""
     matrix = tall(60, 6, 20.0) * np.geomspace(1, 1e-6, 6)
     monkeypatch.setattr(thin, "_householder", None)  # must not be needed
-    found = triangle(matrix, 500.0)
+    found = thin_r(matrix, 500.0)
     with mpmath.workdps(40):
         exact = mpmath.svd_r(mpmath.matrix(matrix.tolist()), compute_uv=False)
         ours = mpmath.svd_r(mpmath.matrix(found.tolist()), compute_uv=False)
@@ -45,10 +45,10 @@ def test_ill_conditioned_and_dependent_columns_are_left_to_householder(monkeypat
     taken = []
     householder = thin._householder
     monkeypatch.setattr(thin, "_householder", lambda block: taken.append(block.shape) or householder(block))
-    triangle(tall(200, 6, 1e6))
+    thin_r(tall(200, 6, 1e6))
     twins = np.random.default_rng(1).standard_normal((200, 3))
-    triangle(np.hstack([twins, twins]))
-    triangle(np.zeros((200, 3)))
+    thin_r(np.hstack([twins, twins]))
+    thin_r(np.zeros((200, 3)))
     assert len(taken) == 3
-    triangle(tall(200, 6, 5.0))
+    thin_r(tall(200, 6, 5.0))
     assert len(taken) == 3

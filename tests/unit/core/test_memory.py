@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from toposcope.core.errors import BadValue
-from toposcope.core.memory import UNNOTICED, available, foresee
+from toposcope.core.memory import UNNOTICED, available, require_memory
 
 MACHINE = 8 << 30
 
@@ -56,7 +56,7 @@ def test_a_group_over_its_limit_leaves_nothing(tmp_path: Path) -> None:
 def test_where_the_system_says_nothing_nothing_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert available(tmp_path) is None
     monkeypatch.setattr("toposcope.core.memory.available", lambda: None)
-    foresee(1e30, "everything", "Do less.")
+    require_memory(1e30, "everything", "Do less.")
 
 
 def test_the_limit_of_addresses_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,8 +68,8 @@ def test_the_limit_of_addresses_counts(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_what_does_not_fit_is_refused_with_advice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("toposcope.core.memory.available", lambda: 2 * UNNOTICED)
-    foresee(2 * UNNOTICED, "a table", "Use a smaller one.")
+    require_memory(2 * UNNOTICED, "a table", "Use a smaller one.")
     with pytest.raises(BadValue, match=r"a table .* Use a smaller one\."):
-        foresee(2 * UNNOTICED + 1, "a table", "Use a smaller one.")
+        require_memory(2 * UNNOTICED + 1, "a table", "Use a smaller one.")
     with pytest.raises(BadValue):
-        foresee(10**400, "a table", "Use a smaller one.")
+        require_memory(10**400, "a table", "Use a smaller one.")

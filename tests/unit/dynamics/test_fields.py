@@ -298,7 +298,7 @@ def test_the_work_of_one_evaluation_is_limited(monkeypatch: pytest.MonkeyPatch) 
 
 def test_the_memory_foreseen_is_about_what_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[float] = []
-    monkeypatch.setattr(fields, "foresee", lambda needed, *_: asked.append(needed))
+    monkeypatch.setattr(fields, "require_memory", lambda needed, *_: asked.append(needed))
     system, count = layer(np.random.default_rng(11), bias=alibi(HEADS).bias, softcap=5.0), 300
     x = np.random.default_rng(12).standard_normal((count, WIDTH))
     tracemalloc.start()

@@ -116,6 +116,7 @@ def test_tokens_by_number_and_from_rows_of_numbers(tmp_path: Path) -> None:
         {"preset": "collapse", "W": np.eye(2), "V": np.eye(2)},
         {"W": np.eye(2)},
         {"preset": "collapse", "stack": True},
+        {"preset": "collapse", "token_ids": np.array([1, 2])},
         {"preset": "collapse", "diagonal": "some"},
         {"preset": "collapse", "diagonal": 1e60},
         {"preset": "collapse", "encoding": ["none", "alibi"], "save": "x.npz"},

@@ -114,7 +114,7 @@ def test_a_text_it_cannot_read_is_refused_and_random_tokens_are_its_own(
             main(["trace", str(tmp_path), "--text", text, "--sequences", "3", "--json", str(tmp_path / "t.json")])
         assert ended.value.code == code
     found = json.loads((tmp_path / "t.json").read_text())
-    assert (found["options"]["text"], found["sequences"]) == ("random", 3)
+    assert (found["provenance"]["options"]["text"], found["sequences"]) == ("random", 3)
     task = find("distance", "laptop-s")
     for ids in random_corpus(task, 4, seed=2).sequences:
         assert len(ids) == task.length

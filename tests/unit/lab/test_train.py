@@ -392,11 +392,11 @@ def test_the_memory_foreseen_is_that_of_weights_and_a_batch(
 ) -> None:
     """Sixteen bytes a weight, for itself, its gradient and two moments; and the stream and MLP of a batch."""
     asked: list[float] = []
-    monkeypatch.setattr(loop, "foresee", lambda needed, *_: asked.append(needed))
+    monkeypatch.setattr(loop, "require_memory", lambda needed, *_: asked.append(needed))
     config = ModelConfig(encoding="learned", width=64, heads=8, **sizes)
     weights = sum(p.numel() for p in Transformer(config).parameters())
-    loop._foresee(config, 0)
-    loop._foresee(config, 1000)
+    loop._require_memory(config, 0)
+    loop._require_memory(config, 1000)
     assert asked[0] == pytest.approx(16 * weights, rel=0.03)
     assert asked[1] - asked[0] == pytest.approx(4 * 1000 * sizes["length"] * (2 * 64 + sizes["ff"]))
 
@@ -405,7 +405,7 @@ def test_a_run_that_cannot_fit_is_refused_before_it_begins(tmp_path: Path, monke
     def refuse(needed: float, what: str, advice: str) -> None:
         raise BadValue(advice)
 
-    monkeypatch.setattr(loop, "foresee", refuse)
+    monkeypatch.setattr(loop, "require_memory", refuse)
     monkeypatch.setattr(loop, "Transformer", lambda *_: pytest.fail("it was made"))
     with pytest.raises(BadValue, match="smaller sizes"):
         train(PLAIN, tmp_path, report=lambda *_: pytest.fail("it began"))

@@ -43,7 +43,6 @@ def test_follows_the_definition(ablated: list[float], base: float, floor: float)
         assert found.di is not None
         assert found.d_rel is not None
         assert 0 <= found.di <= found.d_rel <= 1
-        assert found.margin == found.di
 
 
 @given(heads, accuracies, accuracies)

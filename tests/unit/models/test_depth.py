@@ -10,6 +10,7 @@ import pytest
 import toposcope
 from tests.unit.models.making import TEXT, write_bert, write_llama
 from toposcope.dynamics.layers import layer_dynamics
+from toposcope.models.corpus import cut
 from toposcope.models.load import load_reference
 from toposcope.models.tracing.depth import (
     correlations,
@@ -43,7 +44,8 @@ def test_rates_are_derivatives() -> None:
 @pytest.mark.parametrize("family", ["llama", "bert"])
 def test_layers_of_a_text(tmp_path: Path, family: str) -> None:
     (write_llama if family == "llama" else write_bert)(tmp_path / "model")
-    hidden = hidden_states(load_reference(tmp_path / "model"), TEXT, tokens=12)
+    reference = load_reference(tmp_path / "model")
+    hidden = hidden_states(reference.model, cut(reference, TEXT, tokens=12))
     ticks: list[tuple[str, int, int]] = []
     with toposcope.load(tmp_path / "model") as model:
         found = through_depth(model, hidden, progress=lambda *told: ticks.append(told))
@@ -73,7 +75,8 @@ def test_the_flow_of_a_weak_layer_is_its_residual_step(tmp_path: Path) -> None:
         for layer in model.layers:
             layer.self_attn.o_proj.weight.mul_(1e-3)
     model.save_pretrained(tmp_path)
-    hidden = hidden_states(load_reference(tmp_path), TEXT, tokens=12)
+    reference = load_reference(tmp_path)
+    hidden = hidden_states(reference.model, cut(reference, TEXT, tokens=12))
     with toposcope.load(tmp_path) as opened:
         found = through_depth(opened, hidden)
     for each in found:

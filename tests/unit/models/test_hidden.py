@@ -12,6 +12,7 @@ import pytest
 import toposcope
 from tests.unit.models.making import TEXT, write_bert, write_llama
 from toposcope.core.errors import BadConfig, BadFile, BadValue, MissingExtra, NotFound
+from toposcope.models.corpus import cut
 from toposcope.models.load import Reference, load_reference, locate, read_text
 from toposcope.models.tracing.hidden import HiddenStates, attention_branch, hidden_states, self_layers
 
@@ -47,8 +48,8 @@ def watched(model: Any, layers: Any, attention_of: Any, ids: np.ndarray) -> tupl
 def test_states_and_branch_equal_theirs(tmp_path: Path, family: str) -> None:
     (write_llama if family == "llama" else write_bert)(tmp_path)
     reference = load_reference(tmp_path)
-    hidden = hidden_states(reference, TEXT, tokens=14)
     model = reference.model
+    hidden = hidden_states(model, cut(reference, TEXT, tokens=14))
     layers = model.layers if family == "llama" else model.encoder.layer
     of = (lambda layer: layer.self_attn) if family == "llama" else (lambda layer: layer.attention.output.dense)
     theirs_in, theirs_out = watched(model, layers, of, hidden.token_ids)
@@ -64,26 +65,22 @@ def test_states_and_branch_equal_theirs(tmp_path: Path, family: str) -> None:
             np.testing.assert_allclose(branch, added, atol=1e-5)
 
 
-def test_a_long_text_is_cut_and_says_so(tmp_path: Path) -> None:
+def test_the_first_tokens_are_taken_and_named(tmp_path: Path) -> None:
     write_llama(tmp_path)
     reference = load_reference(tmp_path)
     assert reference.context == 32
-    long = hidden_states(reference, TEXT * 5, tokens=100, name="hills")
-    assert long.count == 32
-    assert long.cut == "the first 32 tokens of hills (of 100 asked for: the model's context is 32)"
-    short = hidden_states(reference, "the disc is", tokens=8, name="hills", begin=4)
-    assert short.tokens == ("disc", "is")
-    assert short.cut == "the first 2 tokens of hills from character 4 on (which has no more)"
-    with pytest.raises(BadValue, match="holds no token"):
-        hidden_states(reference, "", tokens=8)
-    with pytest.raises(BadValue, match="at least one token"):
-        hidden_states(reference, TEXT, tokens=0)
+    corpus = cut(reference, TEXT * 5, tokens=30, count=2, name="hills")
+    found = hidden_states(reference.model, corpus, tokens=7)
+    assert found.count == 7
+    assert found.token_ids.tolist() == corpus.sequences[0][:7].tolist()
+    assert found.cut == "the first 7 tokens of hills"
+    assert hidden_states(reference.model, corpus).count == 30
 
 
 def test_states_of_another_model_are_refused(tmp_path: Path) -> None:
     write_llama(tmp_path)
     with toposcope.load(tmp_path) as model:
-        wrong = HiddenStates("t", np.arange(3), ("a", "b", "c"), (np.zeros((3, 24)),), np.zeros((3, 24)), "t")
+        wrong = HiddenStates(np.arange(3), (np.zeros((3, 24)),), np.zeros((3, 24)), "t")
         with pytest.raises(BadValue, match="not the same model"):
             self_layers(model, wrong)
 
@@ -94,7 +91,7 @@ def test_broken_weights_are_an_error(tmp_path: Path) -> None:
     with torch.no_grad():
         reference.model.layers[1].mlp.up_proj.weight[0, 0] = float("nan")
     with pytest.raises(BadValue, match="layer 2 hold NaN"):
-        hidden_states(reference, TEXT, tokens=4)
+        hidden_states(reference.model, cut(reference, TEXT, tokens=4))
 
 
 class TestLoading:

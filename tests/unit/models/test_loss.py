@@ -261,11 +261,11 @@ def test_logits_and_activations_of_the_longest_text_are_foreseen(
     """In float32: the logits twice, and sixteen vectors of the model's width for each token."""
     reference = load_reference(directory, head=True, attention="sdpa")
     asked: list[float] = []
-    monkeypatch.setattr(loss, "foresee", lambda needed, what, advice: asked.append(needed))
+    monkeypatch.setattr(loss, "require_memory", lambda needed, what, advice: asked.append(needed))
     sequences = tuple(np.ones(length, dtype=np.int64) for length in (5, 20, 9))
     measure(reference, Corpus("made", sequences, "made by hand"))
     vocabulary, width = 15, 24
     assert asked == [4 * 20 * (2 * vocabulary + 16 * width)]
     unsaid: Any = SimpleNamespace(model=SimpleNamespace(config=SimpleNamespace(get_text_config=SimpleNamespace)))
-    loss._foresee(unsaid, 20)
+    loss._require_memory(unsaid, 20)
     assert asked[1:] == [0]  # of a model that does not state its sizes

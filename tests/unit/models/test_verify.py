@@ -46,7 +46,7 @@ def model(tmp_path: Path) -> toposcope.Model:
 @pytest.fixture
 def hidden() -> HiddenStates:
     x = 5 * np.random.default_rng(2).standard_normal((7, 16))
-    return HiddenStates("t", np.arange(7), ("a",) * 7, (x,), x, "seven tokens")
+    return HiddenStates(np.arange(7), (x,), x, "seven tokens")
 
 
 def test_planted_regimes_are_seen(model: toposcope.Model, hidden: HiddenStates) -> None:

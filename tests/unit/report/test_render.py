@@ -228,7 +228,7 @@ def test_a_run_directory_is_read_by_its_result(tmp_path: Path) -> None:
         (None, NotFound, "does not exist"),
         ("{not json", BadFile, "not JSON"),
         ("[1, 2]", BadFile, "expected a result"),
-        ('{"schema": "someone/else/1"}', BadFile, "not one that Toposcope can show"),
+        ('{"schema": "someone/else/1"}', BadFile, "someone/else/1"),
     ],
 )
 def test_what_is_no_result_is_refused(

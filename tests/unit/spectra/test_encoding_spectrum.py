@@ -496,7 +496,7 @@ def test_long_biases_are_read_in_pieces() -> None:
 def test_kernels_foresee_their_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     for text, module in (("kerple", bias_points), ("xpos", rotary_points)):
         asked: list[float] = []
-        monkeypatch.setattr(module, "foresee", lambda needed, what, advice, asked=asked: asked.append(needed))
+        monkeypatch.setattr(module, "require_memory", lambda needed, what, advice, asked=asked: asked.append(needed))
         spectrum(parse(text).build(Sizes(8, 1, 8, 100)), [30, 80])
         assert asked == [64 * 80]  # eight numbers for each position of the longest context
 

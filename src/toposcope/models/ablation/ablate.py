@@ -64,7 +64,7 @@ def ablate(
         if given not in known:
             raise BadValue(f"'{given}' is no {name} of removal. {did_you_mean(str(given), known)}")
     if isinstance(model, str | Path) and model_directory(model) is not None:
-        raise BadValue(f"'{model}' is a model of the laboratory, which reads no text: use ablate_lab.")
+        raise BadValue(f"'{model}' is a model of the laboratory, which reads no text: use toposcope.ablate_lab.")
     names = _texts(only)
     asked = None if heads in (None, "all") else [(each,) for each in parse_heads(str(heads))]
     reference, corpus = on_text(model, text, tokens=tokens, sequences=sequences, begin=begin, lines=lines, head=True)

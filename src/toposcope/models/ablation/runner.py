@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from toposcope.core.errors import BadConfig, BadEncoding, BadValue
 from toposcope.core.journal import Journal
-from toposcope.core.memory import available, foresee
+from toposcope.core.memory import available, require_memory
 from toposcope.core.ranges import parse_range
 from toposcope.models.ablation.replacement import Method, StandIn, stand_ins
 from toposcope.models.ablation.resume import Resumable
@@ -108,7 +108,9 @@ class AblationRunner:
         for entry in journal.entries if journal is not None else ():
             self._known[entry["what"], entry["on"], entry["sequence"]] = entry["value"]
         words, width = self._widths()
-        foresee(4 * self.longest * (2 * words + 16 * width), f"a run of {self.longest} tokens", "Use fewer --tokens.")
+        require_memory(
+            4 * self.longest * (2 * words + 16 * width), f"a run of {self.longest} tokens", "Use fewer --tokens."
+        )
         if resume:
             self._prepare_to_resume()
         else:
@@ -257,11 +259,13 @@ class AblationRunner:
                 stack.enter_context(ablated(self.model, layer, here, by=stand_in(layer, here)))
             yield
 
-    def foresee_backward(self) -> None:
+    def require_memory_for_backward(self) -> None:
         """Complain where the activations of all layers, which a backward pass needs, do not fit in memory."""
         _, width = self._widths()
         needed = 4 * self.longest * len(self.sizes) * _ACTIVATIONS * width
-        foresee(needed, f"a backward pass through {self.longest} tokens", "Use fewer --tokens, or --mode exact.")
+        require_memory(
+            needed, f"a backward pass through {self.longest} tokens", "Use fewer --tokens, or --mode exact."
+        )
 
     def _widths(self) -> tuple[int, int]:
         """The words of the vocabulary and the width of the stream, as far as the configuration says."""

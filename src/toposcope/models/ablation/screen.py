@@ -71,7 +71,7 @@ def estimates(runner: AblationRunner, heads: Sequence[Heads], on: str = "text") 
             "a drift has no slope at the whole model, where it is 0 and least: a backward pass tells nothing. "
             "Use --mode exact."
         )
-    runner.foresee_backward()
+    runner.require_memory_for_backward()
     places = None
     rows = []
     for number, each in enumerate(text.trials):

@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from toposcope.checkpoints.attention import attention, output, project
 from toposcope.checkpoints.view import Layer, Model
 from toposcope.core.errors import BadValue
-from toposcope.core.unknown import unknown
-from toposcope.models.load import Reference
+from toposcope.models.corpus import Corpus, Ids
 
 Array = NDArray[np.float64]
+TOKENS = 64  # that are followed through depth, at most
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,9 +32,7 @@ class HiddenStates:
     text was read.
     """
 
-    text: str
-    token_ids: NDArray[np.int64]
-    tokens: tuple[str, ...]
+    token_ids: Ids
     entering: tuple[Array, ...]
     last: Array
     cut: str
@@ -44,39 +42,14 @@ class HiddenStates:
         return len(self.token_ids)
 
 
-def token_ids(reference: Reference, content: str, tokens: int, *, name: str = "the text") -> NDArray[np.int64]:
-    """The first token numbers of a text, special tokens as the tokenizer adds them, at most `tokens` of them."""
-    if tokens < 1:
-        raise BadValue(f"a text needs at least one token, got {tokens}.")
-    # 40 characters hold a token of any vocabulary in practice; a whole book need not be tokenised for its first page.
-    given = reference.tokenizer(content[: 40 * tokens + 200], truncation=True, max_length=tokens)["input_ids"]
-    if not given:
-        raise BadValue(f"{name} holds no token. Give a text with words in it.")
-    return np.array(given, dtype=np.int64)
+def hidden_states(model: Any, corpus: Corpus, *, tokens: int = TOKENS) -> HiddenStates:
+    """Run a model of transformers on the first tokens of the first sequence, and keep every layer's input."""
+    ids = corpus.sequences[0][:tokens]
+    states = run_states(model, ids)
+    return HiddenStates(ids, states[:-1], states[-1], f"the first {len(ids)} tokens of {corpus.name}")
 
 
-def hidden_states(
-    reference: Reference, content: str, *, tokens: int = 64, name: str = "the text", begin: int = 0
-) -> HiddenStates:
-    """Run the model on the first `tokens` tokens of a text, from character `begin` on, and keep every layer's input.
-
-    More tokens than the model's context are cut to it, and `cut` says so. Special tokens count among them.
-    """
-    limit = reference.context
-    wanted = tokens if limit is None else min(tokens, limit)
-    ids = token_ids(reference, content[begin:], wanted, name=name)
-    cut = f"the first {len(ids)} tokens of {name}" + (f" from character {begin} on" if begin else "")
-    if wanted < tokens and len(ids) == wanted:
-        cut += f" (of {tokens} asked for: the model's context is {limit})"
-    elif len(ids) < wanted:
-        cut += " (which has no more)"
-    cut += str(unknown(reference.tokenizer, [ids], content[begin : begin + 40 * wanted + 200], name))
-    states = run_states(reference.model, ids)
-    words = tuple(reference.tokenizer.convert_ids_to_tokens(ids.tolist()))
-    return HiddenStates(name, ids, words, states[:-1], states[-1], cut)
-
-
-def run_states(model: Any, ids: NDArray[np.int64]) -> tuple[Array, ...]:
+def run_states(model: Any, ids: Ids) -> tuple[Array, ...]:
     """The input of each layer and the model's output, for token numbers, in float64 arrays of shape (n, d)."""
     import torch
 

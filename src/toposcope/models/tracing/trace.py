@@ -26,13 +26,12 @@ from toposcope.models.running import RunnableLike, on_text, running, running_sub
 from toposcope.models.sites import Site, checked_heads, checked_site
 from toposcope.models.tracing.contraction import DENSE_LIMIT
 from toposcope.models.tracing.depth import correlations, through_depth
-from toposcope.models.tracing.hidden import HiddenStates, run_states
+from toposcope.models.tracing.hidden import hidden_states
 from toposcope.models.tracing.measure import trace_corpus
 from toposcope.models.tracing.result import TraceResult
 from toposcope.models.tracing.verify import verify as verified_heads
 
 PICTURED = 4  # heads whose logits are kept when nobody says which: the most positional ones
-DEPTH_TOKENS = 64  # tokens of the first sequence that are followed through depth, at most
 
 
 def trace(
@@ -139,12 +138,9 @@ def _followed(
     """The same with the first tokens followed through depth; `jobs` is None for a model that is not in files."""
     if not isinstance(reference, Reference):
         raise BadValue("a model of the laboratory does not show its hidden states: leave depth and verify out.")
-    ids = corpus.sequences[0][:DEPTH_TOKENS]
-    words = f"the first {len(ids)} tokens of {corpus.name}"
-    states = run_states(reference.model, ids)
-    hidden = HiddenStates(corpus.name, ids, (), states[:-1], states[-1], words)
+    hidden = hidden_states(reference.model, corpus)
     with nullcontext(view(reference.model)) if jobs is None else load(reference.path) as model:
-        found = replace(found, depth_text=words)
+        found = replace(found, depth_text=hidden.cut)
         if depth:
             rows = through_depth(model, hidden, layers, progress)
             found = replace(found, depth=rows, depth_correlations=correlations(rows))

@@ -83,12 +83,12 @@ _COLUMNS = (
     Column("scope", "scope", "text"),
     Column("exact", "exact", "text"),
     Column("margin", "margin", "percent"),
-    Column("robust", "survives rounding", "text"),
+    Column("robust", "survives", "text"),
     Column("alpha", "max Re eig(V O)"),
     Column("omega", "min Re eig(V O)"),
-    Column("growth_index", "growth"),
-    Column("spread_index", "spread"),
-    Column("pair_index", "pair"),
+    Column("growth_index", "growth", ".3f"),
+    Column("spread_index", "spread", ".3f"),
+    Column("pair_index", "pair", ".3f"),
     Column("fast_share", "fast pairs", "percent"),
     Column("looks", "kernel", "text"),
     Column("contrast", "kernel contrast", "percent"),
@@ -134,7 +134,7 @@ def view(result: ScanResult, page: Page) -> None:
     for other in result.what_if:
         page.add(f"With {other.encoding} in its place", *scan_spectra.what_if(page, result, other))
     sentence = (
-        "Margins are relative changes of V and O that a verdict survives; the rounding meant is that of the stored "
+        "Margins are relative changes of V and O below which a verdict stays; 'survives': the rounding of the stored "
         "weights. Growth, spread and pair are heuristics."
     )
     page.add("Every head", Listing("All heads", sentence, table, _COLUMNS, brief=_BRIEF), detail=True)

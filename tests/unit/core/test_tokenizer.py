@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from toposcope.core.errors import BadValue
-from toposcope.core.unknown import Unknown, frame, unknown
+from toposcope.core.tokenizer import UnknownShare, frame, unknown_share
 
 
 class Letters:
@@ -32,22 +32,22 @@ def test_the_frame_of_a_text() -> None:
 
 @pytest.mark.parametrize(("text", "share"), [("abc", 0.0), ("abcz", 0.25), ("abzz", 0.5)])
 def test_the_share_leaves_special_tokens_out(text: str, share: float) -> None:
-    found = unknown(Letters(), [read(text), read(text)], text, "a text")
-    assert found == Unknown(share, 0.0)
+    found = unknown_share(Letters(), [read(text), read(text)], text, "a text")
+    assert found == UnknownShare(share, 0.0)
     assert (str(found) == "") == (share == 0)
 
 
 def test_mostly_unknown_is_refused() -> None:
     with pytest.raises(BadValue, match="75%"):
-        unknown(Letters(), [read("azzz")], "azzz", "a text")
+        unknown_share(Letters(), [read("azzz")], "azzz", "a text")
     plain = np.array(Letters()("azzz", add_special_tokens=False)["input_ids"])
     with pytest.raises(BadValue, match="75%"):
-        unknown(Letters(), [plain], "azzz", "a text", framed=False)
+        unknown_share(Letters(), [plain], "azzz", "a text", framed=False)
 
 
 def test_characters_that_were_no_utf8_count_where_a_tokenizer_knows_every_byte() -> None:
     bytes_known = Letters()
     bytes_known.unk_token_id = None
-    assert unknown(bytes_known, [read("ab")], "ab\ufffd", "a text").characters == pytest.approx(1 / 3)
+    assert unknown_share(bytes_known, [read("ab")], "ab\ufffd", "a text").characters == pytest.approx(1 / 3)
     with pytest.raises(BadValue, match="UTF-8"):
-        unknown(bytes_known, [read("ab")], "a\ufffd\ufffd", "a text")
+        unknown_share(bytes_known, [read("ab")], "a\ufffd\ufffd", "a text")

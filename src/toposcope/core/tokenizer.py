@@ -20,7 +20,7 @@ MOST_UNKNOWN = 0.5  # share of unknown tokens, or of unreadable characters, abov
 
 
 @dataclass(frozen=True)
-class Unknown:
+class UnknownShare:
     """The share of tokens that the tokenizer did not know, and that of characters which were no UTF-8."""
 
     tokens: float = 0.0
@@ -33,7 +33,9 @@ class Unknown:
         return f"; {' and '.join(said)}" if said else ""
 
 
-def unknown(tokenizer: Any, sequences: Sequence[Ids], content: str, name: str, *, framed: bool = True) -> Unknown:
+def unknown_share(
+    tokenizer: Any, sequences: Sequence[Ids], content: str, name: str, *, framed: bool = True
+) -> UnknownShare:
     """How much of a text was not understood; a BadValue where that is more than half.
 
     `content` is what became `sequences`: a file that is no UTF-8 is read as replacement characters, which byte-level
@@ -43,7 +45,7 @@ def unknown(tokenizer: Any, sequences: Sequence[Ids], content: str, name: str, *
     inner = [ids[before : len(ids) - after] for ids in sequences]
     total, number = sum(map(len, inner)), getattr(tokenizer, "unk_token_id", None)
     missed = 0 if number is None else sum(int((ids == number).sum()) for ids in inner)
-    found = Unknown(missed / total if total else 0.0, content.count("\ufffd") / len(content) if content else 0.0)
+    found = UnknownShare(missed / total if total else 0.0, content.count("\ufffd") / len(content) if content else 0.0)
     for share, what, advice in (
         (found.tokens, "tokens are unknown to the model's tokenizer", "a text of the kind it was trained on"),
         (found.characters, "characters are not UTF-8", "a text file in UTF-8"),
