@@ -269,3 +269,13 @@ def test_logits_and_activations_of_the_longest_text_are_foreseen(
     unsaid: Any = SimpleNamespace(model=SimpleNamespace(config=SimpleNamespace(get_text_config=SimpleNamespace)))
     loss._require_memory(unsaid, 20)
     assert asked[1:] == [0]  # of a model that does not state its sizes
+
+
+def test_each_head_is_a_condition(directory: Path) -> None:
+    found = loss.loss(
+        directory, directory / "text.txt", tokens=12, sequences=2, encoding="none", each="head", layers="1"
+    )
+    assert [row.where for row in found.conditions] == [None, *(f"head 1.{head}" for head in range(4))]
+    by_layer = loss.loss(directory, directory / "text.txt", tokens=12, sequences=2, encoding="none", each="layer")
+    assert [row.where for row in by_layer.conditions[1:]] == ["layer 0", "layer 1", "layer 2"]
+    assert len({row.loss for row in (*found.conditions, *by_layer.conditions)}) > 4

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.linalg
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -651,3 +652,12 @@ def test_sinusoids_of_no_size_and_of_any_offset() -> None:
     assert point.law_bound is not None
     assert 0.5 * point.lambda_max_over_n < point.law_bound <= point.lambda_max_over_n
     assert point.rank_statement == "theorem"
+
+
+def test_negative_eigenvalues_are_counted_of_symmetric_kernels() -> None:
+    lags = lags_of([1.0, -0.7, 0.4, 0.3])
+    (point,) = toeplitz_points.toeplitz_points(lags, [4], positive=False)
+    dense = scipy.linalg.toeplitz(lags[3:])
+    assert point.negative == int((np.linalg.eigvalsh(dense) < 0).sum()) > 0
+    (skew,) = toeplitz_points.toeplitz_points(np.arange(7.0), [4], positive=False)
+    assert skew.negative is None
