@@ -99,6 +99,7 @@ def same_everywhere(model: Any) -> None:
     assert torch.equal(model.generate(ids, **settings), model.generate(ids, use_cache=False, **settings))
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("written", WRITTEN)
 def test_D_cached_steps_equal_whole(written: str) -> None:
     """Every encoding of the registry, and every scaling, in a rotary model whose heads share keys."""
@@ -107,6 +108,7 @@ def test_D_cached_steps_equal_whole(written: str) -> None:
         same_everywhere(model)
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("written", ["none", "sinusoidal", "fire", "t5", "rope", "xpos"])
 @pytest.mark.parametrize("name", ["gpt2", "gpt_neox", "gemma2", "deepseek_v3", "opt"])
 def test_D_other_families(name: str, written: str) -> None:

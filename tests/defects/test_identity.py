@@ -406,6 +406,7 @@ sys.exit(7)
 """
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin"])
 def test_5_a_running_model_does_not_hang_on_its_file(tmp_path: Path, name: str) -> None:
     """Measured models are in memory of their own: their files may go."""

@@ -160,11 +160,11 @@ CASES = (
         "refine",
         (
             *("refine", "lm", "--out", "kept", "--text", "lm/text.txt", "--tokens", "8", "--steps", str(STEPS)),
-            *("--held-out", "2", *_files("o.json", "o.html")),
+            *("--held-out", "2", *TABLES, *DRAWN),
         ),
     ),
     Case("train", (*TRAIN, "--store", "kept", *_files("o.json")), runs=1),
-    Case("train, again", (*TRAIN, "--store", "store", *_files("o.html")), ("o.html",)),
+    Case("train, again", (*TRAIN, "--store", "store", *_files("o.html", "o.csv"), *DRAWN), ("o.html",)),
     Case("train, no store", (*TRAIN, "--out", "kept/run", *_files("o.json")), runs=1),
     Case(
         "sweep",
@@ -175,10 +175,10 @@ CASES = (
         roles=("command", "worker"),
         runs=2,
     ),
-    Case("sweep, again", (*SWEEP, "--store", "store", *TABLES), ("o.csv",)),
+    Case("sweep, again", (*SWEEP, "--store", "store", *TABLES, *DRAWN), ("o.csv",)),
     Case(
         "reproduce coupling",
-        ("reproduce", "coupling", "--jobs", "1", "--store", "store", *_files("o.json", "o.html")),
+        ("reproduce", "coupling", "--jobs", "1", "--store", "store", *TABLES, *DRAWN),
         ("o.json",),
     ),
     Case(
@@ -190,7 +190,7 @@ CASES = (
     ),
     Case("language-model probe", call=_train_a_probe, runs=1),
     Case("runs export", ("runs", "export", "o.csv", "--store", "store"), ("o.csv",)),
-    Case("runs ls, repair", ("runs", "ls", "--store", "damaged", *_files("o.json"))),
+    Case("runs ls, repair", ("runs", "ls", "--store", "damaged", *TABLES)),
     Case("runs rm", ("runs", "rm", "--yes", "--store", "store", "REMOVED")),
     Case("copy of a GGUF file", call=_keep_a_copy),
     Case("addresses", call=_keep_the_addresses),

@@ -80,6 +80,7 @@ def test_a_sweep_its_table_and_its_repetition(capsys: pytest.CaptureFixture[str]
 
 
 @pytest.mark.slow
+@pytest.mark.sample(2, of="long commands")
 def test_a_killed_sweep_of_real_runs_ends_as_an_undisturbed_one(tmp_path: Path) -> None:
     longer = [word.replace("steps=6", "steps=120") for word in TINY]
     command = [sys.executable, "-m", "toposcope", "sweep", "--tasks", "distance", "--encodings", "t5"]

@@ -109,6 +109,7 @@ def test_the_place_asked_for_is_uniform(name: str) -> None:
     assert scipy.stats.chisquare(seen).pvalue > 1e-3
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("name", "changes"),
     [
