@@ -67,7 +67,7 @@ def figure_spec(page: Page, blocks: Sequence[Chart | HeadMap]) -> dict[str, Any]
     """One Vega-Lite specification of all blocks beside one another, at most three in a row."""
     across = min(3, len(blocks))
     width = (COLUMN if len(blocks) == 1 else WIDE) / across - AXIS
-    drawn = [{**_spec(page, each), "title": each.title, "width": width, "height": HEIGHT} for each in blocks]
+    drawn = [{"title": each.title, **_spec(page, each), "width": width, "height": HEIGHT} for each in blocks]
     rows = [drawn[i : i + across] for i in range(0, len(drawn), across)]
     config = {**_THEME, "range": {"category": list(palette())}, "bar": {"color": palette()[0]}}
     return {
@@ -100,6 +100,7 @@ def _map(page: Page, block: HeadMap) -> dict[str, Any]:
     columns = ("layer", "head", measure.key)
     rows = [{name: row[name] for name in columns} for row in _rows(page, block.table)]
     return {
+        "title": f"{measure.label} of each head",
         "data": {"values": rows},
         "mark": {"type": "rect"},
         "encoding": {
@@ -114,7 +115,8 @@ def _scale(measure: Measure, values: Sequence[Any]) -> dict[str, Any]:
     if measure.kind == "category":
         words = list(dict.fromkeys(str(value) for value in values))
         scale: dict[str, Any] = {"domain": words, "range": painted(measure, words)}
-        return {"field": measure.key, "type": "nominal", "title": None, "scale": scale}
+        legend = {"labelExpr": "replace(datum.label, /_/g, ' ')"}
+        return {"field": measure.key, "type": "nominal", "title": None, "scale": scale, "legend": legend}
     known = [value for value in values if value is not None]
     low = measure.low if measure.low is not None else min(known, default=0.0)
     high = measure.high if measure.high is not None else max(known, default=1.0)
