@@ -75,7 +75,9 @@ def scan(
             length or view.spec.context or DEFAULT_CONTEXT, names, layer_sums, random_baseline, seed
         )
         _ = options.encodings  # a wrong name is said before any work
-        where = {"target": _target(model, view), "family": family, "heads": num_heads} if engine == "ray" else None
+        where = (
+            {"target": _target(model, view), "family": family, "num_heads": num_heads} if engine == "ray" else None
+        )
         entries, factors = _entries(
             view, chosen, options, out=out, jobs=jobs, where=where, address=ray_address, progress=progress
         )

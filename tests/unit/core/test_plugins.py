@@ -143,7 +143,7 @@ def test_a_checkpoint_of_the_family_is_scanned(
     (model / "config.json").write_text(json.dumps({**config, "period": 5.0}))
     assert run("scan", str(model), "--json", "-") == 0
     result = json.loads(capsys.readouterr().out)
-    assert result["subject"]["family"] == "wavegpt"
+    assert result["provenance"]["subjects"][0]["family"] == "wavegpt"
     assert len(result["heads"]) == 2 * heads
     x_ND = random.standard_normal((6, width))
     with toposcope.load(model) as opened:
