@@ -47,7 +47,7 @@ def test_a_sweep_measures_the_whole_model_again_where_its_line_was_removed(tmp_p
     assert len(left) == len(lines) - 1
     journal.write_text("".join(left))
     assert command(*call) == 0
-    assert json.loads(result.read_text())["ablation"] == before["ablation"]
+    assert json.loads(result.read_text())["heads"] == before["heads"]
     assert sorted(journal.read_text().splitlines()) == sorted("".join(lines).splitlines())
 
 

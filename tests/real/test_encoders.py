@@ -217,7 +217,7 @@ def test_stress_transformer_attention(stress: dict[str, Any]) -> None:
 
 def test_the_same_file_by_its_path_needs_the_number_of_heads() -> None:
     path = path_of("ruaccent")
-    with pytest.raises(BadConfig, match="--heads"):
+    with pytest.raises(BadConfig, match="--num-heads"):
         toposcope.load(path)
     with toposcope.load(path, num_heads=8) as ours, toposcope.load("ruaccent") as named:
         for mine, known in zip(ours.layers, named.layers, strict=True):

@@ -138,7 +138,7 @@ def test_bare_state_dict(tmp_path: Path) -> None:
     torch.save(model.state_dict(), file)
     with pytest.raises(BadConfig, match="--num-heads"):
         toposcope.load(file)
-    _check("bare state dict", model, file, heads=HEADS)
+    _check("bare state dict", model, file, num_heads=HEADS)
 
 
 def test_heads_that_do_not_divide_the_width(tmp_path: Path) -> None:
@@ -151,7 +151,7 @@ def test_heads_that_do_not_divide_the_width(tmp_path: Path) -> None:
 def test_the_user_overrules_the_file(tmp_path: Path) -> None:
     model, file = _made(heads=2), tmp_path / "ckpt.pt"
     torch.save({"model": model.state_dict(), "model_args": ARGS}, file)
-    _check("heads given by the user", model, file, heads=2)
+    _check("heads given by the user", model, file, num_heads=2)
 
 
 def test_gpt2_state_dict_is_told_apart(tmp_path: Path) -> None:

@@ -155,7 +155,7 @@ def test_decoder_alone(saved: Path) -> None:
     seen = streams(model.layers)
     with torch.no_grad():
         model(tokens(1), tokens(2), tgt_mask=nn.Transformer.generate_square_subsequent_mask(LENGTH))
-    with toposcope.load(save(model, saved), heads=HEADS) as ours:
+    with toposcope.load(save(model, saved), num_heads=HEADS) as ours:
         assert [layer.spec.stack for layer in ours.layers] == ["decoder"] * 4
         for i, block in enumerate(model.layers):
             check_layer("decoder alone", ours.layers[2 * i], block, seen[i][0], False, True)
@@ -177,7 +177,7 @@ def test_prefixes_and_many_layers(saved: Path, prefix: str) -> None:
 def test_one_layer_alone(saved: Path) -> None:
     model = nn.TransformerEncoderLayer(WIDTH, HEADS, 48, 0.0, batch_first=True)
     randomise(model)
-    with toposcope.load(save(model, saved), heads=HEADS) as ours:
+    with toposcope.load(save(model, saved), num_heads=HEADS) as ours:
         (layer,) = ours.layers
         check_layer("one layer", layer, model, tokens(5), False, False)
         check_key_bias(layer, model.self_attn)
@@ -205,7 +205,7 @@ def test_keys_of_another_width(saved: Path, bias: bool) -> None:
     randomise(module)
     x, source = tokens(7), tokens(8, 6, 20)
     added, theirs = run(module, x, source, False)
-    with toposcope.load(save(module, saved), heads=HEADS) as ours:
+    with toposcope.load(save(module, saved), num_heads=HEADS) as ours:
         (layer,) = ours.layers
         assert layer.spec.kind == "cross"
         mine = attention(layer, array(x[0]), array(source[0]))
@@ -224,14 +224,14 @@ def test_keys_and_values_of_different_widths_are_skipped(saved: Path) -> None:
             "plain": nn.MultiheadAttention(WIDTH, HEADS),
         }
     )
-    with toposcope.load(save(model, saved), heads=HEADS) as ours:
+    with toposcope.load(save(model, saved), num_heads=HEADS) as ours:
         assert len(ours.layers) == 1
         assert any(entry.what == "odd" and "width 20" in entry.why for entry in ours.skipped)
 
 
 def test_added_keys_are_said_to_be_left_out(saved: Path) -> None:
     module = nn.MultiheadAttention(WIDTH, HEADS, add_bias_kv=True)
-    with toposcope.load(save(module, saved), heads=HEADS) as ours:
+    with toposcope.load(save(module, saved), num_heads=HEADS) as ours:
         assert any("bias_k" in warning for warning in ours.layers[0].spec.warnings)
         assert any(entry.tensors == ("bias_k", "bias_v") for entry in ours.skipped)
 
@@ -256,7 +256,7 @@ def sinusoid(length: int) -> torch.Tensor:
 def test_position_table(saved: Path, name: str, shape: tuple[int, ...]) -> None:
     state = {f"net.{key}": tensor for key, tensor in encoder().state_dict().items()}
     state |= {name: sinusoid(50).reshape(shape), "token_embedding.weight": torch.randn(70, WIDTH)}
-    with toposcope.load(save(state, saved), heads=HEADS) as ours:
+    with toposcope.load(save(state, saved), num_heads=HEADS) as ours:
         encoding = ours.layers[0].encoding
         assert encoding.input is not None
         np.testing.assert_allclose(encoding.input.vectors(np.arange(50)), array(sinusoid(50)), atol=1e-6)
@@ -270,31 +270,31 @@ def test_position_table(saved: Path, name: str, shape: tuple[int, ...]) -> None:
 )
 def test_other_tensors_are_no_position_table(saved: Path, name: str) -> None:
     state = {**encoder().state_dict(), name: torch.randn(50, WIDTH)}
-    with toposcope.load(save(state, saved), heads=HEADS) as ours:
+    with toposcope.load(save(state, saved), num_heads=HEADS) as ours:
         assert ours.layers[0].encoding.name == "none"
 
 
 def test_two_tables_go_by_their_names(saved: Path) -> None:
     model = nn.Transformer(WIDTH, HEADS, 1, 1, 48, batch_first=True)
     state = {**model.state_dict(), "src_pos.weight": torch.zeros(40, WIDTH), "tgt_pos.weight": torch.ones(30, WIDTH)}
-    with toposcope.load(save(state, saved), heads=HEADS) as ours:
+    with toposcope.load(save(state, saved), num_heads=HEADS) as ours:
         tables = [layer.encoding.input for layer in ours.layers]
         assert [None if table is None else table.length for table in tables] == [40, 30, None]
 
 
 def test_two_tables_that_cannot_be_told_apart_are_named(saved: Path) -> None:
     state = {**encoder().state_dict(), "pos_embed": torch.zeros(1, 9, WIDTH), "pe": torch.zeros(9, WIDTH)}
-    with toposcope.load(save(state, saved), heads=HEADS) as ours:
+    with toposcope.load(save(state, saved), num_heads=HEADS) as ours:
         assert ours.layers[0].encoding.name == "none"
         assert any(entry.tensors == ("pe", "pos_embed") for entry in ours.skipped)
-    with toposcope.load(save(state, saved, position_table="pe"), heads=HEADS) as ours:
+    with toposcope.load(save(state, saved, position_table="pe"), num_heads=HEADS) as ours:
         assert ours.layers[0].encoding.input is not None
     with pytest.raises(MissingTensor, match="'absent'"):
-        toposcope.load(save(state, saved, position_table="absent"), heads=HEADS)
+        toposcope.load(save(state, saved, position_table="absent"), num_heads=HEADS)
 
 
 def test_what_is_assumed_is_said(saved: Path) -> None:
-    with toposcope.load(save(encoder(), saved), heads=HEADS) as ours:
+    with toposcope.load(save(encoder(), saved), num_heads=HEADS) as ours:
         said = " ".join(ours.layers[0].spec.warnings)
         assert "norm_first=False" in said
         assert "without a mask" in said
@@ -312,7 +312,7 @@ def test_several_stacks_keep_their_names(saved: Path) -> None:
     state = {
         f"{side}.{name}": tensor for side in ("left", "right") for name, tensor in encoder().state_dict().items()
     }
-    with toposcope.load(save(state, saved), heads=HEADS) as ours:
+    with toposcope.load(save(state, saved), num_heads=HEADS) as ours:
         assert [layer.spec.stack for layer in ours.layers] == ["left.layers"] * 3 + ["right.layers"] * 3
 
 

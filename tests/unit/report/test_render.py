@@ -137,7 +137,7 @@ def test_a_model_with_markup_for_a_name_is_harmless(tmp_path: Path, scan: dict[s
     page = Reader(render([hostile]))
     assert [tag for tag in page.tags if tag in ("script", "img")] == [t for t in plain.tags if t in ("script", "img")]
     assert page.handlers == []
-    assert page.data["results"][0]["subject"]["path"] == f"/models/{NASTY}", "the data lost something on the way"
+    assert page.data["results"][0]["subjects"][0]["path"] == f"/models/{NASTY}", "the data lost something on the way"
     assert visible(NASTY) in page.words.replace("\n", ""), "characters that are not seen are shown"
 
 
