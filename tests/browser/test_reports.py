@@ -17,6 +17,7 @@ from tests.browser.browser import NARROW, WIDE, Visit, visit
 from tests.unit.report import making
 from tests.unit.tiny import write_llama
 from tests.unit.web.running import Visitor, running
+from toposcope.core.result import Result
 from toposcope.report import render
 
 if TYPE_CHECKING:
@@ -130,13 +131,17 @@ def test_draws_without_complaint_and_axe_finds_nothing_serious(
             seen.picture(f"report-{name}-dark-{NARROW}")
 
 
+def plain_data(result: Any) -> Any:
+    return result.as_dict() if isinstance(result, Result) else result
+
+
 def test_every_report_opens_from_the_server(browser: Browser, results: dict[str, Any], tmp_path: Path) -> None:
     """Under the server's own policy, in its sandbox, each draws all it has."""
     files = []
     for name in NAMES:
         if name != "big":
             files.append(tmp_path / f"{name}.json")
-            files[-1].write_text(json.dumps(results[name][-1]))
+            files[-1].write_text(json.dumps(plain_data(results[name][-1])))
     with running(tmp_path, *map(str, files), "--port", "0") as (_, url):
         server = Visitor(url)
         for number, file in enumerate(files):
@@ -219,7 +224,7 @@ def test_downloads_hold_the_numbers_of_the_result(scan_page: Visit, results: dic
     shown = json.loads(seen.saved(seen.page.locator("#regimes-by-depth figure [data-save=json]").first))
     assert sum(row["heads"] for row in shown) == len(scan["heads"])
     whole = json.loads(seen.saved(seen.page.locator("#save-all")))
-    assert whole["results"][1]["subject"]["sha256"] == scan["subject"]["sha256"]
+    assert whole["results"][1]["subjects"] == scan["provenance"]["subjects"]
     buttons = seen.page.locator("figure[data-block], .save-here")
     assert all(each.locator("[data-save=csv]").count() == 1 for each in buttons.all())
 
@@ -229,7 +234,7 @@ def test_a_table_sorts_by_its_headings(scan_page: Visit, results: dict[str, Any]
     seen = scan_page
     table = seen.page.locator("#every-head table")
     heading = table.get_by_role("button", name="max Re")
-    column = "rows => rows.map(row => Number(row.cells[6].dataset.value))"
+    column = "rows => rows.map(row => Number(row.cells[8].dataset.value))"
     for order, expected in (("descending", alphas), ("ascending", alphas[::-1])):
         heading.press("Enter")
         assert table.locator("tbody tr").evaluate_all(column) == pytest.approx(expected, rel=1e-4)
@@ -311,10 +316,10 @@ def test_on_paper_there_are_no_buttons_and_all_is_light(browser: Browser, addres
 def test_markup_in_names_is_shown_and_does_not_run(browser: Browser, results: dict[str, Any], tmp_path: Path) -> None:
     nasty = "<script>window.hit=1</script><img src=x onerror=window.hit=2>"
     scan = json.loads(json.dumps(results["scan"][1]))
-    scan["subject"]["path"] = f"/m/{nasty}"
+    scan["provenance"]["subjects"][0] |= {"name": nasty, "path": f"/m/{nasty}"}
     scan["heads"][0]["warnings"] = [nasty]
-    scan["spectra"]["heads"][0]["looks"] = nasty
-    scan["skipped"] = [{"what": nasty, "why": nasty}]
+    scan["heads"][0]["looks"] = nasty
+    scan["skipped"] = [{"what": nasty, "why": nasty, "tensors": []}]
     file = tmp_path / "nasty.html"
     file.write_text(render([scan]))
     with visit(browser, file.as_uri() + "#head-0.0") as seen:

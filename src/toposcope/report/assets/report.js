@@ -94,7 +94,7 @@
       await toposcope.chart(box, chart.spec, own);
       if (panel.dataset.head !== `${row.layer}.${row.head}`) return; // another head was chosen meanwhile
     }
-    panel.append(element("h4", {}, row.rule === undefined ? "Numbers" : "Certificate and numbers"), facts);
+    panel.append(element("h4", {}, row.certified === undefined ? "Numbers" : "Certificate and numbers"), facts);
   }
 
   // -------------------------------------------------------------- tables, contents, downloads
