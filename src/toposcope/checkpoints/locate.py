@@ -98,9 +98,10 @@ def _not_found(path: Path, name: str) -> NotFound:
             hint = "Check the path."
         return NotFound(f"{path} does not exist. {hint}")
     known = [item.name for item in installed.MODELS]
-    return NotFound(
-        f"'{name}' is neither a path nor the name of an installed model. {did_you_mean(name, [*known, *neighbours])}"
-    )
+    hint = did_you_mean(name, [*known, *neighbours])
+    if hint.startswith("Known"):  # nothing like it: then the models, not whatever lies in this directory
+        hint = did_you_mean(name, known)
+    return NotFound(f"'{name}' is neither a path nor the name of an installed model. {hint}")
 
 
 def _open_directory(directory: Path) -> Opened:

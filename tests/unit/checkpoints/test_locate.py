@@ -246,3 +246,17 @@ def test_every_message_is_short_and_on_one_line(tmp_path: Path) -> None:
         assert "\n" not in message
         assert len(message) < 300
         assert message.endswith((".", ")."))
+
+
+def test_an_unknown_name_is_answered_with_models_not_with_the_files_that_lie_around(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "Makefile").write_text("")
+    (tmp_path / "my-checkpoint").mkdir()
+    with pytest.raises(NotFound) as caught:
+        open_checkpoint("zzz")
+    assert "smollm2" in str(caught.value)
+    assert "Makefile" not in str(caught.value)
+    with pytest.raises(NotFound, match="my-checkpoint"):
+        open_checkpoint("my-checkpont")
