@@ -66,7 +66,7 @@ def _summary(result: AblateResult) -> list[str]:
     sentences = [f"{result.text}; {METHODS[result.method]}."]
     sentences += [
         f"With positions off the {_what(result)} on the {text.name} is {fmean(text.floor):.3f} instead of "
-        f"{round(fmean(text.base), 3) + 0.0:.3f} {result.unit}."
+        f"{round(fmean(text.base), 3) + 0.0:.3f} ({result.unit})."
         for text in result.texts
         if text.floor is not None
     ]
