@@ -267,8 +267,10 @@ def test_an_infinite_scale_is_found(tmp_path: Path) -> None:
     blocks[:, 2:] = 1
     blocks[3, :2] = np.frombuffer(np.float16(np.inf).tobytes(), np.uint8)
     content = gguf_bytes((), [gguf_tensor("w", [64, 2], KINDS.Q8_0.value)], blocks.tobytes())
-    with pytest.raises(BadWeights, match=r"'w' in .*model.gguf holds inf at index \(1, 32\)"):
+    with pytest.raises(BadWeights, match=r"\(1, 32\)") as refused:
         opened(tmp_path, content).read("w")
+    for fact in ("'w'", "model.gguf", " inf "):
+        assert fact in str(refused.value)
 
 
 def test_a_bad_letter_in_a_description_does_not_hide_the_weights(tmp_path: Path) -> None:

@@ -61,10 +61,11 @@ def test_the_result(model: Path, tmp_path: Path) -> None:
 
 def test_many_heads_are_shown_by_layer_and_what_was_not_read_is_said(model: Path, tmp_path: Path) -> None:
     found = toposcope.inspect(model)
-    many = replace(found, heads=found.heads * 5, skipped=(Skipped("a vision tower", "no adapter", ("a", "b")),))
+    tower = Skipped("a vision tower", "no adapter", ("a", "b"))
+    many = replace(found, heads=found.heads * 5, skipped=(tower,))
     holds(many, tmp_path)
     assert len(str(many).splitlines()) < len(many.heads)
-    assert "a vision tower" in str(many)
+    assert tower.what in str(many)
 
 
 def test_a_model_in_memory_is_inspected_alike(model: Path) -> None:

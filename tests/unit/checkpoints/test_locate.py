@@ -66,14 +66,14 @@ def test_chooses_the_weights_of_a_directory(tmp_path: Path, names: list[str], ch
 def test_says_what_it_left_aside(tmp_path: Path) -> None:
     opened = open_checkpoint(layout(tmp_path, "model.safetensors", "pytorch_model.bin", "m.gguf", "optimizer.bin"))
     (note,) = opened.notes
-    assert "reading model.safetensors" in note
-    assert "m.gguf, pytorch_model.bin" in note
+    for name in ("model.safetensors", "m.gguf", "pytorch_model.bin"):
+        assert name in note
     assert "optimizer" not in note
 
 
 @pytest.mark.parametrize("names", [["a.gguf", "b.gguf"], ["a.safetensors", "b.safetensors"], ["a.pt", "b.pth"]])
 def test_several_equal_choices_are_listed(tmp_path: Path, names: list[str]) -> None:
-    with pytest.raises(NotFound, match=f"several checkpoints: {', '.join(names)}"):
+    with pytest.raises(NotFound, match=", ".join(names)):
         open_checkpoint(layout(tmp_path, *names))
 
 
@@ -110,14 +110,14 @@ MISLABELLED = {
     "safetensors as bin": ("pytorch_model.bin", SAFETENSORS, r"safetensors.*Rename"),
     "html": ("model.safetensors", b"\n<!DOCTYPE html><html><body>Login", "web page"),
     "html as gguf": ("model.gguf", b"<html><head>404", "web page"),
-    "git lfs": ("model.safetensors", LFS, "Git LFS pointer.*git lfs pull"),
-    "git lfs as bin": ("pytorch_model.bin", LFS, "Git LFS pointer"),
+    "git lfs": ("model.safetensors", LFS, "git lfs pull"),
+    "git lfs as bin": ("pytorch_model.bin", LFS, "LFS"),
     "gzip": ("model.gguf", gzip.compress(GGUF), "gzip"),
     "tar": ("model.bin", archive("w"), "tar archive"),
     "json": ("model.safetensors", b'{"error": "not authorised"}', "JSON"),
     "hdf5": ("model.bin", b"\x89HDF\r\n\x1a\n" + bytes(64), "HDF5"),
     "old ggml": ("model.bin", b"tjgg" + bytes(64), "old llama.cpp"),
-    "noise as torch": ("model.pt", b"\x07" * 64, "neither as a zip archive nor as a pickle"),
+    "noise as torch": ("model.pt", b"\x07" * 64, "zip.*pickle"),
     "noise without a name": ("model", b"\x07" * 64, "no checkpoint"),
     "text without a name": ("notes.txt", b"hello world, this is text", "no checkpoint"),
     "empty": ("model.safetensors", b"", "empty"),
@@ -170,7 +170,7 @@ def test_a_byte_order_mark_is_no_error(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("names", [[], ["config.json", "tokenizer.json"], ["training_args.bin"]])
 def test_a_directory_without_weights(tmp_path: Path, names: list[str]) -> None:
-    with pytest.raises(NotFound, match=r"holds no weights: .*Expected model\.safetensors") as refused:
+    with pytest.raises(NotFound, match=r"model\.safetensors") as refused:
         open_checkpoint(layout(tmp_path, *names))
     assert (", ".join(sorted(names)) or "no files") in str(refused.value)
 
@@ -182,15 +182,15 @@ def test_an_adapter_is_not_a_model(tmp_path: Path) -> None:
 
 def test_a_misspelt_file_is_found_among_its_neighbours(tmp_path: Path) -> None:
     layout(tmp_path, "model.safetensors")
-    with pytest.raises(NotFound, match=r"Did you mean 'model\.safetensors'\?"):
+    with pytest.raises(NotFound, match=r"'model\.safetensors'"):
         open_checkpoint(tmp_path / "modle.safetensors")
 
 
 def test_a_misspelt_name_is_found_among_the_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(NotFound, match="Did you mean 'smollm2'"):
+    with pytest.raises(NotFound, match="'smollm2'"):
         open_checkpoint("smolm2")
-    with pytest.raises(NotFound, match=r"Known: .*minilm"):
+    with pytest.raises(NotFound, match="minilm"):
         open_checkpoint("qqqqqqqq")
 
 
@@ -204,13 +204,13 @@ def test_impossible_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, targe
 def test_what_is_no_regular_file(tmp_path: Path) -> None:
     (tmp_path / "model.gguf").mkdir()
     os.mkfifo(tmp_path / "pipe.gguf")
-    with pytest.raises(NotFound, match="holds no weights"):
+    with pytest.raises(NotFound, match=r"model\.safetensors"):
         open_checkpoint(tmp_path / "model.gguf")
-    with pytest.raises(BadFile, match="not a regular file"):
+    with pytest.raises(BadFile, match="device"):
         open_checkpoint(tmp_path / "pipe.gguf")
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(tmp_path / "s"))
-        with pytest.raises(BadFile, match="not a regular file"):
+        with pytest.raises(BadFile, match="device"):
             open_checkpoint(tmp_path / "s")
 
 

@@ -68,8 +68,10 @@ def test_row_maxima_of_bitsandbytes(tmp_path: Path) -> None:
 
 def test_a_scale_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     arrays = {"q.weight": ("F8_E4M3", np.zeros((4, 4), FP8)), "q.weight_scale": ("F32", np.zeros((2, 3), np.float32))}
-    with pytest.raises(BadFile, match=r"'q.weight' .* \(4, 4\) .*'q.weight_scale' has \(2, 3\)"):
+    with pytest.raises(BadFile, match=r"'q\.weight'") as refused:
         opened(tmp_path, arrays).read("q.weight")
+    for fact in ("(4, 4)", "'q.weight_scale'", "(2, 3)"):
+        assert fact in str(refused.value)
 
 
 def test_wide_weights_are_left_alone(tmp_path: Path) -> None:

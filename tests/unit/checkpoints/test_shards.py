@@ -62,15 +62,17 @@ def test_shards_are_opened_when_needed(tmp_path: Path) -> None:
 def test_a_missing_shard_is_named(tmp_path: Path) -> None:
     make(tmp_path)
     (tmp_path / SHARDS[1]).unlink()
-    with pytest.raises(NotFound, match=f"{INDEX} asks for 2 files, and 1 of them are not there: {SHARDS[1]}"):
+    with pytest.raises(NotFound, match=SHARDS[1]) as refused:
         open_checkpoint(tmp_path)
+    assert INDEX in str(refused.value)
+    assert SHARDS[0] not in str(refused.value)
 
 
 def test_a_tensor_that_is_not_in_its_shard_is_named(tmp_path: Path) -> None:
     make(tmp_path, {"a": SHARDS[0], "d": SHARDS[1]})
     source = open_checkpoint(tmp_path).source
     for asked in (source.info, source.read):
-        with pytest.raises(BadFile, match=f"'d' is in {SHARDS[1]}"):
+        with pytest.raises(BadFile, match=f"'d'.*{SHARDS[1]}"):
             asked("d")
 
 
@@ -118,7 +120,7 @@ def test_links_to_shards_are_followed_in_the_hubs_cache_only(tmp_path: Path, cac
         (snapshot / SHARDS[0]).symlink_to(tmp_path / "secret")
         (tmp_path / "secret").touch()
     for target in (snapshot, snapshot / INDEX):
-        with pytest.raises(BadFile, match="link that leaves"):
+        with pytest.raises(BadFile, match="leaves"):
             open_checkpoint(target)
 
 

@@ -43,8 +43,9 @@ def test_a_file_cut_short_is_told(path: Path) -> None:
     parts = file.parts(0, len(CONTENT), 1000)
     next(parts)
     os.truncate(path, 1500)
-    with pytest.raises(BadFile, match=r"ends at byte 1,500 and had 10,240"):
+    with pytest.raises(BadFile, match="1,500") as refused:
         list(parts)
+    assert "10,240" in str(refused.value)
 
 
 def test_a_file_that_grows_or_is_written_to_is_told(path: Path) -> None:

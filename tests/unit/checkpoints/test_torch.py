@@ -130,7 +130,7 @@ def test_code_in_a_pickle_is_refused_and_does_not_run(tmp_path: Path, how: str) 
 @FORMATS
 def test_a_whole_module_is_refused_by_its_class(tmp_path: Path, zipped: bool) -> None:
     path = saved(tmp_path / "m.pt", torch.nn.Linear(2, 2), zipped)
-    with pytest.raises(RefusedPickle, match=r"torch\.nn\.modules\.linear\.Linear"):
+    with pytest.raises(RefusedPickle, match=r"linear\.Linear"):
         TorchFile(path)
 
 
@@ -153,10 +153,11 @@ def test_nan_is_found(tmp_path: Path) -> None:
     tensor = values()
     tensor[3, 2] = float("nan")
     source = TorchFile(saved(tmp_path / "m.pt", {"w": tensor, "turned": tensor.T}))
-    with pytest.raises(BadWeights, match=r"'w' .* nan at index \(3, 2\)"):
-        source.read("w")
-    with pytest.raises(BadWeights, match=r"'turned' .* nan at index \(2, 3\)"):
-        source.read("turned")
+    for name, place in (("w", "(3, 2)"), ("turned", "(2, 3)")):
+        with pytest.raises(BadWeights, match="nan") as refused:
+            source.read(name)
+        assert f"'{name}'" in str(refused.value)
+        assert place in str(refused.value)
 
 
 def test_a_zip_bomb_is_refused_before_it_is_unpacked(tmp_path: Path) -> None:
@@ -232,7 +233,7 @@ def test_damaged_files_end_in_a_sentence(tmp_path: Path, zipped: bool) -> None:
 def test_without_torch_the_user_learns_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = saved(tmp_path / "m.pt", {"w": values()})
     monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(MissingExtra, match=r"pip install 'toposcope\[torch\]'"):
+    with pytest.raises(MissingExtra, match=r"toposcope\[torch\]"):
         TorchFile(path)
 
 

@@ -95,7 +95,7 @@ def test_the_example_is_listed_with_its_package(example: Path, capsys: pytest.Ca
         assert found[ours] == "toposcope"
         assert list(found)[-1] == name
     assert run("ls", "encodings") == 0
-    assert "toposcope-wave 1.0" in " ".join(capsys.readouterr().out.split())
+    assert {"toposcope-wave", "1.0"} <= set(capsys.readouterr().out.split())
 
 
 def test_the_encoding_is_used_by_name(example: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -103,10 +103,10 @@ def test_the_encoding_is_used_by_name(example: Path, capsys: pytest.CaptureFixtu
     table = make("wave", Sizes(16, 2, 8, 64), period=5.0).bias.table(at, at)  # type: ignore[union-attr]
     np.testing.assert_allclose(table[1], np.cos(2 * np.pi * (at[:, None] - at) / 5), atol=1e-12)
     assert str(parse("wave:period=8")) == "wave:period=8"
-    with pytest.raises(BadEncoding, match="expected a number above 0"):
+    with pytest.raises(BadEncoding, match="'period'"):
         parse("wave:period=-1")
     assert run("spectrum", "wave:period=8", "--context", "64", "--json", "-") == 0
-    assert "a wave of 8 tokens" in capsys.readouterr().out
+    assert make("wave", Sizes(16, 2, 8, 64), period=8.0).title in capsys.readouterr().out
 
 
 def test_the_task_is_trained_and_its_model_read(
@@ -169,40 +169,40 @@ OURS = "from dataclasses import replace\nfrom toposcope.encodings.registry impor
 FAMILY = "from toposcope.checkpoints.families import Family\n"
 BROKEN: Mapping[str, tuple[str, str, str]] = {  # a point of a group, its module, and what is said of it
     "encodings/gone": ("", "broken_gone:X", "ModuleNotFoundError"),
-    "encodings/fails": ("raise RuntimeError('no\\nway')", "broken_fails:X", "loading it fails with RuntimeError: no"),
+    "encodings/fails": ("raise RuntimeError('no\\nway')", "broken_fails:X", "RuntimeError: no"),
     "encodings/exits": ("raise SystemExit(3)", "broken_exits:X", "SystemExit"),
     "encodings/lacks": ("", "broken_lacks:X", "AttributeError"),
-    "encodings/typed": ("class X: name = 'typed'", "broken_typed:X", "expected a toposcope.encodings.Kind"),
-    "encodings/other": (f"{OURS}X = replace(built_in()['rope'], name='x')", "broken_other:X", "calls itself 'x'"),
+    "encodings/typed": ("class X: name = 'typed'", "broken_typed:X", "toposcope.encodings.Kind"),
+    "encodings/other": (f"{OURS}X = replace(built_in()['rope'], name='x')", "broken_other:X", "'x'"),
     "encodings/alias": (
         f"{OURS}X = replace(built_in()['none'], name='alias', aliases={{'yarn': {{}}}})",
         "broken_alias:X",
-        "'yarn' is an encoding of Toposcope already",
+        "'yarn'",
     ),
     "encodings/rope": (
         f"{OURS}X = built_in()['rope']",
         "broken_rope:X",
-        "'rope' is an encoding of Toposcope already",
+        "Toposcope already",
     ),
-    "encodings/Loud": ("class X: name = 'Loud'", "broken_loud:X", "a name is made of small letters"),
+    "encodings/Loud": ("class X: name = 'Loud'", "broken_loud:X", "small letters"),
     "tasks/half": (
         "from toposcope.lab.tasks import Task\nclass X(Task):\n    name = 'half'",
         "broken_half:X",
-        "the class lacks answers",
+        "lacks answers",
     ),
     "tasks/count": (
         "from toposcope.lab.tasks.count import CountTask as X",
         "broken_count:X",
-        "a task of Toposcope already",
+        "Toposcope already",
     ),
-    "tasks/plain": ("class X: name = 'plain'", "broken_plain:X", "no subclass of toposcope.lab.tasks.Task"),
+    "tasks/plain": ("class X: name = 'plain'", "broken_plain:X", "toposcope.lab.tasks.Task"),
     "families/mine": (
         f"{FAMILY}X = Family('mine', ('llama',), print, '')",
         "broken_mine:X",
-        "reads the model type 'llama' already",
+        "'llama'",
     ),
-    "families/gpt2": (f"{FAMILY}X = Family('gpt2', (), print, '')", "broken_gpt2:X", "a family of Toposcope already"),
-    "families/text": ("X = 'text'", "broken_text:X", "calls itself None"),
+    "families/gpt2": (f"{FAMILY}X = Family('gpt2', (), print, '')", "broken_gpt2:X", "Toposcope already"),
+    "families/text": ("X = 'text'", "broken_text:X", "None"),
 }
 
 
@@ -221,7 +221,8 @@ def test_a_broken_package_is_named_and_disturbs_nothing(
         assert listed(group, capsys) == found
     assert set(found.values()) == {"toposcope"}
     (said,) = (record.getMessage() for record in caplog.records)  # once, in one line
-    assert f"plug-in '{name}' of the package broken-package 2.1 is left out" in said
+    assert f"'{name}'" in said
+    assert "broken-package 2.1" in said
     assert words in said
     assert "\n" not in said
 
@@ -232,7 +233,9 @@ def test_two_packages_cannot_bring_one_name(
     install("a-second", "0.3", {"toposcope.encodings": {"wave": "toposcope_wave:WAVE"}})
     with caplog.at_level(logging.WARNING, "toposcope"):
         assert "wave" in kinds()
-    assert "toposcope-wave 1.0 is left out: a-second 0.3 brings the same name" in caplog.text
+    ((name, left_out, reason),) = (record.args for record in caplog.records)  # type: ignore[misc]
+    assert (name, left_out) == ("wave", "toposcope-wave 1.0")
+    assert "a-second" in str(reason)
 
 
 def test_our_own_names_ask_no_other_package(install: Install, tmp_path: Path) -> None:

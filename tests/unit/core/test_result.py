@@ -65,7 +65,7 @@ def test_json_is_the_fields_and_comes_back_equal(tmp_path: Path) -> None:
     assert set(data) == {"schema", "provenance", "skipped", "rows_", "others"}
     assert Toy.from_dict(data) == TOY
     assert Toy.from_dict({**data, "others": []}) != TOY
-    with pytest.raises(BadFile, match="toposcope/toy/1"):
+    with pytest.raises(BadFile, match="toy/1"):
         Toy.from_dict({**data, "schema": "toposcope/toy/1"})
 
 
@@ -101,7 +101,7 @@ def test_results_are_equal_by_their_fields() -> None:
 
 def test_numbers_stand_on_one_line_and_unseen_characters_as_escapes() -> None:
     text = json_text({"x": [1, 2.5, None], "name": "a\u202eb"}, indent=2)
-    assert "[1, 2.5, null]" in text
+    assert text.splitlines()[1] == '  "x": [1, 2.5, null],'
     assert "\\u202e" in text
     assert json.loads(text) == {"x": [1, 2.5, None], "name": "a\u202eb"}
 

@@ -69,11 +69,11 @@ def test_a_learned_table_is_read_at_its_offset_in_its_own_precision() -> None:
 
 def test_positions_beyond_a_table_or_between_its_rows_are_refused() -> None:
     vectors = table(learned(np.zeros((6, 4)), offset=2)).vectors
-    with pytest.raises(BadValue, match="position 4 has no vector"):
+    with pytest.raises(BadValue, match="position 4"):
         vectors([0, 4])
-    with pytest.raises(BadValue, match="position -1 has no vector"):
+    with pytest.raises(BadValue, match="position -1"):
         vectors([-1])
-    with pytest.raises(BadValue, match=r"1\.5 is not whole"):
+    with pytest.raises(BadValue, match=r"1\.5"):
         vectors([0, 1.5])
 
 
@@ -97,13 +97,13 @@ def test_random_vectors_are_as_long_as_sinusoids() -> None:
     [
         (lambda: sinusoidal(7, layout="half"), "even width"),
         (lambda: sinusoidal(0), "positive"),
-        (lambda: sinusoidal(8, base=1.0), "greater than 1"),
+        (lambda: sinusoidal(8, base=1.0), "base"),
         (lambda: sinusoidal(8, denominator=-1.0), "denominator"),
         (lambda: sinusoidal(8, layout="other"), "layout"),  # type: ignore[arg-type]
         (lambda: learned(np.zeros(5)), r"\(positions, width\)"),
         (lambda: learned(np.zeros((2, 3)), offset=2), "no position"),
         (lambda: learned(np.zeros((2, 3)), offset=-1), "no position"),
-        (lambda: learned_init(4, 0), "positions and width"),
+        (lambda: learned_init(4, 0), "0 x 4"),
         (lambda: random(4, 3, std=-1.0), "std"),
     ],
 )
@@ -117,7 +117,7 @@ def test_nonsense_is_refused(build: object, message: str) -> None:
 def test_one_position_of_one_channel_is_enough_and_none_is_not(build: Callable[[int, int], Encoding]) -> None:
     assert table(build(1, 1)).vectors([0]).shape == (1, 1)
     for width, length in ((0, 1), (1, 0), (-1, 5), (5, -1)):
-        with pytest.raises(BadEncoding, match="positions and width"):
+        with pytest.raises(BadEncoding, match=f"{length} x {width}"):
             build(width, length)
 
 

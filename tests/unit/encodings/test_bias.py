@@ -149,26 +149,26 @@ def test_fire_without_a_mask_is_the_causal_one_for_the_past() -> None:
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: alibi(0), "at least one head"),
-        (lambda: alibi(3, slopes=[1.0]), "1 slopes given for 3 heads"),
+        (lambda: alibi(0), "one head"),
+        (lambda: alibi(3, slopes=[1.0]), "1 slopes.* 3 "),
         (lambda: alibi(2, slope_dtype="float8"), "precision"),  # type: ignore[arg-type]
         (lambda: t5(np.zeros(4)), r"\(buckets, heads\)"),
-        (lambda: t5(np.full((32, 2), 1e300)), "cannot be computed"),
+        (lambda: t5(np.full((32, 2), 1e300)), "computed"),
         (lambda: t5_bucket(0, buckets=3), "too few"),
         (lambda: t5_bucket(0, max_distance=8), "exceed"),
-        (lambda: kerple(2, kernel="exp"), "unknown Kerple kernel"),  # type: ignore[arg-type]
+        (lambda: kerple(2, kernel="exp"), "kernel"),  # type: ignore[arg-type]
         (lambda: kerple(2, r1=-1.0), "positive"),
-        (lambda: kerple(2, r1=[1.0, 2.0, 3.0]), "3 values of r1 given for 2 heads"),
+        (lambda: kerple(2, r1=[1.0, 2.0, 3.0]), "3 .*r1.* 2 "),
         (lambda: kerple(2, kernel="power", r2=3.0), "at most 2"),
-        (lambda: fire([1.0], [1.0, 2.0], [[1.0]], [0.0]), "does not fit together"),
+        (lambda: fire([1.0], [1.0, 2.0], [[1.0]], [0.0]), "fit together"),
         (lambda: fire_init(2, c=0.0), "c > 0"),
         (lambda: fire_init(2, threshold=0.0), "threshold > 0"),
         (lambda: t5_init(2, std=-0.1), "std"),
         (lambda: t5_init(2, std=math.inf), "std"),
         (lambda: t5_init(2, std=math.nan), "std"),
-        (lambda: t5_init(0), "at least one head"),
-        (lambda: fire_network(0), "at least one head"),
-        (lambda: fire_network(2, 0), "one hidden unit"),
+        (lambda: t5_init(0), "one head"),
+        (lambda: fire_network(0), "one head"),
+        (lambda: fire_network(2, 0), "hidden"),
     ],
 )
 def test_nonsense_is_refused(build: Callable[[], object], message: str) -> None:

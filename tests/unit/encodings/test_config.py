@@ -32,47 +32,47 @@ def test_every_value_says_where_it_stood() -> None:
 REMARKS: dict[str, tuple[dict[str, Any], str]] = {
     "both generations, differing": (
         {"rope_scaling": {"type": "linear", "factor": 2.0}, "rope_parameters": {"rope_theta": 1e4}},
-        "both present and differ",
+        "differ",
     ),
     "base lost": (
         {"rope_scaling": {"type": "linear", "factor": 2.0}, "rope_parameters": {"rope_theta": 5e5}},
-        "the base 500000 in rope_parameters is lost",
+        "500000 in rope_parameters",
     ),
-    "base assumed": ({"rope_parameters": {"rope_type": "default"}}, "10000 is assumed"),
+    "base assumed": ({"rope_parameters": {"rope_type": "default"}}, "10000"),
     "two bases": (
         {"rope_theta": 5e5, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}},
-        "rope_parameters.rope_theta is 10000 but rope_theta is 500000",
+        "500000",
     ),
     "two fractions": (
         {"partial_rotary_factor": 0.5, "rotary_pct": 0.25, "rope_theta": 1e4},
-        "partial_rotary_factor is 0.5 but rotary_pct is 0.25",
+        "rotary_pct",
     ),
     "original context missing": (
         {"max_position_embeddings": 4096, "rope_theta": 1e4, "rope_scaling": {"type": "yarn", "factor": 4.0}},
-        "max_position_embeddings (4096) stands in for it",
+        "max_position_embeddings (4096)",
     ),
     "two original contexts": (
         {"original_max_position_embeddings": 512, "rope_theta": 1e4, "rope_scaling": YARN},
-        "original_max_position_embeddings is 512 but rope_scaling.original_max_position_embeddings is 1024",
+        "512",
     ),
     "factor 1": ({"rope_theta": 1e4, "rope_scaling": {"type": "linear", "factor": 1.0}}, "changes nothing"),
     "factor below 1": ({"rope_theta": 1e4, "rope_scaling": {"type": "linear", "factor": 0.5}}, "shortens"),
     "no factor to be had": (
         {"rope_theta": 1e4, "max_position_embeddings": 64, "rope_scaling": {"type": "yarn"}},
-        "without a factor, and the lengths imply none",
+        "without a factor",
     ),
     "factor and lengths disagree": (
         {"rope_theta": 1e4, "max_position_embeddings": 8192, "rope_scaling": YARN},
-        "max_position_embeddings (8192) is 8 times the original context (1024)",
+        "max_position_embeddings (8192)",
     ),
-    "factor without a type": ({"rope_theta": 1e4, "rope_scaling": {"factor": 8.0}}, "no scaling is in force"),
+    "factor without a type": ({"rope_theta": 1e4, "rope_scaling": {"factor": 8.0}}, "no rope_type"),
     "two types": (
         {"rope_theta": 1e4, "rope_scaling": {"rope_type": "linear", "type": "dynamic", "factor": 2.0}},
-        "says rope_type 'linear' and type 'dynamic'",
+        "type 'dynamic'",
     ),
     "unread parameters": (
         {"rope_theta": 1e4, "rope_scaling": {"rope_type": "linear", "factor": 2.0, "beta_fast": 3.0}},
-        "holds beta_fast, which linear RoPE does not read",
+        "beta_fast",
     ),
     "dynamic with an original context": (
         {
@@ -80,20 +80,20 @@ REMARKS: dict[str, tuple[dict[str, Any], str]] = {
             "max_position_embeddings": 64,
             "rope_scaling": {"rope_type": "dynamic", "factor": 2.0, "original_max_position_embeddings": 32},
         },
-        "has no effect: dynamic RoPE does not read it",
+        "dynamic RoPE",
     ),
     "several axes": (
         {"rope_theta": 1e4, "rope_scaling": {"type": "mrope", "mrope_section": [2, 1, 1]}},
-        "mrope_section share one position",
+        "mrope_section",
     ),
 }
 
 
 @pytest.mark.parametrize("case", REMARKS)
 def test_remarks(case: str) -> None:
-    config, sentence = REMARKS[case]
+    config, fact = REMARKS[case]
     found = rope_settings(config)
-    assert any(sentence in remark for remark in found.remarks), found.remarks
+    assert any(fact in remark for remark in found.remarks), found.remarks
     assert rope_from_config(config, 8).notes == found.remarks
 
 
@@ -130,9 +130,9 @@ def test_layer_types() -> None:
     np.testing.assert_allclose(sliding.rotary.frequencies()[:2], [1.0, 0.1])
     assert rope_from_config(config, 8, layer_type="chunked_attention") is NONE
     assert not rope_settings(config, "chunked_attention").rotates
-    with pytest.raises(BadConfig, match="say which layer type is meant"):
+    with pytest.raises(BadConfig, match="layer type"):
         rope_settings(config)
-    with pytest.raises(BadConfig, match="Did you mean 'full_attention'"):
+    with pytest.raises(BadConfig, match="'full_attention'"):
         rope_settings(config, "ful_attention")
 
 
@@ -144,7 +144,7 @@ def test_no_layer_rotates() -> None:
 def test_a_truncate_that_transformers_does_not_read_is_remarked() -> None:
     config = {"rope_parameters": {"full_attention": {**YARN, "rope_theta": 1e4, "truncate": False}}}
     found = rope_settings(config, "full_attention")
-    assert any("truncate has no effect" in remark for remark in found.remarks)
+    assert any("truncate" in remark for remark in found.remarks)
     assert found.get("truncate") is None
 
 
@@ -173,26 +173,26 @@ def test_callers_defaults_yield_to_the_file() -> None:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"rope_theta": "10000"}, "rope_theta must be a number, got '10000'"),
-        ({"rope_theta": True}, "rope_theta must be a number"),
-        ({"rope_theta": 0.5}, "must be greater than 1, got 0.5"),
-        ({"rope_scaling": "yarn"}, "rope_scaling must be a mapping"),
-        ({"rope_scaling": {"type": 3}}, "rope_scaling.type must be a name"),
-        ({"rope_scaling": {"rope_type": "yarm", "factor": 2.0}}, "Did you mean 'yarn'"),
-        ({"rope_scaling": {"type": "linear", "factor": "2"}}, "rope_scaling.factor must be a number"),
-        ({"rope_scaling": {"type": "linear"}}, "linear scaling without a factor"),
+        ({"rope_theta": "10000"}, "'10000'"),
+        ({"rope_theta": True}, "rope_theta"),
+        ({"rope_theta": 0.5}, "0.5"),
+        ({"rope_scaling": "yarn"}, "mapping"),
+        ({"rope_scaling": {"type": 3}}, "rope_scaling.type"),
+        ({"rope_scaling": {"rope_type": "yarm", "factor": 2.0}}, "'yarn'"),
+        ({"rope_scaling": {"type": "linear", "factor": "2"}}, "rope_scaling.factor"),
+        ({"rope_scaling": {"type": "linear"}}, "linear scaling"),
         ({"rope_scaling": {"type": "linear", "factor": 0.0}}, "positive factor"),
-        ({"rope_scaling": {"type": "longrope", "short_factor": 1.0}}, "short_factor must be a list of numbers"),
+        ({"rope_scaling": {"type": "longrope", "short_factor": 1.0}}, "short_factor"),
         (
             {"rope_scaling": {"type": "longrope", "short_factor": [1.0], "long_factor": [1.0, "x"]}},
-            "long_factor must be a list of numbers",
+            "long_factor",
         ),
-        ({"rope_scaling": {**YARN, "truncate": 1}}, "rope_scaling.truncate must be true or false"),
+        ({"rope_scaling": {**YARN, "truncate": 1}}, "rope_scaling.truncate"),
         ({"rope_scaling": {"type": "yarn", "factor": 2.0}}, "original_context"),
-        ({"max_position_embeddings": 0}, "max_position_embeddings must be a whole number above 0"),
-        ({"max_position_embeddings": 10.5}, "max_position_embeddings must be a whole number"),
-        ({"partial_rotary_factor": 1.5}, "partial_rotary_factor must be above 0 and at most 1"),
-        ({"rotary_dim": 32}, "do not fit a head of 16 channels"),
+        ({"max_position_embeddings": 0}, "max_position_embeddings"),
+        ({"max_position_embeddings": 10.5}, "10.5"),
+        ({"partial_rotary_factor": 1.5}, "partial_rotary_factor"),
+        ({"rotary_dim": 32}, "16 channels"),
     ],
 )
 def test_values_that_make_no_sense_are_named(config: dict[str, Any], message: str) -> None:

@@ -46,7 +46,7 @@ def test_every_kind_builds_with_its_defaults(name: str, causal: bool) -> None:
     if encoding.input is not None:
         assert encoding.input.vectors(np.arange(sizes.context)).shape == (sizes.context, sizes.width)
     if kind.mechanism == "content":
-        with pytest.raises(BadEncoding, match=f"'{name}' is not given by tables"):
+        with pytest.raises(BadEncoding, match=f"'{name}'.*tables"):
             encoding.tables()
     else:
         encoding.tables()
@@ -157,27 +157,27 @@ def test_partial_rope_by_channels_or_by_heads() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("ropr", "Did you mean 'rope'"),
-        ("zzzzzz", "Known: none, sinusoidal"),
-        ("", "names no encoding"),
-        (":base=3", "names no encoding"),
-        ("rope:", "ends with a colon"),
-        ("rope:base", "not of the form"),
-        ("rope:=3", "not of the form"),
-        ("rope:base=3,,", "not of the form"),
-        ("rope:base=", "'base' has no value. Expected a number above 1"),
-        ("rope:bse=3", "'rope' has no parameter 'bse'. Did you mean 'base'"),
-        ("none:base=3", "'none' has no parameter 'base'. It has no parameters"),
-        ("rope:base=ten", "'base' is ten; expected a number above 1"),
-        ("rope:base=nan", "expected a number above 1"),
-        ("rope:base=1", "expected a number above 1"),
-        ("rope:base=3,base=4", "'base' is given twice"),
-        ("rope:rotary_dim=4.5", r"'rotary_dim' is 4\.5; expected a whole number at least 2"),
-        ("rope:scaling=yan", "Did you mean 'yarn'"),
-        ("rope:scaling=linear,factor=0.5", "'factor' is 0.5; expected a number at least 1"),
-        ("rope:truncate=maybe", "true or false"),
-        ("rope:short_factor=1//2", "numbers separated by '/'"),
-        ("yarn:scaling=ntk,factor=2", "already means scaling=yarn"),
+        ("ropr", "'rope'"),
+        ("zzzzzz", "none, sinusoidal"),
+        ("", "Known"),
+        (":base=3", "Known"),
+        ("rope:", "colon"),
+        ("rope:base", "parameter=value"),
+        ("rope:=3", "parameter=value"),
+        ("rope:base=3,,", "parameter=value"),
+        ("rope:base=", "'base'.* above 1"),
+        ("rope:bse=3", "'bse'.*'base'"),
+        ("none:base=3", "'none'.*'base'"),
+        ("rope:base=ten", "'base'.* ten"),
+        ("rope:base=nan", "'base'.* nan"),
+        ("rope:base=1", "above 1"),
+        ("rope:base=3,base=4", "'base'.* twice"),
+        ("rope:rotary_dim=4.5", r"'rotary_dim'.* 4\.5"),
+        ("rope:scaling=yan", "'yarn'"),
+        ("rope:scaling=linear,factor=0.5", r"'factor'.* 0\.5"),
+        ("rope:truncate=maybe", "maybe"),
+        ("rope:short_factor=1//2", "short_factor.*'/'"),
+        ("yarn:scaling=ntk,factor=2", "scaling=yarn.*scaling=ntk"),
     ],
 )
 def test_what_cannot_be_read(text: str, message: str) -> None:
@@ -188,15 +188,15 @@ def test_what_cannot_be_read(text: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("rope:factor=8", "'factor' has no effect with scaling=default; it belongs to scaling=linear or"),
-        ("rope:scaling=linear,factor=8,beta_fast=3", "belongs to scaling=yarn"),
-        ("rope:scaling=linear", "needs a factor"),
-        ("yarn", "needs a factor"),
+        ("rope:factor=8", "'factor'.*scaling=default.*scaling=linear"),
+        ("rope:scaling=linear,factor=8,beta_fast=3", "'beta_fast'.*scaling=yarn"),
+        ("rope:scaling=linear", "factor"),
+        ("yarn", "factor"),
         ("longrope:original_context=32", "short_factor"),
-        ("rope:rotary_dim=3", "cannot build 'rope:rotary_dim=3'.*even"),
-        ("rope-partial:heads=9", "the model has 6"),
-        ("mla:nope_dim=6,rope_dim=4", "nope_dim [+] rope_dim is 10"),
-        ("alibi:slopes=1/2", "2 slopes given for 6 heads"),
+        ("rope:rotary_dim=3", "'rope:rotary_dim=3'.*even"),
+        ("rope-partial:heads=9", "has 6"),
+        ("mla:nope_dim=6,rope_dim=4", "nope_dim.* 10"),
+        ("alibi:slopes=1/2", "2 slopes.* 6 "),
         ("t5:buckets=3,bidirectional=true", "too few"),
     ],
 )
@@ -207,21 +207,21 @@ def test_what_cannot_be_built(text: str, message: str) -> None:
 
 def test_an_odd_head_is_refused_with_a_way_out() -> None:
     odd = Sizes(width=21, heads=3, head_dim=7, context=10)
-    with pytest.raises(BadEncoding, match="rotate only part"):
+    with pytest.raises(BadEncoding, match=r"rotate.* 7 "):
         make("rope", odd)
     assert parse("rope:rotary_dim=6").build(odd).rotary is not None
 
 
 def test_python_values_are_checked_too() -> None:
-    with pytest.raises(BadEncoding, match="expected a number above 1"):
+    with pytest.raises(BadEncoding, match="'base'"):
         make("rope", SIZES, base="10000")
-    with pytest.raises(BadEncoding, match="true or false"):
+    with pytest.raises(BadEncoding, match="'symmetric'"):
         make("alibi", SIZES, symmetric=1)
-    with pytest.raises(BadEncoding, match="whole number"):
+    with pytest.raises(BadEncoding, match="'length'"):
         make("learned", SIZES, length=True)
     assert make("kerple", SIZES, r1=np.full(6, 2.0)).parameters["r1"] == [2.0] * 6
     assert spec("rope", base=None) == spec("rope")
-    with pytest.raises(BadValue, match="heads must be between 1"):
+    with pytest.raises(BadValue, match="heads"):
         Sizes(8, 0, 8, 8)
 
 
@@ -232,7 +232,7 @@ def test_encodings_combine_once_per_mechanism() -> None:
         assert not combine(*(make(name, SIZES) for name in pair)).exact_tables
     assert both.mechanisms == ("input", "rotary")
     assert both.citations == ("vaswani2017attention", "su2021roformer")
-    with pytest.raises(BadEncoding, match="both use the rotary"):
+    with pytest.raises(BadEncoding, match=r"'xpos'.* rotary"):
         combine(both, make("xpos", SIZES))
 
 

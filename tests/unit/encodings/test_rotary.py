@@ -146,7 +146,7 @@ def test_xpos_says_when_positions_leave_float64() -> None:
 def test_pairs() -> None:
     np.testing.assert_array_equal(channel_pairs(6, "half"), [[0, 3], [1, 4], [2, 5]])
     np.testing.assert_array_equal(channel_pairs(6, "interleaved", 4), [[4, 5], [6, 7], [8, 9]])
-    with pytest.raises(BadEncoding, match="Did you mean 'interleaved'"):
+    with pytest.raises(BadEncoding, match="'interleaved'"):
         channel_pairs(6, "interleave")  # type: ignore[arg-type]
 
 
@@ -194,10 +194,10 @@ def test_titles() -> None:
         ({"head_dim": 8, "rotary_dim": 6, "channel_offset": 4}, "do not fit"),
         ({"head_dim": 8, "rotary_dim": 4, "partial": 0.5}, "not both"),
         ({"head_dim": 8, "partial": 1.5}, "fraction"),
-        ({"head_dim": 8, "base": 1.0}, "greater than 1"),
-        ({"head_dim": 8, "base": float("nan")}, "greater than 1"),
-        ({"head_dim": 8, "scaling": "yarm"}, "Did you mean 'yarn'"),
-        ({"head_dim": 8, "scaling": "linear"}, "needs a factor"),
+        ({"head_dim": 8, "base": 1.0}, "base"),
+        ({"head_dim": 8, "base": float("nan")}, "base"),
+        ({"head_dim": 8, "scaling": "yarm"}, "'yarn'"),
+        ({"head_dim": 8, "scaling": "linear"}, "factor"),
         ({"head_dim": 8, "scaling": "linear", "factor": -2.0}, "positive factor"),
         ({"head_dim": 8, "scaling": "yarn", "factor": 2.0}, "original_context"),
         ({"head_dim": 8, "scaling": "yarn", "original_context": 64}, "factor"),
@@ -216,9 +216,9 @@ def test_titles() -> None:
                 "short_factor": [1.0] * 3,
                 "long_factor": [1.0] * 4,
             },
-            "3 numbers, but 4 channel pairs",
+            "3 numbers.* 4 ",
         ),
-        ({"head_dim": 8, "divisors": [1.0]}, "1 frequency divisors given for 4"),
+        ({"head_dim": 8, "divisors": [1.0]}, "divisors.* 4"),
         ({"head_dim": 8, "divisors": [1.0, 0.0, 1.0, 1.0]}, "positive"),
     ],
 )
@@ -242,13 +242,14 @@ def test_the_record_states_what_was_in_force() -> None:
 @pytest.mark.parametrize("build", [rope, xpos, lambda width, base: mla(width, 4, base=base)])
 @pytest.mark.parametrize("base", [1.0, 0.5, -3.0, np.inf, np.nan])
 def test_a_base_that_spreads_no_frequencies_is_refused(build: Any, base: float) -> None:
-    with pytest.raises(BadEncoding, match="greater than 1"):
+    with pytest.raises(BadEncoding, match=f"base.* {base}"):
         build(8, base=base)
 
 
 @pytest.mark.parametrize("wrong", [{"gamma": 0.0}, {"gamma": -0.4}, {"scale_base": 0.0}, {"scale_base": -1.0}])
 def test_a_decay_needs_positive_numbers(wrong: dict[str, float]) -> None:
-    with pytest.raises(BadEncoding, match="must be positive"):
+    ((name, value),) = wrong.items()
+    with pytest.raises(BadEncoding, match=f"{name} .* {value}"):
         xpos(8, **wrong)  # type: ignore[arg-type]
 
 
@@ -261,7 +262,7 @@ def test_rows_may_be_lists_and_too_many_are_foreseen(monkeypatch: pytest.MonkeyP
     )
     monkeypatch.setattr(toposcope.core.memory, "UNNOTICED", 0)
     monkeypatch.setattr(toposcope.core.memory, "available", lambda: 10)
-    with pytest.raises(BadValue, match="rotating 1 vectors"):
+    with pytest.raises(BadValue, match="1 vectors"):
         rotary.rotate(rows, [3], side="key")
 
 
