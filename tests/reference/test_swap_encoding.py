@@ -182,15 +182,15 @@ def test_after_the_block_the_model_is_as_before(name: str) -> None:
 
 
 def test_what_cannot_be_put_in_is_said() -> None:
-    with pytest.raises(BadEncoding, match="must be trained with the model"), swap_encoding(build("llama"), "cope"):
+    with pytest.raises(BadEncoding, match=r"'cope' .*trained"), swap_encoding(build("llama"), "cope"):
         pass
-    with pytest.raises(BadValue, match="reach every layer"), swap_encoding(build("gpt2"), "none", layers=[0]):
+    with pytest.raises(BadValue, match="every layer"), swap_encoding(build("gpt2"), "none", layers=[0]):
         pass
-    with pytest.raises(BadValue, match="reach every layer"), swap_encoding(build("llama"), "sinusoidal", layers=[0]):
+    with pytest.raises(BadValue, match="every layer"), swap_encoding(build("llama"), "sinusoidal", layers=[0]):
         pass
-    with pytest.raises(BadEncoding, match="only 'none', for whole layers"), swap_encoding(build("bloom"), "rope"):
+    with pytest.raises(BadEncoding, match="only 'none'"), swap_encoding(build("bloom"), "rope"):
         pass
-    with pytest.raises(BadValue, match=r"no head 0\.9"), swap_encoding(build("llama"), "none", heads=[(0, 9)]):
+    with pytest.raises(BadValue, match=r"0\.9"), swap_encoding(build("llama"), "none", heads=[(0, 9)]):
         pass
-    with pytest.raises(BadEncoding, match="Did you mean"), swap_encoding(build("llama"), "rop"):
+    with pytest.raises(BadEncoding, match="'rope'"), swap_encoding(build("llama"), "rop"):
         pass

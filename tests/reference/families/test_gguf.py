@@ -835,21 +835,21 @@ def read_all(path: Path) -> None:
 @pytest.mark.parametrize(
     ("further", "error", "message"),
     [
-        ({"attention.head_count": None}, BadConfig, "lacks 'llama.attention.head_count'"),
-        ({"attention.head_count": "four"}, BadConfig, "'llama.attention.head_count' in .* is 'four'"),
-        ({"attention.head_count_kv": 3}, BadConfig, "4 heads in 3 key-value groups"),
-        ({"attention.head_count_kv": [2]}, BadConfig, "'llama.attention.head_count_kv' .* none for layer 1"),
+        ({"attention.head_count": None}, BadConfig, "'llama.attention.head_count'"),
+        ({"attention.head_count": "four"}, BadConfig, "'llama.attention.head_count' .*'four'"),
+        ({"attention.head_count_kv": 3}, BadConfig, "4 heads .*3 "),
+        ({"attention.head_count_kv": [2]}, BadConfig, "'llama.attention.head_count_kv' .*layer 1"),
         ({"attention.layer_norm_rms_epsilon": None}, BadConfig, "layer_norm_rms_epsilon"),
-        ({"block_count": 0}, BadConfig, "'llama.block_count' in .* is 0"),
-        ({"rope.dimension_count": 4}, BadConfig, "'llama.rope.dimension_count' .* whole heads"),
-        ({"rope.freq_base": True}, BadConfig, "'llama.rope.freq_base' .* expected a number"),
+        ({"block_count": 0}, BadConfig, "'llama.block_count' .* 0"),
+        ({"rope.dimension_count": 4}, BadConfig, "'llama.rope.dimension_count' .*heads"),
+        ({"rope.freq_base": True}, BadConfig, "'llama.rope.freq_base' .*number"),
         ({"rope.scaling.type": "magic"}, BadConfig, "'llama.rope.scaling.type' .* 'magic'"),
         ({"rope.scaling.type": "linear", "rope.scaling.factor": -2.0}, BadConfig, "never negative"),
         ({"rope.scaling.type": "longrope"}, MissingTensor, "rope_factors_long.weight"),
         ({"block_count": 3}, MissingTensor, "blk.2.attn_"),
         ({"attention.key_length": 12}, BadConfig, "rope.dimension_count"),
-        ({"rope.dimension_count": 7}, BadConfig, r"'llama\.rope\.\*' .* cannot form pairs"),
-        ({"rope.freq_base": 0.5}, BadConfig, r"'llama\.rope\.\*' .* must be greater than 1"),
+        ({"rope.dimension_count": 7}, BadConfig, r"'llama\.rope\.\*' .*pairs"),
+        ({"rope.freq_base": 0.5}, BadConfig, r"'llama\.rope\.\*' .*than 1"),
     ],
 )
 def test_damaged_settings_are_named(
@@ -864,5 +864,6 @@ def test_damaged_settings_are_named(
 def test_unknown_architecture_is_named(tmp_path: Path) -> None:
     path = tmp_path / "model.gguf"
     write_gguf(path, "lama", {"block_count": 1}, {"token_embd.weight": np.zeros((2, 2))})
-    with pytest.raises(UnknownFamily, match=r"model\.gguf names general\.architecture 'lama'.*'llama'"):
+    with pytest.raises(UnknownFamily, match=r"general\.architecture") as caught:
         toposcope.load(path)
+    assert all(each in str(caught.value) for each in ("model.gguf", "'lama'", "'llama'"))

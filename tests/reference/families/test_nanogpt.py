@@ -144,7 +144,7 @@ def test_bare_state_dict(tmp_path: Path) -> None:
 def test_heads_that_do_not_divide_the_width(tmp_path: Path) -> None:
     file = tmp_path / "weights.pt"
     torch.save(Tiny().state_dict(), file)
-    with pytest.raises(BadConfig, match="not a whole number"):
+    with pytest.raises(BadConfig, match="5 heads"):
         toposcope.load(file, num_heads=5)
 
 

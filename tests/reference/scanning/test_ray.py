@@ -107,12 +107,12 @@ def test_another_checkpoint_on_a_node_is_said(cluster: Any, tmp_path: Path) -> N
     with toposcope.load(place) as model:
         shutil.rmtree(place)
         tiny.write_llama(place, num_hidden_layers=4)
-        with pytest.raises(BadValue, match="finds another checkpoint at"):
+        with pytest.raises(BadValue, match="another checkpoint"):
             on_ray.run(model, range(3), OPTIONS, lambda _: None, target=str(place), address=cluster.address)
     with toposcope.load(place) as model:
         (place / "model.safetensors").unlink()  # the driver goes on with the file it has mapped
         (place / "model.safetensors").write_bytes(b"no checkpoint")
-        with pytest.raises(BadValue, match=r"layer \d, on a node of the cluster: "):
+        with pytest.raises(BadValue, match=r"layer \d"):
             on_ray.run(model, range(3), OPTIONS, lambda _: None, target=str(place), address=cluster.address)
 
 
@@ -120,4 +120,4 @@ def test_an_address_needs_the_engine(tmp_path: Path, capsys: pytest.CaptureFixtu
     with pytest.raises(SystemExit) as ended:
         main(["scan", str(tiny.write_llama(tmp_path)), "--ray-address", "nowhere:1"])
     assert ended.value.code == 2
-    assert "without --engine ray" in capsys.readouterr().err
+    assert "--engine ray" in capsys.readouterr().err

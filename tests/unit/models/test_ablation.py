@@ -80,9 +80,10 @@ def test_the_one_positional_head_is_found(one: AblationRunner) -> None:
 
 def test_notes_say_what_could_not_be_done(one: AblationRunner, monkeypatch: pytest.MonkeyPatch) -> None:
     assert summarise(one).notes == ()
-    monkeypatch.setattr(one, "floor_reason", "no floor here")
+    reason = "no floor here"
+    monkeypatch.setattr(one, "floor_reason", reason)
     (note,) = summarise(one).notes
-    assert "no floor here" in note
+    assert reason in note
 
 
 def test_its_damage_is_that_of_position(one: AblationRunner) -> None:
@@ -118,7 +119,7 @@ def test_pairs_of_the_worst_heads_cross_layers(one: AblationRunner) -> None:
     assert one.damage(((0, 2), (1, 0))) == pytest.approx(one.damage(((0, 2),)), abs=0.01)
     with pytest.raises(BadValue, match="layer0"):
         pairs_to_try(one, "top")
-    with pytest.raises(BadValue, match="no layer 7"):
+    with pytest.raises(BadValue, match="layer 7"):
         pairs_to_try(one, "7")
 
 
@@ -272,11 +273,11 @@ def test_memory_is_foreseen(one: AblationRunner, monkeypatch: pytest.MonkeyPatch
 
 
 def test_what_does_not_exist_is_refused(one: AblationRunner) -> None:
-    with pytest.raises(BadValue, match=r"no head 0\.9"):
+    with pytest.raises(BadValue, match=r"0\.9"):
         one.measure([((0, 9),)])
-    with pytest.raises(BadValue, match="no layer 2"):
+    with pytest.raises(BadValue, match="layer 2"):
         one.measure([((2, 0),)])
-    with pytest.raises(BadValue, match="not measured here"):
+    with pytest.raises(BadValue, match="'c4'"):
         one.losses((), "c4")
     assert name_of(()) == "whole"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -29,25 +30,29 @@ def test_stretches_follow_one_another(reference: Reference) -> None:
     assert found.cut == "4 stretches of 10 tokens of a text"
 
 
+def numbers(words: str) -> set[int]:
+    return {int(each) for each in re.findall(r"\d+", words)}
+
+
 def test_what_was_cut_is_said(reference: Reference) -> None:
     found = cut(reference, TEXT * 9, tokens=50, count=2, name="a text")
     assert [len(ids) for ids in found.sequences] == [32, 32]
-    assert found.cut == "2 stretches of 32 tokens of a text (of 50 asked for: the model's context is 32)"
+    assert numbers(found.cut) == {2, 32, 50}
     beyond = cut(reference, TEXT * 9, tokens=50, count=2, name="a text", beyond=True)
     assert [len(ids) for ids in beyond.sequences] == [50, 50]
     short = cut(reference, TEXT, tokens=20, count=5, name="a text")
-    assert "(of 5 asked for: the text has no more)" in short.cut
+    assert {len(short.sequences), 5} <= numbers(short.cut)
 
 
 def test_lines_are_sequences(reference: Reference) -> None:
     found = cut(reference, "the disc\n\nyou tells where everything is\n", tokens=30, count=9, lines=True)
     assert [len(ids) for ids in found.sequences] == [2, 5]
-    assert found.cut.startswith("2 lines of 2 to 5 tokens")
+    assert numbers(found.cut) >= {2, 5}
 
 
 @pytest.mark.parametrize(
     ("content", "tokens", "said"),
-    [("", 8, "holds 0 tokens"), ("disc", 8, "holds 1 tokens"), (TEXT, 1, "at least 2 tokens, got 1")],
+    [("", 8, "0 tokens"), ("disc", 8, "1 tokens"), (TEXT, 1, "got 1")],
     ids=["empty", "one", "asked"],
 )
 def test_too_short(reference: Reference, content: str, tokens: int, said: str) -> None:
@@ -81,7 +86,7 @@ def test_drawn_tokens_follow_zipf_and_need_no_text(reference: Reference) -> None
     assert any((a != b).any() for a, b in zip(found.sequences, other.sequences, strict=True))
     cut_short = drawn(reference, tokens=50, count=1)
     assert len(cut_short.sequences[0]) == 32
-    assert "the model's context is 32" in cut_short.cut
+    assert {32, 50} <= numbers(cut_short.cut)
 
 
 def test_zipf_by_rank() -> None:

@@ -81,7 +81,7 @@ def test_states_of_another_model_are_refused(tmp_path: Path) -> None:
     write_llama(tmp_path)
     with toposcope.load(tmp_path) as model:
         wrong = HiddenStates(np.arange(3), (np.zeros((3, 24)),), np.zeros((3, 24)), "t")
-        with pytest.raises(BadValue, match="not the same model"):
+        with pytest.raises(BadValue, match="width 24"):
             self_layers(model, wrong)
 
 
@@ -90,40 +90,41 @@ def test_broken_weights_are_an_error(tmp_path: Path) -> None:
     reference = load_reference(tmp_path)
     with torch.no_grad():
         reference.model.layers[1].mlp.up_proj.weight[0, 0] = float("nan")
-    with pytest.raises(BadValue, match="layer 2 hold NaN"):
+    with pytest.raises(BadValue, match="NaN") as caught:
         hidden_states(reference.model, cut(reference, TEXT, tokens=4))
+    assert "layer 2" in str(caught.value)
 
 
 class TestLoading:
     def test_what_is_missing_is_named(self, tmp_path: Path) -> None:
         with pytest.raises(NotFound, match="neither config"):
             load_reference(tmp_path)
-        with pytest.raises(NotFound, match="Did you mean 'smollm2'"):
+        with pytest.raises(NotFound, match="'smollm2'"):
             locate("smolm2")
-        with pytest.raises(BadFile, match="is a directory"):
+        with pytest.raises(BadFile, match="directory"):
             read_text(tmp_path)
 
     def test_no_tokenizer(self, tmp_path: Path) -> None:
         write_llama(tmp_path)
         (tmp_path / "tokenizer.json").unlink()
-        with pytest.raises(NotFound, match="no tokenizer lies in"):
+        with pytest.raises(NotFound, match=r"tokenizer\.json"):
             load_reference(tmp_path)
 
     def test_a_model_that_transformers_does_not_know(self, tmp_path: Path) -> None:
         write_llama(tmp_path)
         (tmp_path / "config.json").write_text('{"model_type": "hillfinder"}')
-        with pytest.raises(BadConfig, match="cannot build the model"):
+        with pytest.raises(BadConfig, match="hillfinder"):
             load_reference(tmp_path)
 
     def test_no_weights(self, tmp_path: Path) -> None:
         write_llama(tmp_path)
         (tmp_path / "model.safetensors").unlink()
-        with pytest.raises(BadFile, match="cannot read the weights"):
+        with pytest.raises(BadFile, match=r"model\.safetensors"):
             load_reference(tmp_path)
 
     def test_without_torch(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "torch", None)
-        with pytest.raises(MissingExtra, match=r"needs torch: pip install 'toposcope\[torch,hf\]'"):
+        with pytest.raises(MissingExtra, match=r"\[torch,hf\]"):
             load_reference(tmp_path)
 
     def test_a_weights_file_stands_for_its_directory(self, tmp_path: Path) -> None:

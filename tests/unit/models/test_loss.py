@@ -89,7 +89,7 @@ def test_the_interval_is_students_and_each_condition_ticks(directory: Path) -> N
 def test_a_model_that_predicts_nothing_has_no_loss(tmp_path: Path) -> None:
     write_llama(tmp_path)
     reference = load_reference(tmp_path, head=True, attention="sdpa")
-    with pytest.raises(BadConfig, match="predicts no tokens"):
+    with pytest.raises(BadConfig, match="LlamaModel"):
         measure(reference, cut(reference, TEXT, tokens=8))
 
 
@@ -126,7 +126,7 @@ def test_command(directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
     assert [row["where"] for row in found["conditions"]] == [None, "layer 0", "layer 1", "layer 2"]
     said = capsys.readouterr().out
     assert f"{found['conditions'][0]['loss']:.3f}" in said
-    assert "none in layer 2" in said
+    assert "layer 2" in said
     assert all(len(line) <= 80 for line in said.splitlines()[1:])
 
 
@@ -155,7 +155,7 @@ def test_a_missing_tokenizer_is_named(tmp_path: Path, capsys: pytest.CaptureFixt
     with pytest.raises(SystemExit) as ended:
         main(["loss", str(tmp_path), "--text", str(tmp_path / "config.json")])
     assert ended.value.code == 2
-    assert "no tokenizer lies in" in capsys.readouterr().err
+    assert "tokenizer.json" in capsys.readouterr().err
 
 
 def test_heads_as_users_write_them() -> None:
@@ -168,8 +168,9 @@ def test_memory_is_foreseen(directory: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("toposcope.core.memory.UNNOTICED", 0)
     monkeypatch.setattr("toposcope.core.memory.available", lambda: 1000)
     reference = load_reference(directory, head=True, attention="sdpa")
-    with pytest.raises(BadValue, match=r"a text of 24 tokens would take about .* GB .* Use fewer --tokens"):
+    with pytest.raises(BadValue, match="24 tokens") as caught:
         measure(reference, cut(reference, TEXT * 6, tokens=24))
+    assert all(each in str(caught.value) for each in ("GB", "--tokens"))
 
 
 @pytest.mark.parametrize(

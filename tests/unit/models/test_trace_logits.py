@@ -85,5 +85,6 @@ def test_the_most_positional_heads_are_pictured_and_only_traced_ones_can_be() ->
     assert [(each.layer, each.head) for each in found.logits] == best == most_positional(found.heads, 3)
     assert found.as_dict()["logits"][0]["logits"][0][1:] == [None] * 19
     assert trace_corpus(model, texts(2)).logits == ()
-    with pytest.raises(BadValue, match=r"logits of head 1\.0 .* not traced"):
+    with pytest.raises(BadValue, match="not traced") as caught:
         trace_corpus(model, texts(2), layers=[0], logits=[(1, 0)])
+    assert "1.0" in str(caught.value)

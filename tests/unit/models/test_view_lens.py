@@ -173,9 +173,10 @@ def test_learned_positions_and_the_embedding() -> None:
 
 def test_vectors_behind_the_norm_are_no_tables_of_ours() -> None:
     layer = toposcope.from_transformer_lens(stand_in(positional_embedding_type="shortformer")).layers[0]
-    assert "behind the norm" in layer.spec.warnings[0]
+    assert layer.encoding.name == "shortformer"
+    assert "the norm" in layer.spec.warnings[0]
     q_HNR, k_HNR, _ = project(layer, np.ones((N, 12)))
-    with pytest.raises(BadEncoding, match="not given by tables"):
+    with pytest.raises(BadEncoding, match=r"'shortformer' .*tables"):
         logits(layer, q_HNR, k_HNR)
 
 
@@ -204,7 +205,7 @@ def test_angles_that_the_model_holds_are_compared() -> None:
         return model
 
     toposcope.from_transformer_lens(with_angles(1.0))
-    with pytest.raises(BadConfig, match="angles that the model holds"):
+    with pytest.raises(BadConfig, match="angles"):
         toposcope.from_transformer_lens(with_angles(2.0))
 
 
@@ -239,15 +240,15 @@ def test_a_bridge_is_read_as_the_model_inside() -> None:
         (
             {"positional_embedding_type": "relative_positional_bias"},
             BadConfig,
-            "'relative_positional_bias'; read are",
+            "'relative_positional_bias'",
         ),
         (
             {"positional_embedding_type": "alibi", "attention_dir": "bidirectional"},
             BadConfig,
-            "without a causal mask",
+            "causal mask",
         ),
         ({"normalization_type": "BN"}, BadConfig, "'normalization_type'"),
-        ({"n_heads": 4, "n_key_value_heads": 3}, BadConfig, "4 heads in 3 key-value groups"),
+        ({"n_heads": 4, "n_key_value_heads": 3}, BadConfig, "4 heads .*3 "),
         ({"load_in_4bit": True}, BadWeights, "4 bits"),
     ],
     ids=["t5", "alibi", "norm", "groups", "bits"],
@@ -264,7 +265,7 @@ def test_other_objects_are_refused() -> None:
         toposcope.from_transformer_lens(SimpleNamespace())
     encoder = stand_in()
     encoder.embed.pos_embed = encoder.pos_embed
-    with pytest.raises(BadValue, match="is no HookedTransformer"):
+    with pytest.raises(BadValue, match=r"toposcope\.load"):
         toposcope.from_transformer_lens(encoder)
     wrong = stand_in()
     wrong.blocks[0].attn.W_Q = wrong.blocks[0].attn.W_Q[:, :, :2]
