@@ -168,11 +168,11 @@ def test_a_model_that_predicts_nothing_drifts(capsys: pytest.CaptureFixture[str]
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        (("--heads", "0.9"), "no head 0.9"),
+        (("--heads", "0.9"), "0.9"),
         (("--heads", "x"), "layer.head"),
         (("--layers", "5"), "does not exist"),
         (("--pairs", "top"), "all-top"),
-        (("--only", "shufled"), "Did you mean"),
+        (("--only", "shufled"), "'shuffled'"),
         (("--only", "repeated"), "'text'"),
         (("--text", "nowhere"), "nowhere"),
     ],
@@ -187,7 +187,7 @@ def test_another_sweep_in_the_same_place_is_refused(planted: Path, capsys: pytes
     few = ("--heads", "0.1", "--only", "text", "--out", "place")
     call(capsys, *arguments(planted, *few))
     out = call(capsys, *arguments(planted, *few, "--method", "mean"), code=2)
-    assert "method: zero there, mean here" in out
+    assert "method: zero" in out
     assert "another --out" in out
 
 

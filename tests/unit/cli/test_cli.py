@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import shlex
 import subprocess
 import sys
@@ -87,13 +88,13 @@ def test_inspect_prints_and_writes_the_same_heads(tmp_path: Path) -> None:
     page = (tmp_path / "r.html").read_text()
     assert "http://" not in page
     assert "https://" not in page
-    assert "toposcope/check/2" in page, "the findings stand in the page too"
+    assert "toposcope/check" in page, "the findings stand in the page too"
 
 
 def test_a_page_of_some_layers_is_about_one_model(tmp_path: Path) -> None:
     page = tmp_path / "r.html"
     assert code("inspect", str(write_llama(tmp_path / "m")), "--layers", "1", "--html", str(page)) == 0
-    assert "<h1>m</h1>" in page.read_text()
+    assert re.findall("<h1>(.*?)</h1>", page.read_text()) == ["m"]
 
 
 def test_options_print_more(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -34,6 +34,6 @@ def test_bars_and_lines(monkeypatch: pytest.MonkeyPatch, terminal: bool) -> None
     assert ("43.1 %" in said) is terminal
     assert ("\x1b[" in said) is terminal, "colours and cursor moves are obeyed"
     assert said.count("\\x1b") == 1, "those of a line from elsewhere are not"
-    assert "1/2 distance: [red]done[/red]" in said
+    assert "[red]done[" in said
     assert "after it" not in said
     assert not logging.getLogger("toposcope").handlers

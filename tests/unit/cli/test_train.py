@@ -70,7 +70,8 @@ def test_out_keeps_the_run_outside_the_store(capsys: pytest.CaptureFixture[str])
     assert "trained earlier" in capsys.readouterr().out
     other = [word.replace("distance", "count") for word in DISTANCE]
     assert refuse(*other, "--out", "mine/run") == 2
-    assert "holds another run (distance  rope  seed 0" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert all(each in said for each in ("another run", "distance", "rope", "seed 0"))
 
 
 def test_someone_else_has_the_run(capsys: pytest.CaptureFixture[str]) -> None:
@@ -81,7 +82,7 @@ def test_someone_else_has_the_run(capsys: pytest.CaptureFixture[str]) -> None:
         held = lock.take(place, "machine:77")
         assert held is not None
         assert refuse(*DISTANCE, *more) == 2
-        assert "being worked on by process machine:77" in " ".join(capsys.readouterr().err.split())
+        assert "machine:77" in capsys.readouterr().err
         held.close()
     call(*DISTANCE)
 
@@ -97,7 +98,7 @@ def test_a_full_disk_is_said_and_the_run_goes_on_later(
     with monkeypatch.context() as patch:
         patch.setattr(jobs, "train", full)
         assert refuse(*DISTANCE, *more) == 2
-    assert "is full. Nothing is lost" in capsys.readouterr().err
+    assert "is full" in capsys.readouterr().err
     if how == "store":
         with Store("runs") as store:
             assert [row.status for row in store.rows()] == ["queued"]
@@ -111,7 +112,7 @@ def test_an_interrupted_run_is_resumed(monkeypatch: pytest.MonkeyPatch, capsys: 
     with monkeypatch.context() as patch:
         patch.setattr(jobs, "train", interrupted)
         assert refuse(*DISTANCE) == 130
-    assert "the same command goes on" in capsys.readouterr().err
+    assert "same command" in capsys.readouterr().err
     with Store("runs") as store:
         assert [row.status for row in store.rows()] == ["queued"]
     call(*DISTANCE)
@@ -120,14 +121,14 @@ def test_an_interrupted_run_is_resumed(monkeypatch: pytest.MonkeyPatch, capsys: 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (["--task", "distanse"], "Did you mean 'distance'"),
-        (["--encoding", "roppe"], "Did you mean 'rope'"),
-        (["--profile", "laptop-x"], "Did you mean 'laptop-"),
-        (["--variant", "publish"], "Did you mean 'published'"),
-        (["--quirk", "relu-mpl"], "Did you mean 'relu_mlp'"),
+        (["--task", "distanse"], "'distance'"),
+        (["--encoding", "roppe"], "'rope'"),
+        (["--profile", "laptop-x"], "'laptop-"),
+        (["--variant", "publish"], "'published'"),
+        (["--quirk", "relu-mpl"], "'relu_mlp'"),
         (["--set", "heads=3"], "3"),
         (["--seed", "-1"], "seed"),
-        (["--set", "task.betwen=3"], "Did you mean 'between'"),
+        (["--set", "task.betwen=3"], "'between'"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

@@ -38,17 +38,17 @@ def test_sizes_and_quirks_come_back(tmp_path: Path) -> None:
 
 
 def test_what_is_no_model_is_named(tmp_path: Path) -> None:
-    with pytest.raises(NotFound, match=r"no config\.json"):
+    with pytest.raises(NotFound, match=r"config\.json"):
         load_model(tmp_path)
     export(model("rope"), tmp_path)
     (tmp_path / "model.safetensors").write_bytes(b"rubbish")
-    with pytest.raises(BadFile, match=r"model\.safetensors does not hold"):
+    with pytest.raises(BadFile, match=r"model\.safetensors"):
         load_model(tmp_path)
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
-    with pytest.raises(BadConfig, match="not a model of the lab"):
+    with pytest.raises(BadConfig, match="'llama'"):
         load_model(tmp_path)
     (tmp_path / "config.json").write_text('{"model_type": "toposcope-lab"}')
-    with pytest.raises(BadConfig, match="does not describe"):
+    with pytest.raises(BadConfig, match="not describe"):
         load_model(tmp_path)
 
 
@@ -67,7 +67,7 @@ def test_the_reader_finds_encodings_by_layer_and_head(tmp_path: Path) -> None:
 @pytest.mark.parametrize("encoding", ["cope", "pope"])
 def test_encodings_without_tables_say_so(encoding: str, tmp_path: Path) -> None:
     export(model(encoding), tmp_path)
-    with load(tmp_path) as found, pytest.raises(BadEncoding, match="not given by tables"):
+    with load(tmp_path) as found, pytest.raises(BadEncoding, match="tables"):
         found.layers[0].encoding.tables()
 
 

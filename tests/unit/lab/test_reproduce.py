@@ -211,7 +211,7 @@ def test_every_number_leads_to_its_runs(tmp_path: Path) -> None:
     text = page(result)
     assert set(re.findall(r"`([0-9a-f]{8})`", text)) == {key[:8] for key in keys}
     assert text.count("\n### ") == len(CLAIMS)
-    assert "| published | distance | rope |" in text
+    assert re.search(r"\| published \| distance \| rope \|", text)
     assert re.search(r"\| described \| distance \| none \| .* \| 92\.64", text) is None
     assert re.search(r"\| described \| distance \| rope \| .* \| 92\.64 \| 0\.80 ± 0\.00 \| 0\.40", text)
     assert re.search(r"\| described \| distance \| none \| .* \| - \| - \|", text)  # no skill, no deposit
@@ -223,5 +223,5 @@ def test_the_grid_is_the_sweep_and_a_little_more() -> None:
     assert {config.variant for config in demo} == {"described", "published"}
     assert all(config.probes for config in demo)
     assert {config.profile for config in grid(SIZES["full"], [0])} == {"laptop-m", "published"}
-    with pytest.raises(BadValue, match="'dem' is not a size"):
+    with pytest.raises(BadValue, match="'dem'"):
         find_size("dem")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -38,10 +39,11 @@ def test_what_the_checks_find() -> None:
     assert found.pop("regimes compared by training").verdict == "not measured here"
     assert len(found) == len(FACTS) == 7
     assert {each.verdict for each in found.values()} == {"does not hold"}
-    assert "0 of 50" in found["definiteness imposed"].measured[0]  # an orthogonal Q keeps it
-    assert "50 of 50" in found["definiteness imposed"].measured[2]
+    imposed = found["definiteness imposed"].measured
+    assert re.findall(r"(\d+) of (\d+)", imposed[0]) == [("0", "50")]  # an orthogonal Q keeps it
+    assert re.findall(r"(\d+) of (\d+)", imposed[2]) == [("50", "50")]
     assert "403-fold" in found["definite means decided"].measured[0]  # e^6
-    assert "200 of 200 heads" in found["heads"].measured[0]
+    assert re.findall(r"(\d+) of (\d+)", found["heads"].measured[0]) == [("200", "200")]
 
 
 def test_the_page_has_a_section_for_each(tmp_path: Path) -> None:
@@ -49,4 +51,4 @@ def test_the_page_has_a_section_for_each(tmp_path: Path) -> None:
     shows_itself(result, tmp_path, figure=False)
     text = page(result)
     assert text.count("\n## ") == len(FACTS) + 1
-    assert "| as meant | the released code | ours |" in text
+    assert "| ours |" in text

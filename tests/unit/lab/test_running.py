@@ -84,7 +84,7 @@ def test_new_sentences_are_drawn_and_the_task_is_found(tmp_path: Path) -> None:
     assert model_directory(tmp_path / "nowhere") is None
     said = json.loads((tmp_path / "model" / "config.json").read_text())
     (tmp_path / "model" / "config.json").write_text(json.dumps({**said, "task": None}))
-    with pytest.raises(BadValue, match="does not say on which task"):
+    with pytest.raises(BadValue, match="which task"):
         own_task(tmp_path / "model", running.inner)
 
 
@@ -102,7 +102,8 @@ def test_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said = capsys.readouterr().out
     assert map_["sentences"] == 2048
     assert "2,048" in said
-    assert "3 sentences of the task 'distance'" in said
+    assert "3 sentences" in said
+    assert "'distance'" in said
 
 
 def test_a_text_it_cannot_read_is_refused_and_random_tokens_are_its_own(

@@ -165,17 +165,17 @@ def test_the_result_says_what_was_measured(straight: Path) -> None:
 
 def test_a_directory_belongs_to_one_run(straight: Path, tmp_path: Path) -> None:
     other = replace(SMALL, seed=1)
-    with pytest.raises(BadValue, match="holds another run"):
+    with pytest.raises(BadValue, match="another run"):
         train(other, straight)
     train(SMALL, tmp_path, stop_after=1)
-    with pytest.raises(BadValue, match="holds another run"):
+    with pytest.raises(BadValue, match="another run"):
         train(other, tmp_path)
 
 
 @pytest.mark.parametrize("content", [b"", b"not a checkpoint", b"PK\x03\x04broken"])
 def test_a_damaged_checkpoint_is_named(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "checkpoint.pt").write_bytes(content)
-    with pytest.raises(BadFile, match=r"checkpoint\.pt is damaged"):
+    with pytest.raises(BadFile, match=r"checkpoint\.pt"):
         train(SMALL, tmp_path)
 
 
@@ -187,7 +187,7 @@ def test_a_damaged_result_is_named(tmp_path: Path, content: str) -> None:
 
 
 def test_a_diverging_run_says_so(tmp_path: Path) -> None:
-    with pytest.raises(BadValue, match="smaller learning rate than 1e"):
+    with pytest.raises(BadValue, match=r"1e\+30"):
         train(replace(SMALL, lr=1e30, probes=False), tmp_path)
 
 

@@ -90,7 +90,7 @@ def test_regimes() -> None:
         1,
         8,
     ]
-    with pytest.raises(BadValue, match="positive, negative, half"):
+    with pytest.raises(BadValue, match="sideways"):
         negative_directions("sideways", 8)
     with pytest.raises(BadValue, match=r"\[0, 1\]"):
         negative_directions(1.5, 8)

@@ -109,7 +109,7 @@ def test_it_stays_in_force_when_nobody_holds_it() -> None:
             gc.collect()
             after = model(ids)
         assert not torch.allclose(getattr(after, "logits", after), getattr(before, "logits", before), atol=1e-4)
-        with pytest.raises(BadConfig, match="Remove it, copy"):
+        with pytest.raises(BadConfig, match="Remove it"):
             copy.deepcopy(model)
 
 
@@ -209,7 +209,7 @@ def test_other_uses_of_the_model_at_the_same_time() -> None:
         ours = model(**given).logits
         with swap_encoding(model, "none", layers=[2]):
             assert not torch.allclose(model(**given).logits, ours, rtol=0, atol=1e-4)
-        with pytest.raises(BadValue, match="layer 0 is computed otherwise already"), swap_encoding(model, "none"):
+        with pytest.raises(BadValue, match="layer 0"), swap_encoding(model, "none"):
             pass
         assert torch.equal(model(**given).logits, ours)
 
@@ -222,17 +222,17 @@ def test_what_cannot_be_done_is_said() -> None:
         past = model(**given, use_cache=True).past_key_values
         with pytest.raises(BadConfig, match="use_cache=False"):
             model(input_ids=given["input_ids"][:, :1], past_key_values=past)
-    with pytest.raises(BadValue, match="slice' or 'uniform"):
+    with pytest.raises(BadValue, match="uniform"):
         Diagonal(8, 2, form="whole")  # type: ignore[arg-type]
     with pytest.raises(BadConfig, match="equal slices"):
         Diagonal(9, 2)
     with pytest.raises(BadValue, match="positive"):
         Diagonal(8, 2, start=0.0)
-    with pytest.raises(BadConfig, match="in a way of its own"):
+    with pytest.raises(BadConfig, match="Bloom"):
         refine.install(build("bloom"))
     with pytest.raises(BadConfig, match="soft-capping"), refine.with_diagonal(gemma := build("gemma2")):
         gemma(**inputs("gemma2"))
-    with pytest.raises(BadValue, match="layers 0 to 1"):
+    with pytest.raises(BadValue, match="to 1"):
         refine.install(_lab(), layers=[2])
 
 

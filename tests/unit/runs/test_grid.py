@@ -72,13 +72,13 @@ def test_settings() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("stepps=3", "Did you mean 'steps'"),
+        ("stepps=3", "'steps'"),
         ("steps", "name=value"),
         ("steps=", "name=value"),
-        ("steps=2.5", "expected a whole number"),
-        ("lr=quick", "expected a number"),
-        ("causal=3", "expected true or false"),
-        ("task.between=many", "expected a number, true or false"),
+        ("steps=2.5", "whole number"),
+        ("lr=quick", "a number"),
+        ("causal=3", "expected true"),
+        ("task.between=many", "number, true"),
     ],
 )
 def test_settings_that_are_none(text: str, words: str) -> None:
@@ -104,11 +104,11 @@ def test_one_run_under_two_names_is_one_run() -> None:
 @pytest.mark.parametrize(
     ("tasks", "encodings", "more", "words"),
     [
-        (["distanse"], ["rope"], {}, "Did you mean 'distance'"),
-        (["distance"], ["roppe"], {}, "Did you mean 'rope'"),
-        (["distance"], ["rope"], {"profile": "laptop"}, "Did you mean 'laptop-"),
-        (["distance"], ["rope"], {"variant": "describbed"}, "Did you mean 'described'"),
-        (["distance"], ["rope"], {"changes": {"steps": 0}}, "at least 1"),
+        (["distanse"], ["rope"], {}, "'distance'"),
+        (["distance"], ["roppe"], {}, "'rope'"),
+        (["distance"], ["rope"], {"profile": "laptop"}, "'laptop-"),
+        (["distance"], ["rope"], {"variant": "describbed"}, "'described'"),
+        (["distance"], ["rope"], {"changes": {"steps": 0}}, "steps"),
         (["distance"], ["rope"], {"changes": {"width": 30, "heads": 8}}, "30"),
         ([], ["rope"], {}, "no task"),
         (["distance"], [], {}, "no encoding"),

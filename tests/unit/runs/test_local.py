@@ -61,7 +61,7 @@ def test_a_worker_that_dies_is_replaced_and_the_run_goes_on(tmp_path: Path) -> N
     assert (read_result(tmp_path / "store" / jobs[0].key, jobs[0]) or {})["chain"] == expected("mortal")
     again = [event.data["words"] for event in events if event.what == "retried"]
     assert len(again) == 2
-    assert all("killed by SIGKILL" in words and "my last words" in words for words in again)
+    assert all("SIGKILL" in words and "last words" in words for words in again)
     noted = log.read_text().splitlines()
     assert Counter(line for line in noted if line.startswith("step")) == {f"step mortal {i}": 1 for i in range(1, 7)}
 
@@ -70,7 +70,7 @@ def test_a_run_that_dies_too_often_has_failed(tmp_path: Path) -> None:
     jobs = [job("mortal", die_at=1, deaths=9), job("other")]
     events, rows = sweep(tmp_path / "store", jobs, retries=1)
     assert (rows[jobs[0].key].status, rows[jobs[1].key].status) == ("failed", "done")
-    assert "my last words" in rows[jobs[0].key].words
+    assert "last words" in rows[jobs[0].key].words
     assert [event.what for event in events if event.job == jobs[0] and event.what != "progress"] == [
         "started",
         "retried",
@@ -87,14 +87,14 @@ def test_mistakes_are_not_tried_again_but_accidents_are(tmp_path: Path) -> None:
     assert {row.status for row in rows.values()} == {"failed"}
     assert Counter(event.job.key for event in events if event.what == "started") == {"aa": 1, "bb": 3, "cc": 1}
     assert rows["aa"].words == "impossible from the start"
-    assert "RuntimeError: a bug" in rows["bb"].words
-    assert "no-such-kind" in rows["cc"].words
+    assert "RuntimeError" in rows["bb"].words
+    assert jobs[2].kind in rows["cc"].words
 
 
 def test_a_full_disk_stops_the_sweep_and_loses_nothing(tmp_path: Path) -> None:
     jobs = [Job("aa", f"{HERE}:fill_the_disk", {}), job("other", steps=400)]
     with Store(tmp_path) as store:
-        with pytest.raises(BadValue, match="Nothing is lost"):
+        with pytest.raises(BadValue, match="is full"):
             local.run(Queue(store, jobs), jobs=2)
         assert {row.status for row in store.rows()} == {"queued"}
     _, rows = sweep(tmp_path, [job("other", steps=4)])

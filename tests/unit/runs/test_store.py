@@ -116,7 +116,7 @@ def test_a_killed_owner_is_noticed(store: Store) -> None:
         assert owner.stdout is not None
         assert owner.stdout.readline() == b"held\n"
         assert store.claim(JOB) == Busy("the other one")
-        with pytest.raises(BadValue, match="being worked on by the other one"):
+        with pytest.raises(BadValue, match="other one"):
             store.remove(JOB.key)
         owner.kill()
     claimed(store)
@@ -156,7 +156,7 @@ def test_no_locks_on_this_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
     monkeypatch.setattr("fcntl.flock", refuse)
-    with pytest.raises(BadValue, match="offers no file locks"):
+    with pytest.raises(BadValue, match="file locks"):
         lock.take(tmp_path, "us")
 
 
@@ -223,7 +223,7 @@ def test_a_removal_lets_go_of_its_lock(store: Store, monkeypatch: pytest.MonkeyP
 def test_keys_by_their_beginning(store: Store) -> None:
     store.add([JOB, OTHER])
     assert store.find("00A").key == JOB.key
-    with pytest.raises(BadValue, match="begins the keys of 2 runs"):
+    with pytest.raises(BadValue, match="2 runs"):
         store.find("00")
     for unknown in ("77", ""):
         with pytest.raises(NotFound, match="runs ls"):
@@ -236,7 +236,7 @@ def test_removal_takes_directory_and_row(store: Store) -> None:
     assert store.rows() == []
     assert not store.directory(JOB.key).exists()
     claim = claimed(store, OTHER)
-    with pytest.raises(BadValue, match="Stop that first"):
+    with pytest.raises(BadValue, match="worked on"):
         store.remove(OTHER.key)
     assert claim.directory.exists()
 
@@ -244,29 +244,29 @@ def test_removal_takes_directory_and_row(store: Store) -> None:
 def test_a_store_of_a_later_version(store: Store) -> None:
     store._db.execute("PRAGMA user_version = 99")
     store.close()
-    with pytest.raises(BadFile, match=r"later version.*schema is 99.*Update Toposcope"):
+    with pytest.raises(BadFile, match="99"):
         Store(store.path)
 
 
 @pytest.mark.parametrize("content", [b"this is no database, not at all" * 9, b"SQLite format 3\0" + bytes(200)])
 def test_a_damaged_index(tmp_path: Path, content: bytes) -> None:
     (tmp_path / INDEX).write_bytes(content)
-    with pytest.raises(BadFile, match="move it away"):
+    with pytest.raises(BadFile, match="not ours"):
         Store(tmp_path)
 
 
 def test_no_store_there(tmp_path: Path) -> None:
-    with pytest.raises(NotFound, match="holds no runs"):
+    with pytest.raises(NotFound, match="nothing"):
         Store(tmp_path / "nothing", create=False)
     assert not (tmp_path / "nothing").exists()
     (tmp_path / "file").touch()
-    with pytest.raises(BadValue, match="Choose another directory"):
+    with pytest.raises(BadValue, match="--store"):
         Store(tmp_path / "file")
 
 
 def test_a_full_disk_in_the_index(store: Store) -> None:
     store._db.execute("PRAGMA max_page_count = 4")
-    with pytest.raises(BadValue, match=r"is full. Nothing is lost"):
+    with pytest.raises(BadValue, match="is full"):
         store.add([Job(f"{i:016x}", "some:work", {"padding": "x" * 4000}) for i in range(20)])
     assert store.rows() == [], "half of it is not there"
 
@@ -287,7 +287,7 @@ def test_locked_for_too_long(store: Store, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("toposcope.runs.index.PATIENCE", 0.05)
     blocker = sqlite3.connect(store.path / INDEX, isolation_level=None)
     blocker.execute("BEGIN EXCLUSIVE")
-    with pytest.raises(BadValue, match="locked by another process"):
+    with pytest.raises(BadValue, match="another process"):
         Store(store.path)
     blocker.close()
 
@@ -313,7 +313,7 @@ def test_files_travel_and_the_last_checkpoint_goes(tmp_path: Path) -> None:
     assert pack(there) == final
     assert (there / "run.json").read_text() == "stays"
     for name in ("../out", "/out"):
-        with pytest.raises(BadFile, match="outside its run"):
+        with pytest.raises(BadFile, match="outside"):
             unpack(there, {name: b""})
 
 
@@ -404,10 +404,10 @@ def test_every_way_out_lets_go_of_the_lock(store: Store, closed: list[lock.Lock]
         claim.held.close()
         assert isinstance(store.claim(JOB), Finished)
     else:
-        with pytest.raises(BadFile, match="holds no result"):
+        with pytest.raises(BadFile, match="no result"):
             store.finish(claim)
         assert columns(store)["status"] == "failed"
-        assert "holds no result" in str(columns(store)["words"])
+        assert "no result" in str(columns(store)["words"])
     assert claim.held in closed
     held = lock.take(store.directory(JOB.key), "us")
     assert held is not None
@@ -545,7 +545,7 @@ def test_a_run_that_is_removed_under_the_claim_says_so(store: Store, monkeypatch
 
 @pytest.mark.parametrize("key", ["../out", "", "x" * 200, "a/b"])
 def test_a_key_is_no_path(store: Store, key: str) -> None:
-    with pytest.raises(BadFile, match="no key of a run"):
+    with pytest.raises(BadFile, match="no key"):
         store.directory(key)
     for act in (store.remove, lambda key: store.claim(Job(key, "some:work", {}))):
         with pytest.raises(BadFile):
@@ -556,7 +556,7 @@ def test_a_link_in_the_place_of_a_run_is_refused(store: Store, tmp_path: Path) -
     (tmp_path / "elsewhere").mkdir()
     (store.path / JOB.key).symlink_to(tmp_path / "elsewhere")
     for act in (store.claim, lambda job: store.remove(job.key), store.result):
-        with pytest.raises(BadFile, match="is a link"):
+        with pytest.raises(BadFile, match="a link"):
             act(JOB)
     assert (tmp_path / "elsewhere").is_dir()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -70,7 +71,7 @@ def swept() -> SweepResult:
 def test_a_sweep_is_a_result(tmp_path: Path) -> None:
     result = swept()
     text = shows_itself(result, tmp_path)
-    assert " 90.5 ± 6.4 " in text
-    assert "[red]nan[/red]" in text
+    assert re.search(r" 90\.5 ± 6\.4 ", text)
+    assert "[red]nan" in text
     assert list(result.frame()["task"]) == [task for task in ("distance", "count", "copy", "reverse") for _ in "12"]
     assert result.rows("runs.curve")[0]["step"] == 0

@@ -206,7 +206,7 @@ def test_names_and_parameters_are_checked() -> None:
         find("count", "laptop")
     with pytest.raises(BadValue, match="'triggers'"):
         find("count", trigers=3)
-    with pytest.raises(BadValue, match="no parameter 'vocabulary'"):
+    with pytest.raises(BadValue, match="'vocabulary'"):
         find("dyck", vocabulary=5)
 
 
