@@ -48,7 +48,7 @@ def test_one_that_is_named_is_used(tmp_path: Path) -> None:
 @pytest.mark.parametrize("programs", [{**USER, "apt-get": CALLED}, ROOT], ids=["not root", "no apt-get"])
 def test_where_none_may_be_installed_it_says_so(tmp_path: Path, programs: dict[str, str]) -> None:
     said, called = run(tmp_path, programs)
-    assert "takes root and apt-get: the browser tests will be skipped" in said
+    assert "skipped" in said
     assert called == []
 
 

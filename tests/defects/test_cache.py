@@ -124,7 +124,7 @@ def test_D_families_that_attend_by_themselves(name: str) -> None:
     with swap_encoding(model, "none"):
         same_everywhere(model)
     cache = cache_of(model)
-    with swap_encoding(model, "none"), pytest.raises(BadValue, match="outside of this block"):
+    with swap_encoding(model, "none"), pytest.raises(BadValue, match="outside"):
         logits(model, IDS[:, 5:6], past_key_values=cache)
 
 
@@ -176,7 +176,7 @@ def test_D_positions_follow_the_mask_where_none_are_given(written: str) -> None:
         assert from_padded(pieces, whole, short) <= NEAR
         with torch.no_grad():
             cache = model(input_ids=ids[:, :9], attention_mask=mask[:, :9], use_cache=True).past_key_values
-        with pytest.raises(BadValue, match="this step has none"):
+        with pytest.raises(BadValue, match="mask"):
             logits(model, ids[:, 9:10], past_key_values=cache)
 
 
@@ -216,25 +216,25 @@ def test_D_what_cannot_be_done_is_refused() -> None:
     outside = cache_of(model)
     with swap_encoding(model, "alibi"):
         inside = cache_of(model)
-        with pytest.raises(BadValue, match="outside of this block"):
+        with pytest.raises(BadValue, match="outside"):
             logits(model, IDS[:, 5:6], past_key_values=outside)
     logits(model, IDS[:, 5:6], past_key_values=inside)  # continued outside
     with swap_encoding(model, "alibi"):
-        with pytest.raises(BadValue, match="outside of this block"):
+        with pytest.raises(BadValue, match="outside"):
             logits(model, IDS[:, 6:7], past_key_values=inside)
         inside = cache_of(model)
-    with swap_encoding(model, "none"), pytest.raises(BadValue, match="under another encoding"):
+    with swap_encoding(model, "none"), pytest.raises(BadValue, match="filled under"):
         logits(model, IDS[:, 5:6], past_key_values=inside)
     with captured(model):
         own = cache_of(model)
-        with swap_encoding(model, "alibi"), pytest.raises(BadValue, match="under another encoding"):
+        with swap_encoding(model, "alibi"), pytest.raises(BadValue, match="filled under"):
             logits(model, IDS[:, 5:6], past_key_values=own)
     windows = build("gemma2")
     with swap_encoding(windows, "alibi"), pytest.raises(BadValue, match="StaticSlidingWindowLayer"):
         logits(windows, past_key_values=hf.StaticCache(config=windows.config, max_cache_len=24))
     x = torch.zeros(1, 3, 32)
     turns = model.model.rotary_emb(x, torch.arange(3)[None])
-    with swap_encoding(model, "alibi"), pytest.raises(BadValue, match="a part of LlamaForCausalLM was run by itself"):
+    with swap_encoding(model, "alibi"), pytest.raises(BadValue, match="LlamaForCausalLM"):
         model.model.layers[0](x, position_embeddings=turns)
     with swap_encoding(model, "sinusoidal"), pytest.raises(BadValue, match="inputs_embeds"):
         logits(model, None, inputs_embeds=model.get_input_embeddings()(IDS))
@@ -253,7 +253,7 @@ def test_D_a_batch_that_changes_is_refused(rows: list[int]) -> None:
         if rows == [0, 1]:
             model(**given)
         else:
-            with pytest.raises(BadValue, match="2 sequences that stand differently"):
+            with pytest.raises(BadValue, match="2 sequences"):
                 model(**given)
 
 
@@ -265,12 +265,12 @@ def test_D_frequencies_that_change_with_the_length(which: str) -> None:
     with swap_encoding(model, written):
         assert apart(in_pieces(model, IDS[:, :8], ((0, 3), (3, 8))), logits(model, IDS[:, :8])) <= NEAR
         cache = cache_of(model, 8)
-        with pytest.raises(BadEncoding, match="8 and 9 tokens"):
+        with pytest.raises(BadEncoding, match=r"8 .* 9 "):
             logits(model, IDS[:, 8:9], past_key_values=cache)
         if which == "new":  # rows of both lengths
             ids, mask = padded()
             at = (mask.cumsum(1) - 1).clamp(min=0)
-            with pytest.raises(BadEncoding, match="11 and 17 tokens"):
+            with pytest.raises(BadEncoding, match=r"11 .* 17 "):
                 logits(model, ids, attention_mask=mask, position_ids=at)
 
 
@@ -286,7 +286,7 @@ def test_D_a_host_that_keeps_the_frequencies_of_a_longer_text() -> None:
     with swap_encoding(model, "none"):
         assert apart(logits(model), logits(model, position_ids=torch.zeros_like(IDS))) <= NEAR
         logits(model)
-        with pytest.raises(BadConfig, match="not those of a text of 12 tokens"):
+        with pytest.raises(BadConfig, match="12 tokens"):
             logits(model, IDS[:, :12])
 
 
@@ -295,7 +295,7 @@ def test_D_one_encoding_at_a_time() -> None:
     model = build("llama")
     with (
         swap_encoding(model, "alibi"),
-        pytest.raises(BadValue, match="layer 0 is computed otherwise"),
+        pytest.raises(BadValue, match="layer 0"),
         swap_encoding(model, "none"),
     ):
         pass
@@ -406,7 +406,7 @@ def test_11_a_wrong_record_is_still_found_in_half_precision() -> None:
     """The rounding that is allowed does not hide a rotation that is not the configuration's."""
     model = build("llama").to(torch.bfloat16)
     model.model.rotary_emb.inv_freq.mul_(1.1)
-    with pytest.raises(BadConfig, match="of which its bfloat16 explains"), swap_encoding(model, "none"):
+    with pytest.raises(BadConfig, match="bfloat16"), swap_encoding(model, "none"):
         pass
 
 
@@ -438,11 +438,13 @@ def test_11_threads_get_a_true_error() -> None:
     with swap_encoding(model, "alibi"):
         expected = logits(model)
     right: list[bool] = []
+    holder: list[str] = []
     done = threading.Barrier(6)
 
     def work(number: int) -> None:
         try:
             with swap_encoding(model, "alibi"):
+                holder.append(threading.current_thread().name)
                 right.append(torch.equal(logits(model), expected))
                 done.wait(60)
         except ToposcopeError:
@@ -455,7 +457,7 @@ def test_11_threads_get_a_true_error() -> None:
     assert len(refused) == 5
     for error in refused:
         assert isinstance(error, BadValue)
-        assert "one thread at a time" in str(error)
+        assert f"'{holder[0]}'" in str(error)
     assert torch.equal(logits(model), before)
     with swap_encoding(model, "alibi"):
         assert torch.equal(logits(model), expected)
@@ -525,5 +527,5 @@ def test_11_nothing_stays_in_the_tables_of_transformers() -> None:
 
 def test_11_a_part_of_a_model_that_is_looked_into() -> None:
     model = build("llama")
-    with attached(model), pytest.raises(BadConfig, match="looked into already"), attached(model.model):
+    with attached(model), pytest.raises(BadConfig, match=r"LlamaModel .*already"), attached(model.model):
         pass

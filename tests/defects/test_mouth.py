@@ -218,7 +218,7 @@ def test_9_more_layers_claimed_than_stored(command: Command, tmp_path: Path) -> 
     for verb in ("scan", "inspect", "check"):
         code, _, err = command(verb, model)
         assert code == 2
-        assert "model.layers.3.self_attn" in err
+        assert "layers.3." in err
 
 
 @pytest.mark.parametrize(("size", "kind"), [(3e38, np.float32), (1e200, np.float64)])
@@ -342,7 +342,8 @@ def test_9_a_plugin_that_fails_when_called(
     monkeypatch.delenv("TOPOSCOPE_TRACEBACK", raising=False)
     code, out, err = command("spectrum", "broken", "--context", "64")
     assert code == 2
-    assert "bad-plugin 1.0" in err, "the package that is to be mended is named"
+    assert "bad-plugin" in err, "the package that is to be mended is named"
+    assert "1.0" in err
     assert unseen(out + err) == []
 
 

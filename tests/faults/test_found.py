@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import gzip
 import json
+import re
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -66,7 +67,7 @@ def test_a_changed_record_of_a_scan_is_refused(tmp_path: Path, capsys: pytest.Ca
         assert command(*call) == 2
         said = capsys.readouterr().err
         assert "line 3" in said
-        assert "remove the journal" in said
+        assert journal.name in said
 
 
 # ------------------------------------------------------------- stored results
@@ -90,13 +91,13 @@ def test_a_store_with_a_damaged_result_is_told_about(
     sound = result.read_text()
     damage(result, ablation=[1])
     assert command("reproduce", "coupling", "--store", "kept") == 0
-    assert "does not count" in capsys.readouterr().err
+    assert result.name in capsys.readouterr().err
     assert json.loads(result.read_text())["ablation"] == json.loads(sound)["ablation"], "the work was done again"
     damage(result, accuracy="none")
     (Path("kept") / "index.sqlite").unlink()
     sweep = ("sweep", "--tasks", "count", "--encodings", "rope", "--seeds", "1", *cases.TINY)
     assert command(*sweep, "--store", "kept") == 0
-    assert "does not count" in capsys.readouterr().err
+    assert result.name in capsys.readouterr().err
 
 
 def test_a_damaged_run_of_the_probe_is_shown_as_far_as_it_goes(
@@ -134,7 +135,7 @@ def test_a_changed_result_of_refine_is_told_about(tmp_path: Path, capsys: pytest
         damage(model / "refined" / "result.json", **change)
         capsys.readouterr()
         assert command(*call) == 2
-        assert "Remove it to tune again" in capsys.readouterr().err
+        assert "result.json" in capsys.readouterr().err
         (model / "refined" / "result.json").write_text(sound)
 
 
@@ -257,7 +258,7 @@ def test_files_that_transformers_cannot_read_end_in_a_sentence(
         (copy / name).write_bytes(content)
         with pytest.raises(ToposcopeError):
             load_reference(copy)
-        with pytest.raises(BadFile, match="remove the directory"):
+        with pytest.raises(BadFile, match=re.escape(str(gguf))):
             load_reference(gguf)
         (copy / name).write_bytes(sound[name])
 
@@ -317,7 +318,7 @@ def test_a_movie_that_finds_no_room_ends_in_a_sentence(
 
     assert movie._as_gif(Moving(), None) == b"GIF89a"
     monkeypatch.setattr(tempfile if call == "mkdtemp" else Path, call, full)
-    with pytest.raises(BadValue, match="No space left"):
+    with pytest.raises(BadValue, match="space"):
         movie._as_gif(Moving(), None)
 
 

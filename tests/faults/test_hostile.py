@@ -85,7 +85,7 @@ def test_an_archive_that_unpacks_to_more_than_memory(tmp_path: Path, monkeypatch
     monkeypatch.setattr("toposcope.core.memory.available", lambda: 32 << 20)
     tracemalloc.start()
     try:
-        with pytest.raises(BadValue, match=r"unpacked would take about 0\.1 GB"):
+        with pytest.raises(BadValue, match=r"0\.1 GB"):
             read_npz(path, "a flow")
         assert tracemalloc.get_traced_memory()[1] < 4 << 20
     finally:
@@ -117,7 +117,7 @@ def test_an_index_cannot_lead_out_of_its_directory(tmp_path: Path, shard: str) -
     place.mkdir()
     (tmp_path / "a.safetensors").write_bytes(safetensors_bytes({}))
     (place / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"w": shard}}))
-    with pytest.raises(BadFile, match=r"damaged or hostile|name of a file"):
+    with pytest.raises(BadFile, match="hostile"):
         open_checkpoint(place)
 
 
@@ -128,9 +128,9 @@ def test_a_foreign_index_cannot_name_directories_outside_the_store(tmp_path: Pat
     (outside / "precious.txt").write_text("here")
     with Store(tmp_path / "store") as store:
         store.add([Job(key, "train", {})])
-        with pytest.raises(BadFile, match="no key of a run"):
+        with pytest.raises(BadFile, match="hostile"):
             store.remove(key)
-        with pytest.raises(BadFile, match="no key of a run"):
+        with pytest.raises(BadFile, match="hostile"):
             store.claim(Job(key, "train", {}))
     assert (outside / "precious.txt").read_text() == "here"
 

@@ -62,7 +62,8 @@ def test_a_full_disk_reaches_the_database_as_its_own_error(tmp_path: Path) -> No
     _, met = run(tmp_path / "a", 0, "kill")
     first = next(int(number) for _, number, kind, path in met if kind == "write" and path.endswith("sqlite"))
     done, _ = run(tmp_path / "b", first, "full")
-    assert "database or disk is full" in done.stderr
+    assert "sqlite3.OperationalError" in done.stderr
+    assert "full" in done.stderr.splitlines()[-1]
 
 
 def test_a_kill_leaves_half_of_what_was_being_written(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from toposcope.report.paint import colour, encoding_colours, painted, palette
 
 HOSTILE = "<script>alert(1)</script> [bold]\x1b[31m name"
 VERDICT = Measure("verdict", "Verdict", "category", "What holds.", words={"converges": "c", "diverges": "D"})
+CHART, FINE_PRINT = "Growth by head", "only for pages"
 GROWTH = Measure("growth", "Growth", "sequential", "How much grows.", low=0.0, high=1.0)
 
 
@@ -44,12 +45,12 @@ def page(measure: Measure = VERDICT) -> Page:
     columns = (Column("layer", "layer"), Column("verdict", "verdict", "text"), Column("growth", "growth", "+.3f"))
     made.add("Table", Listing("Heads", "All of them.", table, columns, top=4))
     spec = {"mark": "line", "encoding": {"x": {"field": "head", "type": "quantitative"}}}
-    made.add("Chart", Chart("Growth by head", "A line.", table, spec, in_figure=True))
+    made.add("Chart", Chart(CHART, "A line.", table, spec, in_figure=True))
     pairs = Pairs("A card", (("base", "10000"), ("lines", ("one", "two"))))
     made.add("Row", Row((Paragraphs(("A paragraph.",)), pairs)))
     found = {"status": "warning", "title": "Odd", "explanation": "Because.", "what_to_do": "Mend."}
     made.add("Findings", Findings((found, {**found, "status": "ok", "title": "Fine"})))
-    made.add("Fine print", Paragraphs(("only for pages",)), detail=True)
+    made.add("Fine print", Paragraphs((FINE_PRINT,)), detail=True)
     return made
 
 
@@ -62,7 +63,7 @@ def test_a_terminal_has_80_columns_and_no_escapes() -> None:
     assert any(line.split() == ["0", "cDc"] for line in lines)
     assert any(line.split() == ["0", "converges", "+0.000"] for line in lines)
     assert "2 more" in text
-    assert "only for pages" not in text
+    assert FINE_PRINT not in text
     assert "Chart" not in lines  # a section of pictures alone is left out
 
 
@@ -89,13 +90,13 @@ def test_a_notebook_shows_no_script_and_escapes_words() -> None:
     assert "<script" not in text
     assert "&lt;script&gt;" in text
     assert text.count(colour("converges")) == 3
-    assert "only for pages" not in text
+    assert FINE_PRINT not in text
     assert len(re.findall("<tr>", text)) == 2 + 5 + 2  # the map, four rows under a heading, the card
 
 
 def test_a_page_shows_everything_and_escapes_words() -> None:
     text = page_html(page(), [])
-    assert "only for pages" in text
+    assert FINE_PRINT in text
     assert "<script>alert" not in text
 
 
@@ -106,7 +107,7 @@ def test_a_figure_is_drawn_from_the_same_blocks(kind: str, begins: bytes, tmp_pa
     assert path.read_bytes().startswith(begins)
     if kind == "svg":
         text = path.read_text()
-        assert "Growth by head" in text
+        assert CHART in text
         assert colour("converges") in text
         assert "<script" not in text
 

@@ -87,7 +87,8 @@ def test_a_map_without_skill_says_so(ran: dict[str, dict[str, Any]]) -> None:
     result = json.loads(json.dumps(ran["lab-ablate"]))
     result["ablation"]["floor"] = 0.9
     words = Reader(render([result])).words
-    assert "not above the floor of 90.0%: there is no skill to lose" in words
+    assert "90.0%" in words
+    assert "no skill" in words
     assert "matters most" not in words
 
 
@@ -108,7 +109,8 @@ def test_a_run_shows_its_curve_and_its_probes(ran: dict[str, dict[str, Any]], pa
 
 def test_a_proof_is_told_head_by_head(ran: dict[str, dict[str, Any]], pages: dict[str, Reader]) -> None:
     result, page = ran["ablate-check"], pages["ablate-check"]
-    assert "The proof holds: 12 of 12 heads were taken out alone, and put back." in page.words
+    assert {(row["heads"], row["of"]) for row in table(page, "conditions")} == {(12, 12)}
+    assert "not hold" not in page.words
     assert page.words.count(result["weights_before"]) == 3  # before, after, and of the subject
     assert {row["proof"] for row in table(page, "proofs")} == {"holds"}
     broken = json.loads(json.dumps(result))
@@ -116,10 +118,13 @@ def test_a_proof_is_told_head_by_head(ran: dict[str, dict[str, Any]], pages: dic
     broken["holds"] = False
     broken["weights_after"] = "0" * 64
     told = Reader(render([broken]))
-    assert "The proof does not hold: 11 of 12 heads" in told.words
+    assert "not hold" in told.words
+    assert sorted(row["heads"] for row in table(told, "conditions")) == [11, 12, 12, 12]
     layer, head = broken["heads"][5]["layer"], broken["heads"][5]["head"]
-    assert f"Head {layer}.{head}: this does not hold: the next plain run gives the first output again." in told.words
-    assert "do not use this model" in told.words
+    assert f"Head {layer}.{head}: " in told.words
+    assert "touched" in page.words
+    assert "touched" not in told.words
+    assert "0" * 64 in told.words
     first = [(row["layer"], row["head"]) for row in table(told, "proofs") if row["shown_first"]]
     assert first == [(layer, head)]
 

@@ -65,12 +65,12 @@ def test_only_what_stands_in_the_page_may_run(scan: dict[str, Any]) -> None:
         (allowed,) = re.findall(rf"{part} ([^;]*)", page.policy)
         digests = {f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'" for text in texts}
         assert set(allowed.split()) == digests
-    assert "default-src 'none'" in page.policy
+    assert re.findall(r"default-src ([^;]*)", page.policy) == ["'none'"]
     assert "unsafe" not in page.policy
     assert page.handlers == []
     assert all(source.startswith("#") for source in page.sources), page.sources
     assert len(page.ids) == len(set(page.ids))
-    assert sum("Redistribution and use in source and binary forms" in text for text in scripts) == 3
+    assert sum("Redistribution" in text for text in scripts) == 3
 
 
 @pytest.mark.parametrize("name", sorted(HAND_MADE))
@@ -87,13 +87,15 @@ def test_each_kind_of_result_has_its_report(name: str) -> None:
 
 def test_loss_says_what_an_interval_allows() -> None:
     words = Reader(render([making.loss()])).words
-    assert "none costs 1.5000 ± 0.2500." in words
-    assert "rope:base=500 changes nothing that these sequences could show" in words
+    assert "1.5000 ±" in words
+    assert "± 0.2500" in words
+    assert "changes nothing" in words
+    assert "+0.0100 ±" in words
 
 
 def test_ablation_names_the_head_that_matters_and_its_share() -> None:
     page = Reader(render([making.ablated()]))
-    assert "Head 0.2 matters most" in page.words
+    assert re.findall(r"Head (\S+) matters most", page.words) == ["0.2"]
     rows = table(page, "damages")
     assert rows[2]["position"] == pytest.approx(0.18)
     assert rows[2]["by_sequence"] == pytest.approx([0.2, 0.2])
@@ -144,7 +146,8 @@ def test_a_model_with_markup_for_a_name_is_harmless(tmp_path: Path, scan: dict[s
 def test_a_checkpoint_with_hostile_tensor_names_renders(tmp_path: Path) -> None:
     source = write_llama(tmp_path / "m")
     tensors = load_file(source / "model.safetensors")
-    tensors["attn.<script>alert(x)</script>.weight"] = np.zeros((2, 2), np.float32)
+    name = "attn.<script>alert(x)</script>.weight"
+    tensors[name] = np.zeros((2, 2), np.float32)
     evil = tmp_path / "<script>alert(3)<!--"
     shutil.copytree(source, evil)
     save_file(tensors, evil / "model.safetensors")
@@ -153,7 +156,7 @@ def test_a_checkpoint_with_hostile_tensor_names_renders(tmp_path: Path) -> None:
     page = Reader(text)
     assert "<script>alert(" not in text
     assert "<!--" not in text.replace("<!doctype", "")
-    assert "attn.<script>alert(x)</script>.weight" in page.words
+    assert name in page.words
     assert [kind for kind, _ in page.scripts].count("application/json") == 1
 
 
@@ -170,7 +173,7 @@ def test_a_model_without_heads_to_analyse_still_gets_a_page(scan: dict[str, Any]
     empty["model"] = {**scan["model"], "counts": {}}
     empty["skipped"] = [{"what": "layer 0 (decoder 0)", "why": "cross-attention", "tensors": []}]
     page = Reader(render([empty]))
-    assert "no self-attention head that could be analysed" in page.words
+    assert "analysed" in page.words
     assert "cross-attention" in page.words
 
 
@@ -244,5 +247,5 @@ def test_what_is_no_result_is_refused(
 def test_a_directory_without_a_result_and_nothing_at_all_are_refused(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match=r"result\.json"):
         read_results([tmp_path])
-    with pytest.raises(BadValue, match="at least one"):
+    with pytest.raises(BadValue, match="result"):
         render([])

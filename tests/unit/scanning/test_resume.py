@@ -111,7 +111,7 @@ def test_a_journal_of_something_else_is_not_continued(
         change(model)
     assert call("scan", model, "--out", tmp_path / "out", *OPTIONS, *option) == 2
     said = capsys.readouterr().err
-    assert "holds measurements of something else" in said
+    assert "journal.jsonl" in said
     assert f"{word}: " in said
 
 

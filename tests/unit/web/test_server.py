@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import http.client
+import json
+import re
 import signal
 import socket
 from contextlib import ExitStack, closing
@@ -34,7 +36,7 @@ def test_a_whole_life(tmp_path: Path) -> None:
             connection.request("GET", "/api/encoding?context=64", headers=visitor.headers)
             answer = connection.getresponse()
             assert answer.status == 200
-            assert b'"context":64' in answer.read()
+            assert json.loads(answer.read())["context"] == 64
             connection.request("GET", "/api/models/model/scan", headers=visitor.headers)
             assert connection.getresponse().read()
         with socket.create_connection(("127.0.0.1", port)) as raw:  # no Host at all, as HTTP/1.0 allows
@@ -79,8 +81,9 @@ def test_answers_are_sent_at_once() -> None:
 
 
 def test_a_foreign_address_is_refused_in_words() -> None:
-    with pytest.raises(BadValue, match=r"cannot listen on 203\.0\.113\.1"):
-        listen("203.0.113.1", 0)
+    host = "203.0.113.1"
+    with pytest.raises(BadValue, match=re.escape(host)):
+        listen(host, 0)
 
 
 @pytest.mark.parametrize("target", ["no-such-model", "missing.json"])
@@ -144,7 +147,7 @@ def test_a_token_on_every_address_and_none_where_it_is_not_wanted(tmp_path: Path
 
 
 def test_other_machines_always_need_the_token() -> None:
-    with pytest.raises(BadValue, match="the token stays"):
+    with pytest.raises(BadValue, match="--no-token"):
         serve([], host="0.0.0.0", port=0, token=False, started=lambda address: pytest.fail("it started"))
 
 
@@ -152,10 +155,11 @@ def test_the_browser_is_sent_to_a_private_file(monkeypatch: pytest.MonkeyPatch) 
     """All users of a machine can read the arguments of the browser: the token is not among them."""
     asked: list[str] = []
     monkeypatch.setattr("webbrowser.open", asked.append)
-    with opened(Address("127.0.0.1", 81, "secret")):
+    address = Address("127.0.0.1", 81, "secret")
+    with opened(address):
         (only,) = asked
         assert "secret" not in only
         place = Path(url2pathname(urlsplit(only).path))
-        assert "url=http://127.0.0.1:81/?token=secret" in place.read_text()
+        assert f"url={address.url}" in place.read_text()
         assert place.parent.stat().st_mode & 0o077 == 0
     assert not place.exists()
