@@ -167,7 +167,7 @@ def test_tokens_of_enormous_size_are_followed(case: str) -> None:
 
 
 def test_a_flow_needs_a_token() -> None:
-    with pytest.raises(BadValue, match="at least one token, got 0"):
+    with pytest.raises(BadValue, match="token"):
         AttentionField(layer(np.random.default_rng(3)), 0)
 
 
@@ -181,8 +181,9 @@ def test_without_a_norm_enormous_tokens_see_the_largest_logit_alone() -> None:
 
 
 def test_too_many_tokens_are_refused_before_anything_is_made() -> None:
-    with pytest.raises(BadValue, match="1,000,000 tokens"):
+    with pytest.raises(BadValue, match="GB") as refused:
         AttentionField(layer(np.random.default_rng(5)), 10**6)
+    assert f"{10**6:,}" in str(refused.value)
 
 
 def enlarged(system: System, by: float) -> System:

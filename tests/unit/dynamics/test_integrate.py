@@ -208,9 +208,9 @@ def test_output_at_the_ends_and_nowhere() -> None:
     assert (none.times.shape, none.states.shape) == ((0,), (0, *x.shape))
     stopped = integrate(field, x, 2.0, times=[0.5, 1.0, 1.5], events=[Event("one", lambda t, s: 1.0 - t)])
     assert stopped.times.tolist() == [0.5, 1.0]
-    with pytest.raises(BadValue, match="between 0 and 2"):
+    with pytest.raises(BadValue, match=r"times.*2"):
         integrate(field, x, 2.0, times=[1.0, 2.5])
-    with pytest.raises(BadValue, match="between 0 and 2"):
+    with pytest.raises(BadValue, match=r"times.*2"):
         integrate(field, x, 2.0, times=[-0.5, 1.0])
 
 

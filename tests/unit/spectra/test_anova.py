@@ -194,21 +194,21 @@ def test_uneven_positions_have_no_toeplitz_part() -> None:
 
 def test_bad_designs_are_refused() -> None:
     good = np.ones((2, 3, 4))
-    with pytest.raises(BadValue, match="same number of positions"):
+    with pytest.raises(BadValue, match="5, 4"):
         decompose(good, np.ones((2, 5, 4)))
-    with pytest.raises(BadValue, match="together with the positions"):
+    with pytest.raises(BadValue, match=r"\(2, 4\)"):
         decompose(np.ones((2, 4)), np.ones((2, 4)))
     with pytest.raises(BadValue, match="NaN"):
         decompose(good * np.nan, good)
     with pytest.raises(BadValue, match="width"):
         decompose(good, np.ones((2, 3, 6)))
-    with pytest.raises(BadValue, match="3 token weights given for 2"):
+    with pytest.raises(BadValue, match=r"3.*weights"):
         decompose(good, good, weights=[1, 1, 1])
     with pytest.raises(BadValue, match="negative"):
         decompose(good, good, weights=[1, -1])
     with pytest.raises(BadValue, match="all zero"):
         decompose(good, good, weights=[0, 0])
-    with pytest.raises(BadValue, match="no head 5"):
+    with pytest.raises(BadValue, match="head 5"):
         decompose(good, good, alibi(2), head=5)
 
 

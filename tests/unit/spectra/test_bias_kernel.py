@@ -81,9 +81,9 @@ def test_effective_rank_tends_to_its_limit(slope: float) -> None:
 
 def test_bad_input_is_refused_with_a_sentence() -> None:
     for slope in (0.0, -1.0, float("nan")):
-        with pytest.raises(BadValue, match="positive slope"):
+        with pytest.raises(BadValue, match=f"slope.*{slope}"):
             bias.alibi_kernel_eigenvalues(slope, 5)
-    with pytest.raises(BadValue, match="at least one"):
+    with pytest.raises(BadValue, match="context"):
         bias.alibi_logit_eigenvalues(1.0, 0)
-    with pytest.raises(BadValue, match="one position"):
+    with pytest.raises(BadValue, match="distance"):
         bias.alibi_logit_extremes(1.0, 1)

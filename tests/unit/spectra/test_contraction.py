@@ -204,8 +204,9 @@ def test_long_contexts_take_a_structured_route_and_dense_is_refused_with_its_siz
     causal = contraction(q, k, rope(8), causal=True)
     assert causal.route == "lanczos"
     assert causal.rho is not None
-    with pytest.raises(BadValue, match=r"3000 positions are 0\.1 GiB.*limit of 2048"):
+    with pytest.raises(BadValue, match="GiB") as refused:
         contraction(q, k, rope(8), route="dense")
+    assert all(number in str(refused.value) for number in ("3000", "0.1", "2048"))
     with pytest.raises(BadValue, match="full rank"):
         contraction(q, k, rope(8), causal=True, route="factors")
 
@@ -214,25 +215,25 @@ def test_bad_input_is_refused() -> None:
     good = np.ones((3, 4))
     with pytest.raises(BadValue, match="NaN"):
         contraction(good * np.nan, good, rope(4))
-    with pytest.raises(BadValue, match="4 queries and 3 keys"):
+    with pytest.raises(BadValue, match="4 queries"):
         contraction(np.ones((4, 4)), good, rope(4))
     with pytest.raises(BadValue, match="width 4"):
         contraction(good, good, rope(6))
     with pytest.raises(BadEncoding, match="pairs"):
         rope(5)
-    with pytest.raises(BadValue, match="2 positions given for 3"):
+    with pytest.raises(BadValue, match="2 positions"):
         contraction(good, good, rope(4), [0, 1])
     with pytest.raises(BadValue, match="rise"):
         contraction(good, good, rope(4), [2, 1, 0], causal=True)
-    with pytest.raises(BadValue, match="no head 7"):
+    with pytest.raises(BadValue, match="head 7"):
         contraction(good, good, alibi(4), head=7)
-    with pytest.raises(BadValue, match="count from 0"):
+    with pytest.raises(BadValue, match="-1"):
         contraction(good, good, rope(4), head=-1)
     with pytest.raises(BadValue, match="scale"):
         contraction(good, good, rope(4), scale=np.inf)
-    with pytest.raises(BadValue, match="is no route"):
+    with pytest.raises(BadValue, match="densest"):
         contraction(good, good, rope(4), route="densest")  # type: ignore[arg-type]
-    with pytest.raises(BadValue, match="before queries and keys"):
+    with pytest.raises(BadValue, match="sinusoidal"):
         contraction(good, good, sinusoidal(4))
 
 

