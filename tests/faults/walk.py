@@ -54,7 +54,8 @@ class Ended:
     words: str
     points: list[list[str]]
     fired: bool
-    steps: int
+    steps: int  # of training
+    layers: int  # of scans
 
 
 @dataclass
@@ -116,7 +117,7 @@ class Walk:
         """The command in a process of its own, and the processes it leaves."""
         self.log.unlink(missing_ok=True)
         self.log.touch()
-        _steps[:] = bytes(8)
+        _made[:] = bytes(16)
         child = os.fork()
         if child == 0:
             self._child(case, plan, where or self.work)
@@ -138,7 +139,7 @@ class Walk:
         if time.monotonic() > deadline:
             words += "\nTraceback: it hung"
         noted = [line.split("\t") for line in self.log.read_text().splitlines()]
-        return Ended(code, words, noted, points.fired(), struct.unpack("<q", _steps[:8])[0])
+        return Ended(code, words, noted, points.fired(), *struct.unpack("<qq", _made))
 
     def _child(self, case: Case, plan: Plan, where: Path) -> None:
         code = 70
@@ -349,8 +350,9 @@ class CaseWalk:
         if again.code != self.calm.code and not gone:
             found.append(f"given again, exit code {again.code}: {again.words.strip()[-300:]}")
         found += [f"given again, {words}" for words in difference(walk.work, self.final, self.rows)]
-        if left is not None and again.steps != left:
-            found.append(f"given again, {again.steps} steps or layers were made where {left} were left")
+        made = again.layers if case.name == "scan, kept" else again.steps  # a trained probe is scanned as well
+        if left is not None and made != left:
+            found.append(f"given again, {made} steps or layers were made where {left} were left")
         found += [f"{path} was made twice" for path, when in finished.items() if path.stat().st_mtime_ns != when]
         return [
             f"{case.name}: {plan.fault} at {plan.role} {plan.k} ({self._where(plan)}): {words}" for words in found
@@ -397,7 +399,7 @@ def walk_all(walk: Walk, chosen: Sequence[Case], sample: int | None, seed: int, 
 
 # ------------------------------------------------------------- one process with everything imported
 
-_steps = __import__("mmap").mmap(-1, 8)
+_made = __import__("mmap").mmap(-1, 16)  # steps of training, layers of scans
 
 
 def _get_ready() -> None:
@@ -433,8 +435,8 @@ def _get_ready() -> None:
     train.GLANCE, ablation.SENTENCES = 8, 16
     train.fixed_sentences.__defaults__ = (16,)  # 2,000 in earnest
     store._now = lambda: "2026-01-01T00:00:00+00:00"
-    torch.optim.Adam.step = _counted(torch.optim.Adam.step)  # AdamW's as well
-    scanning.layer_entry = _counted(scanning.layer_entry)
+    torch.optim.Adam.step = _counted(torch.optim.Adam.step, 0)  # AdamW's as well
+    scanning.layer_entry = _counted(scanning.layer_entry, 8)
     cases.make_reproductions_tiny()
     trajectory.FRAMES, Figure.savefig = 2, _pictured(Figure.savefig)
     figure._converter = _drawn  # type: ignore[assignment]
@@ -446,12 +448,12 @@ def _get_ready() -> None:
     ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # orphans come to us, so that we can wait for them
 
 
-def _counted(step: Any) -> Any:
-    """A step of an optimiser (or a layer of a scan) that is counted, in memory shared with the walk."""
+def _counted(step: Any, place: int) -> Any:
+    """A step of an optimiser, or a layer of a scan, that is counted at its place in memory shared with the walk."""
 
     def counted(*given: Any, **named: Any) -> Any:
         value = step(*given, **named)
-        struct.pack_into("<q", _steps, 0, struct.unpack("<q", _steps[:8])[0] + 1)
+        struct.pack_into("<q", _made, place, struct.unpack_from("<q", _made, place)[0] + 1)
         return value
 
     return counted
