@@ -200,7 +200,8 @@ class Encoding:
     def mechanisms(self) -> tuple[str, ...]:
         """Where position enters: any of 'input', 'rotary', 'bias', 'query_scale', or 'content'."""
         found = [part for part in ("input", "rotary", "bias", "query_scale") if getattr(self, part) is not None]
-        return tuple(found) if found or self.exact_tables else ("content",)
+        in_plane = self.rotary is not None and bool(self.rotary.axes)
+        return tuple(found) if self.exact_tables or in_plane else ("content",)
 
 
 def _shaped(table: Array, expected: tuple[int, ...], what: str) -> Array:
