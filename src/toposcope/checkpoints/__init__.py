@@ -18,15 +18,22 @@ def load(target: str | Path, *, family: str | None = None, num_heads: int | None
     """
     from toposcope.checkpoints.families import choose_family
     from toposcope.checkpoints.families.common import Config
+    from toposcope.checkpoints.generic.reader import described
     from toposcope.checkpoints.locate import open_checkpoint
     from toposcope.checkpoints.read import read_layer
     from toposcope.checkpoints.spec import not_understood
+    from toposcope.core.errors import UnknownFamily
 
     opened = open_checkpoint(target)
     values: dict[str, Any] = dict(opened.config or {})
     if num_heads is not None:
         values["num_attention_heads"] = values["num_heads"] = num_heads
     config = Config(values, str(opened.config_path or opened.source.path))
-    adapter = choose_family(config, opened.source, family)
-    spec = adapter.describe(config, opened.source)
+    try:
+        spec = choose_family(config, opened.source, family).describe(config, opened.source)
+    except UnknownFamily:
+        measured = None if family is not None else described(config, opened.source)
+        if measured is None:
+            raise
+        spec = measured
     return Model(not_understood(spec, opened.source), opened.source, values, read_layer)
