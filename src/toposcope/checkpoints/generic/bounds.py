@@ -13,7 +13,7 @@ from typing import Any
 
 from toposcope.core.errors import ToposcopeError
 
-SECONDS = 180.0
+SECONDS = 600.0
 LARGEST_INTEGER = 1 << 31  # of a configuration
 MOST_ITEMS = 100_000  # settings of a configuration, those in lists and nested ones counted
 MOST_LAYERS = 1_000

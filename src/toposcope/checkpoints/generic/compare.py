@@ -13,7 +13,7 @@ from toposcope.checkpoints.generic.record import Array, Passed, Recorded, arrays
 from toposcope.checkpoints.read import read_layer
 from toposcope.checkpoints.source import TensorSource
 from toposcope.checkpoints.spec import LayerSpec, ModelSpec
-from toposcope.checkpoints.view import Model
+from toposcope.checkpoints.view import Layer, Model
 
 ATTENTION, OUTPUT = 1e-4, 1e-3  # the largest differences that are accepted; of the output relative to its largest
 
@@ -38,35 +38,37 @@ class Taps:
         return {each for each in (self.reads, self.o_module, self.keys_read) if each}
 
 
-def difference(
-    spec: LayerSpec, source: TensorSource, taps: Taps, noted: Recorded, number: int, start: int = 0
-) -> tuple[float, float]:
+def readable(spec: LayerSpec, source: TensorSource) -> Layer:
+    """The layer as our own reader gives it, up to its output map."""
+    bare = replace(spec, output_norm=None, output_gain=None)
+    return Model(ModelSpec("measured", (bare,)), source, {}, read_layer).layers[0]
+
+
+def boosted(layer: Layer, boost: float) -> Layer:
+    """The same layer with its logits multiplied."""
+    weights = layer.weights
+    return Layer(0, replace(layer.spec, scale=layer.spec.scale * boost), lambda spec: weights)
+
+
+def difference(layer: Layer, taps: Taps, noted: Recorded, number: int, start: int = 0) -> tuple[float, float]:
     """The largest difference of attention probabilities, and of attention's output relative to its largest entry.
 
-    `start` is the position of the first token.
+    `start` is the position of the first token. Only the last text of the run is looked at.
     """
     call = noted.calls[number]
     theirs = arrays(call, noted.texts)[3]
     length = theirs.shape[2]
-    x = _shaped(call.layer_input if not taps.reads else _passed(noted, taps.reads, number).x, noted, length)
-    out = _shaped(_passed(noted, taps.o_module, number + 1).y, noted, length)
-    other = None
+    x = _shaped(call.layer_input if not taps.reads else _passed(noted, taps.reads, number).x, noted, length)[-1]
+    out = _shaped(_passed(noted, taps.o_module, number + 1).y, noted, length)[-1]
+    keys = None
     if taps.keys_read is not None:
-        other = _shaped(_passed(noted, taps.keys_read, number).x, noted, theirs.shape[3])
-    bare = replace(spec, output_norm=None, output_gain=None)
-    layer = Model(ModelSpec("measured", (bare,)), source, {}, read_layer).layers[0]
-    worst, worst_out = 0.0, 0.0
-    for text in range(min(2, noted.texts)):
-        keys = None if other is None else other[text]
-        ours = attention(layer, x[text], keys, positions=None if start == 0 else start + np.arange(length))
-        if ours.shape != theirs[text].shape:
-            raise Refused("attention came out in another shape")
-        worst = max(worst, float(np.abs(ours - theirs[text]).max()))
-        mine = output(layer, ours, project(layer, x[text], keys)[2], x[text])
-        if mine.shape != out[text].shape:
-            raise Refused("attention's output came out in another shape")
-        largest = max(float(np.abs(out[text]).max()), 1e-30)
-        worst_out = max(worst_out, float(np.abs(mine - out[text]).max()) / largest)
+        keys = _shaped(_passed(noted, taps.keys_read, number).x, noted, theirs.shape[3])[-1]
+    ours = attention(layer, x, keys, positions=None if start == 0 else start + np.arange(length))
+    mine = output(layer, ours, project(layer, x, keys)[2], x)
+    if ours.shape != theirs[-1].shape or mine.shape != out.shape:
+        raise Refused("attention came out in another shape")
+    worst = float(np.abs(ours - theirs[-1]).max())
+    worst_out = float(np.abs(mine - out).max() / max(float(np.abs(out).max()), 1e-30))
     if not (np.isfinite(worst) and np.isfinite(worst_out)):
         raise Refused("attention came out as no number")
     return worst, worst_out

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from toposcope.checkpoints.generic import shrink
 from toposcope.checkpoints.generic.bounds import Deadline, Refused, understood
-from toposcope.checkpoints.generic.compare import ATTENTION, OUTPUT, Taps, difference
+from toposcope.checkpoints.generic.compare import ATTENTION, OUTPUT, Taps, boosted, difference, readable
 from toposcope.checkpoints.generic.describe import draft
 from toposcope.checkpoints.generic.encode import Recipe, made, with_query_scale
 from toposcope.checkpoints.generic.fit import fit
@@ -17,6 +18,7 @@ from toposcope.checkpoints.generic.record import Recorded, run
 from toposcope.checkpoints.generic.texts import LENGTH, TEXTS, text_inputs
 from toposcope.checkpoints.live import MemorySource
 from toposcope.checkpoints.spec import LayerSpec
+from toposcope.checkpoints.view import Layer
 from toposcope.core.errors import ToposcopeError
 from toposcope.encodings.record import QueryScale
 
@@ -33,24 +35,53 @@ class Found:
     query_scale: QueryScale | None
     taps: Taps
     layer: str | None
+    fitted_at: int  # the call that was fitted; others were tried with its description
     differences: tuple[float, float] = (0.0, 0.0)
 
 
 class Copy:
     """A small copy of a model, ready to run. `found` and `reasons` are filled by `describe_layers`."""
 
-    def __init__(self, kind: Any, config_class: Any, settings: dict[str, Any], deadline: Deadline) -> None:
+    def __init__(
+        self,
+        kind: Any,
+        config_class: Any,
+        settings: dict[str, Any],
+        deadline: Deadline,
+        foretold: Copy | None = None,
+    ) -> None:
+        """With `foretold` the weights are those of another copy, which has the same shapes."""
         self.deadline = deadline
         with understood("a small copy of it does not run"):
             config = shrink.from_settings(config_class, settings)
+            if foretold is None:
+                shrink.foretell(kind, config, deadline)
             self.model = shrink.build(kind, config, deadline)
-            self.names = FileNames(self.model)
-            self.source = MemorySource(kind.__name__, self.names.saved)
+            if foretold is not None:
+                self._take(foretold)
+            self._stored = dict(self.model.state_dict())  # in single precision, as in a file
             self.survey = self._first_run()
         self.found: dict[int, Found] = {}
         self.reasons: dict[int, str] = {}
         self._tapped: set[str] = set()
         self._runs: list[Recorded] = []
+
+    def _take(self, other: Copy) -> None:
+        mine = {name: each.shape for name, each in self.model.state_dict().items()}
+        if mine != {name: each.shape for name, each in other._stored.items()}:
+            raise Refused("it has other shapes")
+        self.model.load_state_dict(other._stored)
+
+    @cached_property
+    def names(self) -> FileNames:
+        """The names of the copy's tensors in a file."""
+        with understood("a small copy of it cannot be saved"):
+            return FileNames(self.model, self._stored)
+
+    @cached_property
+    def source(self) -> MemorySource:
+        """The copy's tensors, as in a file."""
+        return MemorySource(type(self.model).__name__, self.names.saved)
 
     def _first_run(self) -> Recorded:
         """Run the copy in double precision, or in single where it insists on that."""
@@ -62,11 +93,18 @@ class Copy:
             return self.run(21, 12, keep=lambda name: False)
 
     def run(
-        self, length: int, seed: int, texts: int = 2, keep: Any = lambda name: True, boost: float = 1.0, **more: Any
+        self,
+        length: int,
+        seed: int,
+        texts: int = 2,
+        keep: Any = lambda name: True,
+        boost: float = 1.0,
+        until: str | None = None,
+        **more: Any,
     ) -> Recorded:
         """Run the copy on random texts."""
         inputs = {**text_inputs(self.model, texts, length, seed), **more}
-        return run(self.model, inputs, texts, self.deadline, keep, boost)
+        return run(self.model, inputs, texts, self.deadline, keep, boost, until)
 
     def describe_layers(self, config: dict[str, Any]) -> None:
         """Fit a layer, try its description on the others, and go on with the first it does not fit."""
@@ -75,25 +113,28 @@ class Copy:
         calls = range(len(self.survey.calls))
         while left := [n for n in calls if n not in self.found and n not in self.reasons]:
             try:
-                self._fit(left[0], config)
+                self.fit_layer(left[0], config)
             except (Refused, ToposcopeError) as reason:
                 self.reasons[left[0]] = str(reason)
                 continue
             self._spread(self.found[left[0]], left[1:])
 
-    def _fit(self, number: int, config: dict[str, Any]) -> None:
+    def fit_layer(self, number: int, config: dict[str, Any]) -> None:
+        """Explain one call by itself."""
         call = self.survey.calls[number]
         near = call.layer or call.module.rpartition(".")[0]
         try:
-            fitted = fit(self.run(LENGTH, 3, TEXTS, keep=lambda name: name.startswith(near)), number)
+            fitted = fit(
+                self.run(LENGTH, 3, TEXTS, keep=lambda name: name.startswith(near), until=call.layer), number
+            )
         except Refused as reason:
             if not str(reason).startswith(("keys:", "values:")):
                 raise
-            fitted = fit(self.run(LENGTH, 3, TEXTS), number, earlier=True)
+            fitted = fit(self.run(LENGTH, 3, TEXTS, until=call.layer), number, earlier=True)
         drafted = draft(fitted, self.model)
         spec, recipes, scale = position(drafted, config, self.names.held)
         taps = Taps(drafted.reads, drafted.o_module, drafted.keys_read)
-        self._keep_if_equal(number, Found(spec, recipes, scale, taps, call.layer))
+        self._keep_if_equal(number, Found(spec, recipes, scale, taps, call.layer, number))
 
     def _spread(self, template: Found, left: list[int]) -> None:
         """Try a layer's description on others, under their names."""
@@ -115,24 +156,24 @@ class Copy:
 
     def _keep_if_equal(self, number: int, layer: Found) -> None:
         """Keep a layer if it agrees on fresh texts; else say how far it is off."""
-        spec = self.spec(layer)
+        read = self.read(layer)
         worst = [0.0, 0.0]
         for noted, (_, _, boost) in zip(self._fresh(layer.taps), _FRESH, strict=True):
             if len(noted.calls) != len(self.survey.calls):
                 raise Refused("how often attention is computed depends on the length of the text")
             if boost != 1 and not noted.calls[number].eager:
                 continue
-            boosted = replace(spec, scale=spec.scale * boost)
-            for n, each in enumerate(difference(boosted, self.source, layer.taps, noted, number)):
+            tried = read if boost == 1 else boosted(read, boost)
+            for n, each in enumerate(difference(tried, layer.taps, noted, number)):
                 worst[n] = max(worst[n], each)
         if worst[0] > ATTENTION or worst[1] > OUTPUT:
             raise Refused(f"attention differs by {worst[0]:.2g}, its output by {worst[1]:.2g}")
         self.found[number] = replace(layer, differences=(worst[0], worst[1]))
 
-    def spec(self, layer: Found) -> LayerSpec:
-        """A layer of the copy under the names of its file, with its encoding."""
+    def read(self, layer: Found) -> Layer:
+        """A layer of the copy as our own reader gives it, under the names of a file."""
         encoding = with_query_scale(made(layer.position, self.source, self.names.plain), layer.query_scale)
-        return replace(self.names.layer(layer.spec), encoding=encoding)
+        return readable(replace(self.names.layer(layer.spec), encoding=encoding), self.source)
 
     def _fresh(self, taps: Taps) -> list[Recorded]:
         """Runs on fresh texts in which these modules, and those alike in other layers, were noted."""

@@ -14,6 +14,7 @@ from toposcope.checkpoints.generic.compare import difference
 from toposcope.checkpoints.generic.copied import Copy, Found
 from toposcope.checkpoints.generic.encode import Recipe
 from toposcope.checkpoints.generic.entry import input_positions
+from toposcope.checkpoints.generic.logits import mask_pattern
 from toposcope.checkpoints.generic.names import FileNames, tensors_of
 from toposcope.checkpoints.generic.probes import Path, generalised, thresholds, with_values
 from toposcope.checkpoints.generic.record import arrays
@@ -70,8 +71,8 @@ class _Measuring:
         self.values: dict[str, Any] = config.to_dict()
         self.copy = self._copy(small)
 
-    def _copy(self, settings: dict[str, Any]) -> Copy:
-        return Copy(self.kind, type(self.config), settings, self.deadline)
+    def _copy(self, settings: dict[str, Any], like: Copy | None = None) -> Copy:
+        return Copy(self.kind, type(self.config), settings, self.deadline, like)
 
     def done(self) -> Measured:
         import transformers
@@ -116,8 +117,7 @@ class _Measuring:
 
         def changes(paths: list[Path]) -> bool | None:
             try:
-                other = self._weighted(with_values(self.small, paths, 4))
-                there = self._probabilities(other)
+                there = self._probabilities(self._copy(with_values(self.small, paths, 4), self.copy))
             except (Refused, ToposcopeError):
                 self.deadline.check()
                 return None
@@ -135,47 +135,61 @@ class _Measuring:
                 told.append(f"{'.'.join(path)} = {value}")
         return told
 
-    def _weighted(self, settings: dict[str, Any]) -> Copy:
-        """A copy with other settings and the same weights."""
-        other = self._copy(settings)
-        mine, theirs = self.copy.model.state_dict(), other.model.state_dict()
-        if {k: v.shape for k, v in mine.items()} != {k: v.shape for k, v in theirs.items()}:
-            raise Refused("other shapes")
-        with understood("other weights"):
-            other.model.to(next(iter(self.copy.model.parameters())).dtype)
-            other.model.load_state_dict(mine)
-        return other
-
     def _probabilities(self, copy: Copy) -> list[Any]:
-        with understood("it does not run"):
-            noted = copy.run(21, 12, keep=lambda name: False)
-            return [arrays(call, noted.texts)[3] for call in noted.calls]
+        return [arrays(call, copy.survey.texts)[3] for call in copy.survey.calls]
 
     def _follows(self, path: Path, value: int) -> bool:
-        """Whether windows, chunks and query scales with this setting at 5 and 7 say what they are at its value."""
-        small = {}
+        """Whether windows, chunks and query scales with this setting at 5 and 7 say what they are at its value.
+
+        Layers that were described alike and mask alike at both settings are looked at once.
+        """
+        copies: dict[int, Copy] = {}
         for tried in (5, 7):
             try:
-                other = self._copy(with_values(self.small, [path], tried))
-                other.describe_layers(with_values(self.values, [path], tried))
+                copies[tried] = self._copy(with_values(self.small, [path], tried), self.copy)
             except (Refused, ToposcopeError, KeyError):
                 self.deadline.check()
                 return False
-            if set(other.found) != set(self.copy.found):
+        groups: dict[Any, list[int]] = {}
+        for number, each in self.copy.found.items():
+            masks = [self._mask(copy, number) for copy in copies.values()]
+            if None in masks:
                 return False
-            small[tried] = other.found
+            groups.setdefault(
+                (each.fitted_at, each.spec.reach, each.spec.chunk, each.query_scale, *masks), []
+            ).append(number)
         follows: dict[int, Found] = {}
-        for number, mine in self.copy.found.items():
-            found = _followed(mine, small[5][number], small[7][number], value)
+        for numbers in groups.values():
+            try:
+                for tried, copy in copies.items():
+                    copy.fit_layer(numbers[0], with_values(self.values, [path], tried))
+            except (Refused, ToposcopeError, KeyError):
+                self.deadline.check()
+                return False
+            small = [copy.found[numbers[0]] for copy in copies.values()]
+            found = _followed(self.copy.found[numbers[0]], small[0], small[1], value)
             if found is None:
                 return False
-            follows[number] = found
+            for number in numbers:
+                mine = self.copy.found[number]
+                spec = replace(mine.spec, reach=found.spec.reach, chunk=found.spec.chunk)
+                follows[number] = replace(mine, spec=spec, query_scale=found.query_scale)
         self.copy.found.update(follows)
         return True
 
+    def _mask(self, copy: Copy, number: int) -> Any:
+        """The pattern of a call's mask; None where it has none."""
+        try:
+            seen = arrays(copy.survey.calls[number], copy.survey.texts)[3] > 0
+            return mask_pattern(seen[0, 0]) if (seen == seen[:1, :1]).all() else None
+        except (Refused, IndexError):
+            return None
+
     def _far(self) -> list[str]:
-        """Whether our attention is the model's for a text that begins at a far position."""
+        """Whether attention changes for a text that begins at a far position, and ours does not follow."""
         import torch
+
+        near = self._probabilities(self.copy)
 
         at = torch.arange(21)[None].expand(2, -1) + FAR
         try:
@@ -183,8 +197,11 @@ class _Measuring:
         except (Refused, ToposcopeError, RuntimeError, TypeError, ValueError, IndexError):
             return []
         for number, each in self.copy.found.items():
+            theirs = arrays(noted.calls[number], noted.texts)[3]
+            if theirs.shape == near[number].shape and np.abs(theirs - near[number]).max() < 0.02:
+                continue
             try:
-                worst, _ = difference(self.copy.spec(each), self.copy.source, each.taps, noted, number, start=FAR)
+                worst, _ = difference(self.copy.read(each), each.taps, noted, number, start=FAR)
             except (Refused, ToposcopeError, IndexError):
                 continue  # a table that ends before
             if worst > 0.02:  # angles are computed in single precision, where such positions cost three digits

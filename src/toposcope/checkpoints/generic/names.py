@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, TypeVar
 
@@ -16,10 +17,10 @@ _NAMES = ("weight", "bias", "sinks", "output_gain", "k_up", "v_up")  # fields th
 class FileNames:
     """The names under which a model's parameters are saved, found with transformers' own conversion."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, tensors: Mapping[str, Any] | None = None) -> None:
         from transformers.core_model_loading import revert_weight_conversion
 
-        self.held = dict(model.state_dict())
+        self.held = dict(model.state_dict() if tensors is None else tensors)
         self.saved: dict[str, Any] = dict(revert_weight_conversion(model, dict(self.held)))
         self._by_place: dict[tuple[int, tuple[int, ...]], list[str]] = defaultdict(list)
         for name, tensor in self.saved.items():

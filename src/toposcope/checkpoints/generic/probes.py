@@ -42,9 +42,9 @@ def thresholds(settings: Mapping[str, Any], changes: Callable[[list[Path]], bool
 def _whole_numbers(settings: Mapping[str, Any], at: Path) -> Iterator[tuple[Path, int]]:
     for key, value in settings.items():
         if isinstance(value, Mapping):
-            if not key.startswith(_OTHER):
+            if not str(key).startswith(_OTHER):
                 yield from _whole_numbers(value, (*at, key))
-        elif isinstance(value, bool) or not isinstance(value, int) or key in _NEVER or "token" in key:
+        elif isinstance(value, bool) or not isinstance(value, int) or key in _NEVER or "token" in str(key):
             continue
         elif value > LEAST:
             yield (*at, key), value

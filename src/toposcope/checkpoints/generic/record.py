@@ -6,10 +6,10 @@ caught by watching torch's functions. Shapes: B texts, H heads, N tokens, R head
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -82,10 +82,12 @@ def run(
     deadline: Deadline,
     keep: Callable[[str], bool] = lambda name: True,
     boost: float = 1.0,
+    until: str | None = None,
 ) -> Recorded:
     """Run the model on the inputs. Linear maps and norms are noted where `keep(module name)` holds.
 
-    `boost` multiplies the queries of noted attentions, so that logits grow until a cap is felt.
+    `boost` multiplies the queries of noted attentions, so that logits grow until a cap is felt. `until` is the module
+    after which the run may end.
     """
     import torch
 
@@ -95,13 +97,29 @@ def run(
     for name, module in model.named_modules():
         hooks.append(module.register_forward_pre_hook(_before(noted, watch, name, deadline), with_kwargs=True))
         hooks.append(module.register_forward_hook(_after(noted, watch, name, module, keep), with_kwargs=True))
+        if name == until:
+            hooks.append(module.register_forward_hook(_enough))
     try:
-        with _one_at_a_time, _eager_noted(model, noted, watch, boost), torch.no_grad(), watch:
+        with (
+            _one_at_a_time,
+            _eager_noted(model, noted, watch, boost),
+            torch.no_grad(),
+            watch,
+            contextlib.suppress(_Enough),
+        ):
             model(**inputs)
     finally:
         for hook in hooks:
             hook.remove()
     return noted
+
+
+class _Enough(Exception):
+    """All that was asked for has run."""
+
+
+def _enough(*_: Any) -> None:
+    raise _Enough
 
 
 def flat(tensor: Any, texts: int, length: int) -> Array | None:
@@ -165,7 +183,7 @@ def _as_used(p: Array, v: Array, out: Array) -> Array:
     return p
 
 
-@contextmanager
+@contextlib.contextmanager
 def _eager_noted(model: Any, noted: Recorded, watch: Any, boost: float) -> Iterator[None]:
     """For the time of a run, every `eager_attention_forward` of the model's modules also notes its call."""
     names = {module: name for name, module in model.named_modules()}

@@ -197,7 +197,7 @@ def _at_most(value: Any, most: int) -> Any:
 
 
 def _renumber(values: dict[str, Any]) -> None:
-    """Special tokens with large numbers get small ones, which texts do not use; some models count from the padding's."""
+    """Special tokens with large numbers get small ones. Small ones stay: some models count from the padding's."""
     keys = [key for key in sorted(values) if "token_id" in key or "token_index" in key]
     kept = {values[key] for key in keys if _is_count(values[key]) and values[key] < SPECIAL}
     free = [number for number in range(SPECIAL - 1, -1, -1) if number not in kept] or [0]
@@ -217,14 +217,18 @@ def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
-def build(kind: Any, config: Any, deadline: Deadline, seed: int = 0) -> Any:
-    """The copy with random weights, after its size was foretold."""
-    import torch
-
+def foretell(kind: Any, config: Any, deadline: Deadline) -> None:
+    """Complain of a copy that is too large to be run."""
     size = sum(each.numel() for each in weightless(kind, config, deadline).parameters())
     if size > MOST_PARAMETERS:
         raise Refused(f"the smallest copy that keeps its attention has {size / 1e9:.1f} billion parameters")
     require_memory(20.0 * size, "a copy of the model to measure", "Use a machine with more memory.")
+
+
+def build(kind: Any, config: Any, deadline: Deadline, seed: int = 0) -> Any:
+    """The copy with random weights."""
+    import torch
+
     with bounded(deadline), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = kind._from_config(config, attn_implementation="eager", dtype=torch.float32).eval()
