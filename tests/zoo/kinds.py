@@ -13,14 +13,64 @@ GROUPS = {
 }
 
 # transformers has no list of encoders; these are the ones that people embed texts, images and sound with.
-_ENCODERS = ["dinov3_vit", "dinov2", "dinov2_with_registers", "siglip", "siglip2", "siglip_vision_model", "siglip2_vision_model", "clip", "clip_text_model", "clip_vision_model", "vit", "vit_mae", "deit", "beit", "ijepa", "wav2vec2", "hubert", "wavlm", "wav2vec2-bert", "data2vec-audio", "whisper", "audio-spectrogram-transformer", "videomae", "sam", "pixtral", "mlcd_vision_model", "aimv2_vision_model", "chinese_clip", "metaclip_2", "gemma3n_vision", "splinter", "dpr", "lilt", "layoutlmv3", "markuplm", "parakeet_encoder", "moonshine", "timesfm", "decision_transformer", "imagegpt", "gte", "jina_embeddings_v3", "esm", "openai_privacy_filter", "speech_to_text", "vjepa2", "sapiens2"]
+_ENCODERS = [
+    "dinov3_vit",
+    "dinov2",
+    "dinov2_with_registers",
+    "siglip",
+    "siglip2",
+    "siglip_vision_model",
+    "siglip2_vision_model",
+    "clip",
+    "clip_text_model",
+    "clip_vision_model",
+    "vit",
+    "vit_mae",
+    "deit",
+    "beit",
+    "ijepa",
+    "wav2vec2",
+    "hubert",
+    "wavlm",
+    "wav2vec2-bert",
+    "data2vec-audio",
+    "whisper",
+    "audio-spectrogram-transformer",
+    "videomae",
+    "sam",
+    "pixtral",
+    "mlcd_vision_model",
+    "aimv2_vision_model",
+    "chinese_clip",
+    "metaclip_2",
+    "gemma3n_vision",
+    "splinter",
+    "dpr",
+    "lilt",
+    "layoutlmv3",
+    "markuplm",
+    "parakeet_encoder",
+    "moonshine",
+    "timesfm",
+    "decision_transformer",
+    "imagegpt",
+    "gte",
+    "jina_embeddings_v3",
+    "esm",
+    "openai_privacy_filter",
+    "speech_to_text",
+    "vjepa2",
+    "sapiens2",
+]
 
 
 @cache
 def classes(group: str) -> dict[str, str]:
-    """For each model type of a group the name of its class; a class that an earlier group has is left out."""
+    """For each model type of a group the name of its class; a class that an earlier list has is left out."""
+    if group == "encoder":
+        return _listed(group)
     taken: set[tuple[str, str]] = set()
-    for each in GROUPS:
+    for each in ("causal", "masked", "image_text", "seq2seq"):
         named = {kind: name for kind, name in _listed(each).items() if (kind, name) not in taken}
         if each == group:
             return named
