@@ -33,6 +33,7 @@ def build(model_type: str, group: str, seed: int = 0) -> nn.Module:
     import transformers
     from transformers import CONFIG_MAPPING
 
+    transformers.utils.logging.disable_progress_bar()
     name = classes(group)[model_type]
     reasons: dict[str, None] = {}
     with warnings.catch_warnings():

@@ -8,6 +8,15 @@ _SLIDING, _FULL = "sliding_attention", "full_attention"
 _ALTERNATING = [_SLIDING, _FULL]
 _LINEAR = ["linear_attention", _FULL]
 _MROPE = {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [2, 3, 3]}
+_GROWING = {
+    "rope_type": "yarn",
+    "rope_theta": 1e6,
+    "factor": 8.0,
+    "original_max_position_embeddings": 8,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+    "llama_4_scaling_beta": 0.1,
+}
 _GEMMA4 = {
     "num_hidden_layers": 6,
     "layer_types": _ALTERNATING * 3,
@@ -44,6 +53,9 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "lfm2_moe": {"layer_types": ["conv", _FULL] * 2, "num_dense_layers": 1},
     "llama4_text": {"floor_scale": 7},
     "mamba2": {"num_heads": 8, "head_dim": 16, "n_groups": 1},
+    "ministral3": {"rope_parameters": _GROWING},
+    "mistral4": {"rope_parameters": {**_GROWING, "partial_rotary_factor": 0.5}},
+    "glm4_moe": {"use_qk_norm": True},
     "ministral": {"head_dim": 16, "layer_types": _ALTERNATING * 2},
     "qwen2_vl_text": {"rope_parameters": _MROPE},
     "qwen2_5_vl_text": {"rope_parameters": _MROPE},

@@ -23,4 +23,10 @@ def describe(family: str, config: Config, source: TensorSource) -> ModelSpec:
 FAMILIES = (
     Family("granite", ("granite",), partial(describe, "granite"), "Granite: fixed factors on logits and residuals"),
     Family("granitemoe", ("granitemoe",), partial(describe, "granitemoe"), "Granite mixtures of experts"),
+    Family(
+        "granitemoeshared",
+        ("granitemoeshared",),
+        partial(describe, "granitemoeshared"),
+        "Granite mixtures of experts with a shared one",
+    ),
 )

@@ -47,6 +47,9 @@ class Table:
     context_of_table: bool = False  # the length is that of the learned table, where there is one
     windowed: bool = False  # every layer has the window `sliding_window`, where one is set
     rope: Mapping[str, Any] = field(default_factory=dict)  # for `rope_from_config`: default_base, pairing, ...
+    rope_unsaid: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # rotary settings of a file that says nothing of them
     # tensors
     layer: str = "layers.{}."
     linear: tuple[str, ...] = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj")
@@ -60,6 +63,7 @@ class Table:
     qk_norm: tuple[str, str] | None = None
     qk_norm_if: tuple[str, bool] | None = None  # the flag that says whether there are such norms, and its default
     qk_norm_over: Literal["head", "layer"] = "head"
+    qk_norm_after: bool = False  # of what was rotated already
     embedding: str | None = "embed_tokens"
     marker: str | None = None  # a tensor that only this family's first layer surely has; None: its first map
 
@@ -79,6 +83,8 @@ class Table:
     def draft(self, config: Config, source: TensorSource, root: str | None = None) -> Draft:
         """The settings that every layer needs; `root` is the prefix of all names, where it is known already."""
         config = config.with_defaults(**self.defaults)
+        if self.rope_unsaid and not any(config.get(key) for key in ("rope_parameters", "rope_scaling", "rope_theta")):
+            config = config.updated(rope_parameters=dict(self.rope_unsaid))
         root = self.root(source) if root is None else root
         sizes = LayerSizes.of(config, **self.sizes)
         if not self.grouped:
@@ -146,6 +152,7 @@ class Draft:
                 )
             },
             qk_norm_over=table.qk_norm_over,
+            qk_norm_after=table.qk_norm_after and q_norm is not None,
         )
 
     def spec(
