@@ -49,6 +49,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "granitemoehybrid": {"layer_types": ["mamba", "attention"] * 2},
     "hunyuan_v1_dense": {"head_dim": 16},
     "hunyuan_v1_moe": {"head_dim": 16},
+    "falcon_h1": {"key_multiplier": 0.7, "attention_in_multiplier": 1.3, "attention_out_multiplier": 0.9},
+    "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
     "kimi_linear": {"num_hidden_layers": 4, "layer_types": _LINEAR * 2},
     "lfm2_moe": {"layer_types": ["conv", _FULL] * 2, "num_dense_layers": 1},
     "llama4_text": {"floor_scale": 7},

@@ -14,7 +14,7 @@ from toposcope.checkpoints.families.llama import growing
 from toposcope.checkpoints.families.table import Table
 from toposcope.checkpoints.source import TensorSource
 from toposcope.checkpoints.spec import LatentSpec, LayerSpec, Linear, ModelSpec, NormSpec, Skipped
-from toposcope.encodings import Encoding, Pairing, rope_from_config, rope_settings
+from toposcope.encodings import NONE, Encoding, Pairing, rope_from_config, rope_settings
 
 LATENT_EPS = 1e-6  # of the latent norms; the configuration's value is for the layer norms only
 
@@ -51,13 +51,22 @@ def describe_indexed(family: str, sizes: Mapping[str, Any], config: Config, sour
     return replace(spec, layers=layers, skipped=spec.skipped + skipped)
 
 
-def _describe(family: str, config: Config, source: TensorSource, pairing: Pairing) -> ModelSpec:
+def describe_kimi_linear(config: Config, source: TensorSource) -> ModelSpec:
+    """Kimi Linear: among linear layers latent attention, of which nothing turns."""
+    config = config.with_defaults(rms_norm_eps=1e-5, **{**SIZES, "q_lora_rank": None})
+    return _describe("kimi_linear", config, source, None, some=True)
+
+
+def _describe(
+    family: str, config: Config, source: TensorSource, pairing: Pairing | None, *, some: bool = False
+) -> ModelSpec:
+    """`pairing` None: nothing turns; `some`: only some layers are attention."""
     content, turning = config.integer("qk_nope_head_dim", least=0), config.integer("qk_rope_head_dim")
     rank = config.integer("kv_lora_rank")
     query_rank = None if config["q_lora_rank"] is None else config.integer("q_lora_rank")
     # the file's own head_dim, where it has one, is the width of the rotary part alone
     sizes = config.updated(head_dim=content + turning, num_key_value_heads=None)
-    draft = Table(family=family, marker="self_attn.kv_a_proj_with_mqa").draft(sizes, source)
+    draft = Table(family=family, marker="self_attn.kv_a_proj_with_mqa", some=some).draft(sizes, source)
 
     def vary(layer: LayerSpec, at: str) -> LayerSpec:
         query = Linear.at(f"{at}self_attn.q_proj" if query_rank is None else f"{at}self_attn.q_b_proj")
@@ -74,6 +83,8 @@ def _describe(family: str, config: Config, source: TensorSource, pairing: Pairin
             value_dim=config.integer("v_head_dim"),
         )
 
+    if pairing is None:
+        return draft.spec(NONE, vary)
     return draft.spec(growing(_rotary(config, content, turning, pairing), config), vary)
 
 
@@ -112,6 +123,12 @@ FAMILIES = (
         ("deepseek_v3", "kimi_k2"),
         partial(describe_v3, "deepseek_v3", SIZES),
         "DeepSeek 3 and R1, Kimi K2: multi-head latent attention",
+    ),
+    Family(
+        "kimi_linear",
+        ("kimi_linear",),
+        describe_kimi_linear,
+        "Kimi Linear: latent attention without position among linear layers",
     ),
     Family("axk1", ("axk1",), partial(describe_v3, "axk1", SIZES), "A.X K1: built like DeepSeek 3"),
     Family("youtu", ("youtu",), partial(describe_v3, "youtu", SIZES), "Youtu: built like DeepSeek 3"),

@@ -1,7 +1,7 @@
 """Models of several inputs, by their text part: its settings lie in `text_config`, its tensors under a prefix.
 
-The text part is a model of a known type, and that type's adapter reads it. What belongs to images or sound is listed as
-skipped.
+The text part is a model of a known type, and that type's adapter reads it. What belongs to images or sound is listed
+as skipped.
 """
 
 from __future__ import annotations
@@ -29,17 +29,26 @@ TEXT_TYPES: Mapping[str, str] = {
     "deepseek_vl": "llama",
     "deepseek_vl_hybrid": "llama",
     "exaone4_5": "exaone4",
+    "gemma3n": "gemma3n_text",
+    "gemma4": "gemma4_text",
+    "gemma4_unified": "gemma4_unified_text",
     "idefics2": "mistral",
     "idefics3": "llama",
     "internvl": "qwen2",
     "janus": "llama",
     "kimi_k25": "deepseek_v3",
+    "lfm2_vl": "lfm2",
     "lighton_ocr": "qwen3",
+    "llama4": "llama4_text",
     "llava": "llama",
     "llava_next": "llama",
     "llava_next_video": "llama",
     "llava_onevision": "qwen2",
     "mistral3": "mistral",
+    "minicpm_ocr": "qwen3_5_text",
+    "minicpmv4_6": "qwen3_5_text",
+    "minicpmv4_7": "qwen3_5_text",
+    "nemotron_h_omni": "nemotron_h",
     "ovis2": "qwen2",
     "paligemma": "gemma",
     "pp_chart2table": "qwen2",
@@ -48,6 +57,8 @@ TEXT_TYPES: Mapping[str, str] = {
     "qwen2_5_vl": "qwen2",
     "qwen2_audio": "qwen2",
     "qwen2_vl": "qwen2",
+    "qwen3_5": "qwen3_5_text",
+    "qwen3_5_moe": "qwen3_5_moe_text",
     "qwen3_omni_moe_thinker": "qwen3_moe",
     "qwen3_vl": "qwen3",
     "qwen3_vl_moe": "qwen3_moe",
