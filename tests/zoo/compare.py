@@ -56,6 +56,36 @@ def differences(ours: Model, theirs: nn.Module, noted: Record, batch: int) -> tu
     return found, missing
 
 
+def at_input(ours: Model, noted: Record, batch: int, length: int) -> tuple[float | None, str | None]:
+    """What the named tables of positions differ by (None: nothing to compare with), and a module that has no name.
+
+    A module places tokens if what it gives is the same for all texts and differs along them.
+    """
+    placing = {name: table for name, y in noted.placed.items() if (table := _placing(y, batch, length)) is not None}
+    worst: float | None = None
+    for layer in ours.layers:
+        table = layer.encoding.input
+        if table is None:
+            continue
+        mine = table.vectors(np.arange(length))
+        near = {name: float(np.abs(mine - each).max()) for name, each in placing.items() if each.shape == mine.shape}
+        if near:
+            worst = max(worst or 0.0, min(near.values()))
+    named = any(layer.encoding.input is not None for layer in ours.layers)
+    width = max(layer.spec.width for layer in ours.layers)
+    unnamed = next((name for name, each in placing.items() if each.shape[1] == width), None)
+    return worst, None if named else unnamed
+
+
+def _placing(y: Tensor, batch: int, length: int) -> np.ndarray | None:
+    if not y.is_floating_point() or y.ndim not in (2, 3) or y.shape[-2] != length:
+        return None
+    texts = _array(y.reshape(-1, length, y.shape[-1]))
+    if len(texts) not in (1, batch) or not np.array_equal(texts[0], texts[-1]):
+        return None
+    return texts[0] if np.abs(texts[0] - texts[0][:1]).max() > 1e-6 else None
+
+
 class _Pairing:
     """Finds what the running model did with the tensors of a layer of ours."""
 
@@ -127,11 +157,13 @@ class _Pairing:
         return later[0].gave if later else None
 
     def _is_normed(self, x: Tensor) -> bool:
-        """Whether a norm gave this just so: then the norm belongs to the layer, and ours must know of it."""
+        """Whether a norm gave this just so, and no layer of ours has it after its addition: then one is missed."""
+        after = {layer.residual_norm.weight for layer in self.ours.spec.layers if layer.residual_norm is not None}
+        known = {self.module(name) for name in after if name is not None}
         return any(
             each.gave.shape == x.shape and torch.equal(each.gave, x)
             for name, calls in self.noted.passed.items()
-            if "norm" in name.lower()
+            if "norm" in name.lower() and name not in known
             for each in calls
         )
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import toposcope
 from tests.zoo.builder import NotBuilt, build
-from tests.zoo.compare import differences
+from tests.zoo.compare import ATTENTION, at_input, differences
 from tests.zoo.given import inputs
 from tests.zoo.record import Record, record
 from toposcope.core.errors import ToposcopeError
@@ -97,6 +97,12 @@ def _compared(model_type: str, group: str, ours: Any, theirs: Any, noted: Record
         reasons.append(
             f"{len(noted.attended) - len(seen)} calls of attention are not described ({', '.join(left[:2])})"
         )
+    off, unnamed = at_input(ours, noted, batch, LENGTH)
+    if off is not None and off > ATTENTION:
+        outcome = Outcome.DIFFERENT
+        reasons.append(f"positions at the input differ by {off:.1e}")
+    if unnamed is not None:
+        reasons.append(f"position also enters at the input ({unnamed}), which is not named")
     if missing:
         reasons.append(f"{len(missing)} layers not compared ({'; '.join(sorted(set(missing.values())))[:160]})")
     if found and not any(each.peaked for each in found):

@@ -46,6 +46,7 @@ class Record:
     attended: list[Attended] = field(default_factory=list)
     passed: dict[str, list[Passed]] = field(default_factory=lambda: defaultdict(list))
     entered: dict[str, list[tuple[int, Tensor]]] = field(default_factory=lambda: defaultdict(list))
+    placed: dict[str, Tensor] = field(default_factory=dict)  # what modules gave that place tokens, or look them up
     clock: int = 0
 
     def tick(self) -> int:
@@ -150,12 +151,16 @@ def _entering(name: str, noted: Record, running: list[str]) -> Callable[..., Non
 
 def _leaving(name: str, module: nn.Module, noted: Record, running: list[str]) -> Callable[..., None]:
     leaf = not any(True for _ in module.children()) and any(True for _ in module.parameters())
+    end = name.rpartition(".")[2]
+    places = isinstance(module, nn.Embedding) or ("pos" in end and "rot" not in name)
 
     def hook(_: nn.Module, given: tuple[Any, ...], named: dict[str, Any], gave: Any) -> None:
         if running and running[-1] == name:
             running.pop()
         x = _first(given, named) if leaf or "norm" in name.lower() else None
         y = gave[0] if isinstance(gave, tuple) and gave else gave
+        if places and torch.is_tensor(y):
+            noted.placed[name] = y.detach().clone()
         if x is not None and torch.is_tensor(y):
             noted.passed[name].append(Passed(noted.tick(), x.detach().clone(), y.detach().clone()))
 

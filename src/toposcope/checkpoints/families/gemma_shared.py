@@ -72,7 +72,7 @@ def describe_gemma4(config: Config, source: TensorSource) -> ModelSpec:
 
 
 def _describe(draft: Draft, kinds: list[str], whole: Mapping[str, Any], *, tied: bool = False) -> ModelSpec:
-    """`whole` are the sizes of full layers, where they differ; `tied`: their values are their keys before the norm."""
+    """`whole` are the sizes of full layers, where they differ; `tied`: their values are keys before the norm."""
     config = draft.config
     causal = config.get("use_bidirectional_attention") != "all"
     reach = window_reach(config)
