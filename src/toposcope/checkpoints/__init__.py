@@ -18,7 +18,7 @@ def load(target: str | Path, *, family: str | None = None, num_heads: int | None
     """
     from toposcope.checkpoints.families import choose_family
     from toposcope.checkpoints.families.common import Config
-    from toposcope.checkpoints.generic.reader import described
+    from toposcope.checkpoints.generic.reader import checked, described
     from toposcope.checkpoints.locate import open_checkpoint
     from toposcope.checkpoints.read import read_layer
     from toposcope.checkpoints.spec import not_understood
@@ -30,10 +30,13 @@ def load(target: str | Path, *, family: str | None = None, num_heads: int | None
         values["num_attention_heads"] = values["num_heads"] = num_heads
     config = Config(values, str(opened.config_path or opened.source.path))
     try:
-        spec = choose_family(config, opened.source, family).describe(config, opened.source)
+        adapter = choose_family(config, opened.source, family)
     except UnknownFamily:
         measured = None if family is not None else described(config, opened.source)
         if measured is None:
             raise
         spec = measured
+    else:
+        spec = adapter.describe(config, opened.source)
+        spec = spec if family is None else checked(spec, adapter, config, opened.source)
     return Model(not_understood(spec, opened.source), opened.source, values, read_layer)

@@ -109,7 +109,8 @@ class Copy:
     def describe_layers(self, config: dict[str, Any]) -> None:
         """Fit a layer, try its description on the others, and go on with the first it does not fit."""
         if not self.survey.calls:
-            raise Refused("no softmax attention was seen in it")
+            seen = self.survey.softmaxes
+            raise Refused("its softmax is not that of queries and keys" if seen else "it has no softmax attention")
         calls = range(len(self.survey.calls))
         while left := [n for n in calls if n not in self.found and n not in self.reasons]:
             try:
@@ -123,14 +124,13 @@ class Copy:
         """Explain one call by itself."""
         call = self.survey.calls[number]
         near = call.layer or call.module.rpartition(".")[0]
+        once = call.layer if self.survey.layers.count(call.layer or "") == 1 else None  # else it may end too early
         try:
-            fitted = fit(
-                self.run(LENGTH, 3, TEXTS, keep=lambda name: name.startswith(near), until=call.layer), number
-            )
+            fitted = fit(self.run(LENGTH, 3, TEXTS, keep=lambda name: name.startswith(near), until=once), number)
         except Refused as reason:
             if not str(reason).startswith(("keys:", "values:")):
                 raise
-            fitted = fit(self.run(LENGTH, 3, TEXTS, until=call.layer), number, earlier=True)
+            fitted = fit(self.run(LENGTH, 3, TEXTS, until=once), number, earlier=True)
         drafted = draft(fitted, self.model)
         spec, recipes, scale = position(drafted, config, self.names.held)
         taps = Taps(drafted.reads, drafted.o_module, drafted.keys_read)

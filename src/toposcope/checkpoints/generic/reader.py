@@ -5,13 +5,15 @@ from __future__ import annotations
 import importlib.util
 from dataclasses import replace
 
+from toposcope.checkpoints.families import Family
 from toposcope.checkpoints.families.common import Config
+from toposcope.checkpoints.generic import cache
 from toposcope.checkpoints.generic.bounds import Refused
 from toposcope.checkpoints.generic.encode import made, with_query_scale
 from toposcope.checkpoints.generic.measure import Measured, measure
 from toposcope.checkpoints.generic.names import prefix_change, reprefixed
 from toposcope.checkpoints.source import TensorSource
-from toposcope.checkpoints.spec import ModelSpec
+from toposcope.checkpoints.spec import ModelSpec, Skipped
 from toposcope.core.errors import MissingExtra, UnknownFamily
 from toposcope.core.printable import printable
 
@@ -21,22 +23,51 @@ def described(config: Config, source: TensorSource) -> ModelSpec | None:
     kind = config.get("model_type")
     if source.format == "gguf" or not isinstance(kind, str):
         return None
-    if importlib.util.find_spec("transformers") is None or importlib.util.find_spec("torch") is None:
+    values = dict(config)
+    measured = cache.find(values)
+    if measured is None and not _installed():
         raise MissingExtra(
             f"{config.where} names model_type '{printable(kind, 60)}', which no adapter knows. transformers may: "
             "with it, such models are measured before they are read. Install it with: pip install 'toposcope[hf]'"
         )
-    from toposcope.checkpoints.generic.shrink import known
-
-    if not known(kind):
-        return None
     try:
-        return put_onto(measure(dict(config)), kind, source)
+        if measured is None:
+            from toposcope.checkpoints.generic.shrink import known
+
+            if not known(kind):
+                return None
+            measured = measure(values)
+            cache.keep(values, measured)
+        return put_onto(measured, kind, source)
     except Refused as reason:
         raise UnknownFamily(
-            f"{config.where} names model_type '{kind}', which no adapter knows, and its attention could not be "
-            f"measured: {printable(reason)}. If it is built like a known family, name it with --family."
+            f"{config.where} names model_type '{printable(kind, 60)}', which no adapter knows, and its attention "
+            f"could not be measured: {printable(reason)}. If it is built like a known family, name it with --family."
         ) from reason
+
+
+def checked(spec: ModelSpec, family: Family, config: Config, source: TensorSource) -> ModelSpec:
+    """A reading by a family that the user named, with how it agrees with the model that transformers has.
+
+    Refused where it does not agree. Where there is nothing to compare with, the description says so.
+    """
+    kind = config.get("model_type")
+    if source.format == "gguf" or not isinstance(kind, str) or kind in family.model_types:
+        return spec
+    why = "transformers is not installed"
+    if _installed():
+        from toposcope.checkpoints.generic.shrink import known
+
+        why = f"transformers does not know the type '{printable(kind, 60)}'"
+        if known(kind):
+            from toposcope.checkpoints.generic.forced import compared
+
+            try:
+                return replace(spec, compared=compared(family, dict(config)))
+            except Refused as reason:
+                why = str(reason)
+    remark = Skipped(f"--family {family.name}", f"nothing was compared: {why}")
+    return replace(spec, skipped=(*spec.skipped, remark))
 
 
 def put_onto(measured: Measured, kind: str, source: TensorSource) -> ModelSpec:
@@ -53,7 +84,8 @@ def put_onto(measured: Measured, kind: str, source: TensorSource) -> ModelSpec:
     layers = []
     for each in measured.layers:
         spec = each.spec if old == new else reprefixed(each.spec, old, new)
-        layers.append(replace(spec, encoding=with_query_scale(made(each.position, source, rename), each.query_scale)))
+        encoding = with_query_scale(made(each.position, source, rename), each.query_scale)
+        layers.append(replace(spec, encoding=encoding))
     embedding = None if measured.embedding is None else rename(measured.embedding)
     return ModelSpec(
         family=kind,
@@ -61,5 +93,17 @@ def put_onto(measured: Measured, kind: str, source: TensorSource) -> ModelSpec:
         embedding=embedding if embedding in source.names() else None,
         context=measured.context,
         skipped=measured.skipped,
+        tables=tuple(
+            dict.fromkeys(
+                rename(str(recipe.options["tensor"]))
+                for each in measured.layers
+                for recipe in each.position
+                if "tensor" in recipe.options
+            )
+        ),
         compared=measured.compared,
     )
+
+
+def _installed() -> bool:
+    return all(importlib.util.find_spec(name) is not None for name in ("transformers", "torch"))

@@ -63,6 +63,7 @@ class Recorded:
     embeddings: list[Passed] = field(default_factory=list)
     layer_inputs: dict[str, Any] = field(default_factory=dict)  # the last one of each numbered module
     layers: list[str] = field(default_factory=list)  # numbered modules that ran, in order
+    softmaxes: int = 0  # over three axes or more
 
     def add(self, call: Call) -> None:
         """Note a call, with the innermost numbered module it belongs to and what that was given."""
@@ -264,6 +265,7 @@ def _watch(noted: Recorded) -> Any:
                 elif name != "einsum" and is_tensor(result):
                     self._products = [*self._products[-5:], (*factors, result)]
             elif name == "softmax" and is_tensor(given[0]) and given[0].dim() >= 3:
+                noted.softmaxes += 1
                 for q, kt, product in reversed(self._products):
                     same = product.dim() >= 3 and product.shape[-1] == result.shape[-1]
                     if same and product.numel() == result.numel():
