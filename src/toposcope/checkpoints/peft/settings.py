@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from toposcope.core.config import Config
-from toposcope.core.errors import BadConfig, NotFound
+from toposcope.core.errors import BadConfig, NotFound, ToposcopeError
 from toposcope.core.printable import printable
 from toposcope.core.untrusted import read_object, readable
 
 CONFIG = "adapter_config.json"
+FILES = ("adapter_model.safetensors", "adapter_model.bin")
 MERGE = "Merge it into its base model with PEFT (merge_and_unload), save that, and point at it."
 MOST_RANK = 65_536
 LONGEST_MODULE = 300  # letters of a module's name that is compared with patterns
@@ -132,6 +133,16 @@ def base_of(values: Mapping[str, Any]) -> str | None:
     """The base model that a configuration names, as it can be shown."""
     base = values.get("base_model_name_or_path")
     return printable(base, 200) if isinstance(base, str) and base else None
+
+
+def how_to_use(directory: Path) -> str:
+    """What to type to see a base with the adapter that lies in a directory, its base by name where it is known."""
+    try:
+        base = base_of(read_object(directory / CONFIG, BadConfig, inside=directory))
+    except ToposcopeError:  # a damaged one is told of when it is used
+        base = None
+    trained = "" if base is None else f"It was trained on '{base}'. "
+    return f"{trained}Give its base and it: toposcope scan {base or 'BASE'} --adapter {printable(directory)}"
 
 
 def _no_adapter(directory: Path) -> NotFound:

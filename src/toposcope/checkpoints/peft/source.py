@@ -13,7 +13,7 @@ import numpy as np
 
 from toposcope.checkpoints.decode import BLOCK, ROWS, Ledger
 from toposcope.checkpoints.peft.changes import Change, Changes, LowRank, require_side, sorted_changes
-from toposcope.checkpoints.peft.settings import CONFIG, AdapterSettings, read_settings
+from toposcope.checkpoints.peft.settings import CONFIG, FILES, AdapterSettings, read_settings
 from toposcope.checkpoints.safetensors_file import SafetensorsFile
 from toposcope.checkpoints.source import Rows, Stored, TensorInfo, TensorSource
 from toposcope.checkpoints.spec import ModelSpec, claimed, linears
@@ -22,8 +22,6 @@ from toposcope.checkpoints.unclaimed import is_attention
 from toposcope.core.errors import BadWeights, MissingTensor, NotFound
 from toposcope.core.printable import printable
 from toposcope.core.untrusted import require_inside
-
-FILES = ("adapter_model.safetensors", "adapter_model.bin")
 
 
 def adapted(base: TensorSource, directory: str | Path) -> AdaptedSource:
