@@ -102,9 +102,9 @@ def rope_from_config(
 ) -> Encoding:
     """The rotary encoding that a configuration puts in force for heads of `head_dim` channels.
 
-    `rotary_dim` overrules what the file says about the number of rotary channels. `whole_heads`: the architecture never
-    reads what fraction of a head is to turn. A layer type declared with None does not rotate: the result is `NONE`.
-    What is odd about the settings is found in the encoding's notes.
+    `rotary_dim` overrules what the file says about the number of rotary channels. `whole_heads`: the architecture
+    never reads what fraction of a head is to turn. A layer type declared with None does not rotate: the result is
+    `NONE`. What is odd about the settings is found in the encoding's notes.
     """
     found = rope_settings(config, layer_type, default_base=default_base, default_partial=default_partial)
     if not found.rotates:
