@@ -349,7 +349,7 @@ def test_rows_of_a_table_are_those_of_the_whole() -> None:
 
 
 def test_series_of_a_flow_that_differ_in_length(tmp_path: Path) -> None:
-    """Found by the fuzzer: a saved flow with a series cut short, or without its times, could be read but not tabled."""
+    """Found by the fuzzer: a saved flow with a series cut short, or without its times, was read and not tabled."""
     import toposcope
 
     result = toposcope.flow(preset="collapse", horizon=0.5)
