@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from toposcope.checkpoints.fold import fold
-from toposcope.checkpoints.opened import ModelLike, opened, subject
+from toposcope.checkpoints.opened import ModelLike, opened, said, subject
 from toposcope.checkpoints.view import Array, Head, Layer, Model
 from toposcope.core.progress import Progress, steps
 from toposcope.core.ranges import parse_range
@@ -98,17 +99,18 @@ def inspect(
     layers: str | None = None,
     family: str | None = None,
     num_heads: int | None = None,
+    adapter: str | Path | None = None,
     progress: Progress | None = None,
 ) -> InspectResult:
     """What a checkpoint is made of: its layers, how each encodes position, its heads, and what was not read.
 
     `model` is a name, a path, a `Model`, or a loaded model of transformers or TransformerLens; `layers` selects
-    ("0-3,7"). `family` and `num_heads` say how a file is to be read.
+    ("0-3,7"). `family` and `num_heads` say how a file is to be read; `adapter` is one of PEFT, merged as it is read.
     """
     started = time.perf_counter()
-    with opened(model, family=family, num_heads=num_heads) as found:
+    with opened(model, family=family, num_heads=num_heads, adapter=adapter) as found:
         result = inspect_model(found, parse_range(layers, len(found.layers)), progress=progress)
-        asked = {"layers": layers, "family": family, "num_heads": num_heads}
+        asked = {"layers": layers, "family": family, "num_heads": num_heads, "adapter": said(adapter)}
         return replace(
             result,
             provenance=Provenance((subject(found, model),), asked, time.perf_counter() - started),

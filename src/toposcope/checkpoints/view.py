@@ -220,10 +220,12 @@ class Model:
         source: TensorSource,
         config: Mapping[str, Any],
         read_layer: Callable[[TensorSource, LayerSpec], LayerWeights],
+        remarks: tuple[str, ...] = (),
     ) -> None:
         self.spec = spec
         self.source = source
         self.config = config
+        self.remarks = remarks  # on how it was opened, for people
         self.tables = source.digest()  # of what was read to describe the model
         self._read_layer = read_layer
         self._held: tuple[LayerSpec, LayerWeights, Mapping[str, str]] | None = None
@@ -235,6 +237,12 @@ class Model:
     @property
     def path(self) -> Path:
         return self.source.path
+
+    @property
+    def adapter(self) -> Path | None:
+        """The directory of the adapter that is merged into it, where one is."""
+        settings = getattr(self.source, "settings", None)
+        return None if settings is None else settings.directory
 
     @property
     def family(self) -> str:

@@ -47,7 +47,10 @@ class Skipped:
 
 @dataclass(frozen=True)
 class Subject:
-    """What was analysed: what it is called, where it is, its format and family, and a hash of what was read of it."""
+    """What was analysed: what it is called, where it is, its format and family, and a hash of what was read of it.
+
+    `adapter` is where the adapter lies that was merged into it; `remarks` are on how it was opened.
+    """
 
     name: str
     path: str
@@ -55,6 +58,8 @@ class Subject:
     family: str
     sha256: str
     encodings: tuple[str, ...] = ()
+    adapter: str | None = None
+    remarks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
