@@ -62,6 +62,7 @@ class InspectedLayer:
     norm: str
     qk_norm: bool
     softcap: float | None
+    extras: tuple[str, ...]
     biases: tuple[str, ...]
     latent: bool
     shared_with: int | None
@@ -162,6 +163,7 @@ def _layer_row(layer: Layer, heads: Sequence[InspectedHead]) -> InspectedLayer:
         norm=spec.placement,
         qk_norm=spec.q_norm is not None,
         softcap=spec.softcap,
+        extras=(*spec.value_path, *spec.logit_path()),
         biases=tuple(name for name, bias in biases.items() if bias is not None),
         latent=spec.kv_latent is not None,
         shared_with=spec.shared_with,

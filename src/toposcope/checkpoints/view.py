@@ -61,6 +61,24 @@ class Latent:
 
 
 @dataclass(frozen=True, eq=False)
+class Gate:
+    """What multiplies the heads' outputs before O: activation(weight x + bias), x being the layer's normed input."""
+
+    weight_HCD: Stored  # C channels of a head's output, or 1
+    bias_HC: Stored | None
+    activation: str
+
+    def __call__(self, x_ND: Array) -> Array:
+        """The factors (H, N, C)."""
+        z_HNC = np.stack([x_ND @ rows_CD.astype(np.float64).T for rows_CD in self.weight_HCD])
+        if self.bias_HC is not None:
+            z_HNC = z_HNC + self.bias_HC[:, None, :]
+        if self.activation == "softplus":
+            return np.logaddexp(0, z_HNC)
+        return (2.0 if self.activation == "double_sigmoid" else 1.0) / (1 + np.exp(-z_HNC))
+
+
+@dataclass(frozen=True, eq=False)
 class LayerWeights:
     """One layer's tensors, sorted by head, in the precision they were stored in.
 
@@ -87,6 +105,10 @@ class LayerWeights:
     k_shared_SD: Stored | None = None
     k_shared_bias_S: Stored | None = None
     output_gain: Array | float | None = None
+    v_norm: Norm | None = None  # gain of shape (G, V)
+    inner_norm: Norm | None = None  # gain of all heads' outputs joined, or of one head's
+    gate: Gate | None = None
+    sinks_H: Array | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from toposcope.checkpoints.opened import ModelLike, name_of, opened, subject
 from toposcope.checkpoints.view import Model
 from toposcope.core.drawing import drawing
-from toposcope.core.errors import BadValue
+from toposcope.core.errors import BadFile, BadValue
 from toposcope.core.fields import plain
 from toposcope.core.progress import Progress, silent
 from toposcope.core.ranges import parse_heads
@@ -109,6 +109,11 @@ class Flow:
     agreement: agreement.Word
     observed: str  # the same in words
     trajectory: PlanePath
+
+    def __post_init__(self) -> None:
+        lengths = {len(series) for series in self.observables.values()}
+        if "time" not in self.observables or len(lengths) != 1:
+            raise BadFile("the observables of a flow must be series of one length, the times among them.")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
