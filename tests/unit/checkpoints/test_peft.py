@@ -12,13 +12,13 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import toposcope
+from tests.unit import tiny
 from tests.unit.tiny import write_llama
 from toposcope.checkpoints.identity import identity
 from toposcope.checkpoints.locate import open_checkpoint
 from toposcope.cli import main
 from toposcope.core.errors import BadConfig, BadFile, BadValue, BadWeights, MissingTensor, NotFound, ToposcopeError
 
-SETTINGS = {"peft_type": "LORA", "r": 2, "lora_alpha": 3, "base_model_name_or_path": "org/base"}
 Q = "model.layers.1.self_attn.q_proj"
 A, B = f"base_model.model.{Q}.lora_A.weight", f"base_model.model.{Q}.lora_B.weight"
 
@@ -32,10 +32,7 @@ def factors(seed: int = 1) -> dict[str, np.ndarray]:
 
 
 def write_adapter(place: Path, tensors: Mapping[str, np.ndarray] | None = None, **settings: Any) -> Path:
-    place.mkdir(parents=True, exist_ok=True)
-    (place / "adapter_config.json").write_text(json.dumps({**SETTINGS, **settings}))
-    save_file(dict(factors() if tensors is None else tensors), place / "adapter_model.safetensors")
-    return place
+    return tiny.write_adapter(place, factors() if tensors is None else tensors, **settings)
 
 
 @pytest.fixture
