@@ -124,6 +124,11 @@ def _open_directory(directory: Path) -> Opened:
 def _open_with_config(path: Path, shown: Path, notes: tuple[str, ...] = ()) -> Opened:
     """Open the weights first: when both are damaged, they matter more."""
     source = _open_source(path, shown)
+    if source.metadata.get("general.type") == "adapter":
+        raise NotFound(
+            f"{printable(path)} is an adapter in GGUF's format, not a whole model. Give its base, and with --adapter "
+            "the directory that PEFT saved it in."
+        )
     config, config_path = _config_in(path.parent)
     return Opened(with_scales(source, config), config, config_path, path, notes)
 
