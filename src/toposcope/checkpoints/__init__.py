@@ -11,7 +11,7 @@ __all__ = ["Head", "Layer", "LayerWeights", "Model", "Norm", "load"]
 
 
 def load(target: str | Path, *, family: str | None = None, num_heads: int | None = None) -> Model:
-    """Open a checkpoint: a directory, a .safetensors, .gguf or torch file, or the name of an installed model.
+    """Open a checkpoint: a directory, a .safetensors, .gguf or torch file, an installed model's name, or org/name.
 
     Only headers and position tables are read now; a layer's weights are read when they are used. `family` forces an
     adapter; `num_heads` gives the number of heads where the file does not say it (plain PyTorch state dicts).
@@ -20,7 +20,7 @@ def load(target: str | Path, *, family: str | None = None, num_heads: int | None
     from toposcope.checkpoints.families.common import Config
     from toposcope.checkpoints.locate import open_checkpoint
     from toposcope.checkpoints.read import read_layer
-    from toposcope.checkpoints.spec import not_understood
+    from toposcope.checkpoints.spec import code_not_run, not_understood
 
     opened = open_checkpoint(target)
     values: dict[str, Any] = dict(opened.config or {})
@@ -29,4 +29,5 @@ def load(target: str | Path, *, family: str | None = None, num_heads: int | None
     config = Config(values, str(opened.config_path or opened.source.path))
     adapter = choose_family(config, opened.source, family)
     spec = adapter.describe(config, opened.source)
-    return Model(not_understood(spec, opened.source), opened.source, values, read_layer)
+    spec = code_not_run(not_understood(spec, opened.source), values)
+    return Model(spec, opened.source, values, read_layer, hub=opened.hub, commit=opened.commit)

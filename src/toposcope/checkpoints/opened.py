@@ -55,6 +55,7 @@ def subject(model: Model, given: ModelLike = None, *, sha256: str | None = None)
         family=model.family,
         sha256=sha256 or model.source.digest(),
         encodings=tuple(sorted({layer.encoding.title for layer in model.layers})),
+        commit=model.commit,
     )
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Literal
+from typing import Any, Literal
 
 from toposcope.checkpoints.source import TensorSource
 from toposcope.core.errors import BadConfig
@@ -176,6 +176,19 @@ def not_understood(spec: ModelSpec, source: TensorSource) -> ModelSpec:
         for kind, names in kinds.items()
     )
     return replace(spec, skipped=spec.skipped + found)
+
+
+def code_not_run(spec: ModelSpec, config: Mapping[str, Any]) -> ModelSpec:
+    """The description with a remark where the configuration names code to run, which is never done."""
+    if not config.get("auto_map"):
+        return spec
+    why = "it names code to be run, which is never done: the weights are read as the family's adapter describes them"
+    return replace(spec, skipped=(*spec.skipped, Skipped("auto_map of the configuration", why)))
+
+
+def tensor_names(layer: LayerSpec) -> Iterator[str]:
+    """The names of the tensors that a layer may read."""
+    return _names(layer)
 
 
 def _names(part: LayerSpec | Linear | NormSpec | LatentSpec) -> Iterator[str]:

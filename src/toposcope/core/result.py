@@ -47,7 +47,10 @@ class Skipped:
 
 @dataclass(frozen=True)
 class Subject:
-    """What was analysed: what it is called, where it is, its format and family, and a hash of what was read of it."""
+    """What was analysed: what it is called, where it is, its format and family, and a hash of what was read of it.
+
+    `commit` is the version of a model on the hub.
+    """
 
     name: str
     path: str
@@ -55,6 +58,7 @@ class Subject:
     family: str
     sha256: str
     encodings: tuple[str, ...] = ()
+    commit: str | None = None
 
 
 @dataclass(frozen=True)
