@@ -83,9 +83,16 @@ class Hub:
         return self
 
     def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Be gone: connections are refused from now on."""
         for server in (self._hub, self._cdn):
             server.shutdown()
             server.server_close()
+        from huggingface_hub.utils import close_session
+
+        close_session()  # or it would go on with the connections that it holds
 
     def note(self, name: str, start: int, count: int) -> None:
         with self._lock:
@@ -135,6 +142,8 @@ def used(hub: Hub, place: Path, monkeypatch: pytest.MonkeyPatch, token: str | No
         monkeypatch.setenv("HF_TOKEN", token)
     # the library has read its environment already
     monkeypatch.setattr(constants, "ENDPOINT", hub.endpoint)
+    template = f"{hub.endpoint}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(saved))
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(home / "token"))
@@ -175,7 +184,7 @@ class _Handler(BaseHTTPRequestHandler):
         status = hub.take(hub.trouble) if self.command == "GET" else None
         if status is not None:
             return self._answer(status)
-        parts = path.strip("/").split("/")
+        parts = [unquote(part) for part in urlsplit(self.path).path.strip("/").split("/")]
         if self.is_cdn:
             return self._file(hub.root / "/".join(parts[1:]), parts[1:])
         if parts[:2] == ["api", "models"]:
@@ -240,7 +249,7 @@ class _Handler(BaseHTTPRequestHandler):
             return None
         if len(rest) < 3 or rest[0] != "resolve":
             return self._answer(404)
-        hub, commit = self.server_hub, self._commit(unquote(rest[1]))
+        hub, commit = self.server_hub, self._commit(rest[1])
         if commit is None:
             return None
         path, told = hub.root / repo / "/".join(rest[2:]), {"X-Repo-Commit": commit}

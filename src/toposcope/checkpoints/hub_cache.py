@@ -14,8 +14,10 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import tempfile
 import threading
+import weakref
 import zlib
 from bisect import bisect_left, insort
 from collections import OrderedDict
@@ -155,8 +157,11 @@ class RepoCache:
 
     def __init__(self, endpoint: str, repo: str) -> None:
         root = cache_root()
-        self._temporary = tempfile.TemporaryDirectory(prefix="toposcope-") if root is None else None
-        place = Path(self._temporary.name) if self._temporary is not None else Path(str(root)) / HUB
+        if root is None:
+            place = Path(tempfile.mkdtemp(prefix="toposcope-"))
+            weakref.finalize(self, shutil.rmtree, place, ignore_errors=True)
+        else:
+            place = root / HUB
         self.directory = place / quote(urlsplit(endpoint).netloc, safe="") / folder_of(repo)
 
     def ranges(self, file: RepoFile) -> RangeCache:

@@ -49,7 +49,7 @@ def parse_hub_name(target: str | Path) -> HubName | None:
     forced = text.startswith(SCHEME)
     found = _NAME.fullmatch(text.removeprefix(SCHEME)) if len(text) < 500 else None
     if found is not None and _is_sound(found["repo"], found["revision"] or DEFAULT_REVISION):
-        if forced or not text.lower().endswith((*SUFFIXES, ".json")):
+        if forced or found["quant"] or not text.lower().endswith((*SUFFIXES, ".json")):
             return HubName(found["repo"], found["revision"] or DEFAULT_REVISION, found["quant"])
     elif forced:
         raise NotFound(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import glob
 import logging
+import sys
 from collections.abc import Collection, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -117,6 +118,10 @@ class Snapshot:
     def download(self, names: Sequence[str]) -> Path:
         """Have these files whole in Hugging Face's cache; the directory they are in."""
         from huggingface_hub import constants, snapshot_download
+        from huggingface_hub.utils import tqdm
+
+        def bar(*given: Any, **options: Any) -> Any:
+            return tqdm(*given, **{**options, "disable": not sys.stderr.isatty()})
 
         try:
             return Path(
@@ -127,6 +132,7 @@ class Snapshot:
                     endpoint=self.client.endpoint,
                     cache_dir=constants.HF_HUB_CACHE,
                     library_name="toposcope",
+                    tqdm_class=bar,
                 )
             )
         except Exception as error:  # the library and those below it raise anything
