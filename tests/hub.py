@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import sys
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -54,7 +55,7 @@ class Hub:
     def __post_init__(self) -> None:
         self.commits.setdefault("main", "a" * 40)
         self._lock = threading.Lock()
-        self._hub, self._cdn = (ThreadingHTTPServer(("127.0.0.1", 0), _handler(self, cdn)) for cdn in (False, True))
+        self._hub, self._cdn = (_Server(("127.0.0.1", 0), _handler(self, cdn)) for cdn in (False, True))
 
     @property
     def endpoint(self) -> str:
@@ -78,7 +79,6 @@ class Hub:
 
     def __enter__(self) -> Hub:
         for server in (self._hub, self._cdn):
-            server.daemon_threads = True
             threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         return self
 
@@ -151,6 +151,15 @@ def used(hub: Hub, place: Path, monkeypatch: pytest.MonkeyPatch, token: str | No
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_IMPLICIT_TOKEN", False)
     monkeypatch.setattr("toposcope.checkpoints.hub_http.PAUSE", 0.0)
     yield
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Whoever hangs up, does."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
 
 
 def _handler(hub: Hub, cdn: bool) -> type[BaseHTTPRequestHandler]:

@@ -20,9 +20,12 @@ from toposcope.checkpoints.hub_file import HEAD, RemoteFile, at_once
 from toposcope.checkpoints.hub_meter import WORTH_TELLING, show_bytes
 from toposcope.checkpoints.hub_name import HubName
 from toposcope.checkpoints.hub_repo import Snapshot
+from toposcope.checkpoints.peft.settings import CONFIG as ADAPTER
+from toposcope.checkpoints.peft.settings import FILES as ADAPTER_FILES
 from toposcope.checkpoints.safetensors_file import SafetensorsFile
 from toposcope.checkpoints.scales import with_scales
 from toposcope.checkpoints.shards import FileSource, ShardedSource, index_remarks, open_parts, weight_map
+from toposcope.checkpoints.sniff import SUFFIXES
 from toposcope.checkpoints.source import TensorSource
 from toposcope.core.errors import BadConfig, BadFile, HubError, NotFound, did_you_mean
 from toposcope.core.progress import Progress
@@ -135,6 +138,12 @@ def _parts(snapshot: Snapshot, chosen: str) -> list[str]:
 def _chosen(snapshot: Snapshot, files: list[str]) -> tuple[str, list[str]]:
     """The file to read, and the other checkpoints beside it."""
     top = [name for name in files if "/" not in name]
+    weights = [name for name in files if name.lower().endswith((*SUFFIXES, locate.INDEX))]
+    if ADAPTER in top and {*weights} <= {*ADAPTER_FILES}:
+        raise NotFound(
+            f"{snapshot.name.repo} is an adapter, not a whole model. Fetch it with: hf download {snapshot.name.repo} "
+            "--local-dir DIR, and give its base: toposcope scan BASE --adapter DIR"
+        )
     several = [name for name in files if name.lower().endswith(".gguf") and _is_first(name)]
     if snapshot.name.quant is None:
         plain = any(name.endswith((".safetensors", ".bin", locate.INDEX)) for name in top)
@@ -180,7 +189,7 @@ def _quants(names: Iterable[str]) -> list[str]:
 def _open_remote(snapshot: Snapshot) -> locate.Opened:
     files = snapshot.names()
     chosen, left = _chosen(snapshot, files)
-    notes = (f"{snapshot.path}: reading {chosen}; also there: {', '.join(left)}",) if left else ()
+    notes = locate.remarks_on_choice(snapshot.path, files, chosen, left)
     config_name = str(PurePosixPath(chosen).parent / locate.CONFIG)
     config: Mapping[str, Any] | None = None
     if config_name in files:

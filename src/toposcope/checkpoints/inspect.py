@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from toposcope.checkpoints.fold import fold
-from toposcope.checkpoints.opened import ModelLike, opened, subject
+from toposcope.checkpoints.opened import ModelLike, opened, said, subject
 from toposcope.checkpoints.spec import LayerSpec
 from toposcope.checkpoints.view import Array, Head, Layer, Model
 from toposcope.core.progress import Progress, steps
@@ -62,6 +63,7 @@ class InspectedLayer:
     norm: str
     qk_norm: bool
     softcap: float | None
+    extras: tuple[str, ...]
     biases: tuple[str, ...]
     latent: bool
     shared_with: int | None
@@ -98,20 +100,24 @@ def inspect(
     layers: str | None = None,
     family: str | None = None,
     num_heads: int | None = None,
+    adapter: str | Path | None = None,
     weights: bool = True,
     progress: Progress | None = None,
 ) -> InspectResult:
     """What a checkpoint is made of: its layers, how each encodes position, its heads, and what was not read.
 
     `model` is a name, a path, a `Model`, or a loaded model of transformers or TransformerLens; `layers` selects
-    ("0-3,7"). `family` and `num_heads` say how a file is to be read. Without `weights` only headers and the
-    configuration are read: kilobytes of a model on the hub, and no word on single heads.
+    ("0-3,7"). `family` and `num_heads` say how a file is to be read; `adapter` is one of PEFT, merged as it is read.
+    Without `weights` only headers and the configuration are read: kilobytes of a model on the hub, and no word on
+    single heads.
     """
     started = time.perf_counter()
-    with opened(model, family=family, num_heads=num_heads) as found:
+    with opened(model, family=family, num_heads=num_heads, adapter=adapter) as found:
         chosen = parse_range(layers, len(found.layers))
         result = inspect_model(found, chosen, weights=weights, progress=progress)
-        asked = {"layers": layers, "family": family, "num_heads": num_heads, "weights": weights}
+        asked = {
+            "layers": layers, "family": family, "num_heads": num_heads, "adapter": said(adapter), "weights": weights
+        }  # fmt: skip
         return replace(
             result,
             provenance=Provenance((subject(found, model),), asked, time.perf_counter() - started),
@@ -169,6 +175,7 @@ def _layer_row(layer: Layer, heads: Sequence[InspectedHead], stored: Collection[
         norm=spec.placement,
         qk_norm=spec.q_norm is not None,
         softcap=spec.softcap,
+        extras=(*spec.value_path, *spec.logit_path()),
         biases=_biases(layer) if heads else _stored_biases(spec, stored),
         latent=spec.kv_latent is not None,
         shared_with=spec.shared_with,

@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Any
 from toposcope.checkpoints import installed
 from toposcope.checkpoints.gguf_file import GgufFile
 from toposcope.checkpoints.hub_name import parse_hub_name
+from toposcope.checkpoints.peft.settings import CONFIG as ADAPTER
+from toposcope.checkpoints.peft.settings import FILES as ADAPTER_FILES
+from toposcope.checkpoints.peft.settings import how_to_use
 from toposcope.checkpoints.safetensors_file import SafetensorsFile
 from toposcope.checkpoints.scales import with_scales
 from toposcope.checkpoints.shards import FileSource, open_index, open_parts
@@ -18,6 +21,7 @@ from toposcope.checkpoints.sniff import SUFFIXES, checkpoint_format
 from toposcope.checkpoints.source import TensorSource
 from toposcope.checkpoints.torch_file import TorchFile
 from toposcope.core.errors import BadConfig, NotFound, did_you_mean
+from toposcope.core.printable import printable
 from toposcope.core.untrusted import MEGABYTE, open_file, read_object, readable, require_inside
 
 if TYPE_CHECKING:
@@ -30,7 +34,7 @@ TOKENIZER = 256 * MEGABYTE  # bytes; the largest known have some tens of megabyt
 BESIDE_WEIGHTS = frozenset(
     {
         *("config.json", "generation_config.json", "preprocessor_config.json", "processor_config.json"),
-        *("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "spiece.model", "adapter_config.json"),
+        *("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "spiece.model", ADAPTER),
         *("vocab.txt", "vocab.json", "merges.txt", "added_tokens.json", "special_tokens_map.json"),
         *("chat_template.jinja", "chat_template.json"),
     }
@@ -67,6 +71,8 @@ def open_checkpoint(target: str | Path) -> Opened:
     except (OSError, ValueError) as error:  # too long a name; a zero byte in it
         raise NotFound(f"{str(target)[:80]!r} cannot be a path or a model's name: {error}.") from error
     if exists:
+        if path.name in ADAPTER_FILES and (path.parent / ADAPTER).is_file():
+            raise NotFound(f"{printable(path)} is an adapter, not a whole model. {how_to_use(path.parent)}")
         return _open_directory(path) if path.is_dir() else open_with_config(path, path)
     name = str(target)
     if installed.is_known(name):
@@ -124,8 +130,16 @@ def _open_directory(directory: Path) -> Opened:
         files = sorted(entry.name for entry in directory.iterdir() if entry.is_file())
     chosen, left = choose_weights(directory, files)
     require_inside(directory / chosen, directory)
-    notes = (f"{directory}: reading {chosen}; also there: {', '.join(left)}",) if left else ()
+    notes = remarks_on_choice(directory, files, chosen, left)
     return open_with_config(directory / chosen, directory, notes)
+
+
+def remarks_on_choice(directory: Path, files: Sequence[str], chosen: str, left: Sequence[str]) -> tuple[str, ...]:
+    """What lies beside the chosen file and is not read."""
+    notes = [f"reading {printable(chosen)}; also there: {printable(', '.join(left))}."] if left else []
+    if ADAPTER in files:
+        notes.append(f"an adapter lies beside this model and is not merged. {how_to_use(directory)}")
+    return tuple(notes)
 
 
 def open_with_config(path: Path, shown: Path, notes: tuple[str, ...] = ()) -> Opened:
@@ -144,11 +158,11 @@ def choose_weights(directory: Path, files: Sequence[str]) -> tuple[str, list[str
     """The file to read in a directory, and the other checkpoints that lie beside it."""
     weights = [name for name in files if name.lower().endswith(SUFFIXES) and not _NOT_WEIGHTS.match(name)]
     indices = [name for name in files if name.endswith((f".safetensors{INDEX}", f".bin{INDEX}"))]
-    if "adapter_config.json" in files and not any(name.startswith(("model", "pytorch_model")) for name in weights):
-        raise NotFound(
-            f"{directory} holds an adapter (adapter_config.json), not a whole model. "
-            "Merge it into its base model and point at the merged one."
-        )
+    if ADAPTER in files:
+        whole = [name for name in weights if name not in ADAPTER_FILES]
+        if not whole and not indices:
+            raise NotFound(f"{printable(directory)} holds an adapter, not a whole model. {how_to_use(directory)}")
+        weights = whole
     for preferred in (["model.safetensors"], [f"model.safetensors{INDEX}"]):
         if preferred[0] in files:
             return preferred[0], _others(preferred[0], weights, indices)

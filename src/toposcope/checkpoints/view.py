@@ -65,6 +65,24 @@ class Latent:
 
 
 @dataclass(frozen=True, eq=False)
+class Gate:
+    """What multiplies the heads' outputs before O: activation(weight x + bias), x being the layer's normed input."""
+
+    weight_HCD: Stored  # C channels of a head's output, or 1
+    bias_HC: Stored | None
+    activation: str
+
+    def __call__(self, x_ND: Array) -> Array:
+        """The factors (H, N, C)."""
+        z_HNC = np.stack([x_ND @ rows_CD.astype(np.float64).T for rows_CD in self.weight_HCD])
+        if self.bias_HC is not None:
+            z_HNC = z_HNC + self.bias_HC[:, None, :]
+        if self.activation == "softplus":
+            return np.logaddexp(0, z_HNC)
+        return (2.0 if self.activation == "double_sigmoid" else 1.0) / (1 + np.exp(-z_HNC))
+
+
+@dataclass(frozen=True, eq=False)
 class LayerWeights:
     """One layer's tensors, sorted by head, in the precision they were stored in.
 
@@ -91,6 +109,10 @@ class LayerWeights:
     k_shared_SD: Stored | None = None
     k_shared_bias_S: Stored | None = None
     output_gain: Array | float | None = None
+    v_norm: Norm | None = None  # gain of shape (G, V)
+    inner_norm: Norm | None = None  # gain of all heads' outputs joined, or of one head's
+    gate: Gate | None = None
+    sinks_H: Array | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -202,6 +224,7 @@ class Model:
         source: TensorSource,
         config: Mapping[str, Any],
         read_layer: Callable[[TensorSource, LayerSpec], LayerWeights],
+        remarks: tuple[str, ...] = (),
         *,
         hub: RemoteTensors | None = None,
         commit: str | None = None,
@@ -209,6 +232,7 @@ class Model:
         self.spec = spec
         self.source = source
         self.config = config
+        self.remarks = remarks  # on how it was opened, for people
         self.hub = hub  # where the bytes of a model on the hub come from
         self.commit = commit  # which of its versions this is
         self.tables = source.digest()  # of what was read to describe the model
@@ -222,6 +246,12 @@ class Model:
     @property
     def path(self) -> Path:
         return self.source.path
+
+    @property
+    def adapter(self) -> Path | None:
+        """The directory of the adapter that is merged into it, where one is."""
+        settings = getattr(self.source, "settings", None)
+        return None if settings is None else settings.directory
 
     @property
     def family(self) -> str:

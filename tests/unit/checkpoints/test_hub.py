@@ -404,7 +404,7 @@ def test_code_that_a_configuration_names_is_not_run(hub: Hub) -> None:
     place = write_model(hub.root / "org/code", auto_map={"AutoModel": "evil.Model"})
     (place / "evil.py").write_text("raise SystemExit('run')")
     found = toposcope.scan("org/code", layers="0")
-    assert any("auto_map" in each.what for each in found.skipped)
+    assert any("auto_map" in remark for remark in found.provenance.subjects[0].remarks)
     assert "evil.py" not in hub.sent
 
 
@@ -430,3 +430,12 @@ def test_an_index_that_leaves_its_directory_is_refused(hub: Hub, shard: Any) -> 
     (place / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"w": shard}}))
     with pytest.raises(BadFile):
         open_checkpoint("org/parts")
+
+
+def test_an_adapter_on_the_hub_says_what_it_is(hub: Hub) -> None:
+    place = hub.root / "org/lora"
+    place.mkdir()
+    (place / "adapter_config.json").write_text('{"peft_type": "LORA"}')
+    save_file({"a": np.ones(2, dtype=np.float32)}, place / "adapter_model.safetensors")
+    with pytest.raises(NotFound, match="--adapter"):
+        open_checkpoint("org/lora")
