@@ -11,6 +11,7 @@ import numpy as np
 
 from toposcope.checkpoints.fold import fold
 from toposcope.checkpoints.opened import ModelLike, opened, subject
+from toposcope.checkpoints.source import headers
 from toposcope.checkpoints.view import Array, Head, Layer, Model
 from toposcope.core.progress import Progress, steps
 from toposcope.core.ranges import parse_range
@@ -125,7 +126,7 @@ def inspect_model(model: Model, layers: Sequence[int], *, progress: Progress | N
         layer_rows.append(_layer_row(layer, heads))
         head_rows += heads
         step()
-    infos = [model.source.info(name) for name in model.source.names()]
+    infos = headers(model.source)
     dtypes: dict[str, int] = {}
     for info in infos:
         dtypes[info.dtype] = dtypes.get(info.dtype, 0) + 1

@@ -54,10 +54,9 @@ def dequantised(
         names = set(names)
     if settings.method is not None and settings.method not in _READ:
         _refuse_other(source, settings.method)
-    for suffix, called in _OTHERS.items():
-        strange = next((name for name in names if name.endswith(suffix)), None)
-        if strange is not None:
-            raise _not_read(source, strange, called)
+    strange = next((name for name in names if name.endswith(tuple(_OTHERS))), None)
+    if strange is not None:
+        raise _not_read(source, strange, next(_OTHERS[end] for end in _OTHERS if strange.endswith(end)))
     return QuantisedSource(source, _found(source, names, settings), settings)
 
 

@@ -150,6 +150,8 @@ def _awq_form(tensors: Tensors) -> Form:
     if outputs != 8 * words or not count:
         raise tensors.bad(f"its {words} words in a row do not hold {outputs} numbers of 4 bits")
     size = _group_size(tensors, inputs, count)
+    if inputs % size:
+        raise tensors.bad(f"its {inputs} inputs are no groups of {size}")
     return Form((outputs, inputs), label(4, "awq", size, inputs), _Groups(4, count, size))
 
 

@@ -22,9 +22,11 @@ from toposcope.checkpoints.source import Stored
 # Numbers in one stored integer, and the bits that each takes there.
 _PACKINGS = {"8bit_u8": (1, 8), "4bit_u8": (2, 4), "3bit_32": (10, 3), "2bit_u8": (4, 2), "1bit_u8": (8, 1)}
 _BITS = {8: "8bit_u8", 6: "8bit_u8", 5: "8bit_u8", 4: "4bit_u8", 3: "3bit_32", 2: "2bit_u8", 1: "1bit_u8"}
-_UNUSED = (
-    *("unpack_view_dtype", "compute_dtype", "offload_meta", "encoded_state_dict", "stores_quant_config"),
-    *("channel_wise", "optimize", "round_zero"),
+_UNUSED = frozenset(
+    {
+        *("unpack_view_dtype", "compute_dtype", "offload_meta", "encoded_state_dict", "stores_quant_config"),
+        *("channel_wise", "optimize", "round_zero"),
+    }
 )
 
 
@@ -51,7 +53,6 @@ def find(names: Collection[str], settings: Settings) -> Iterator[Weight]:
             as_float="view_as_float",
             quant_scale="quant_scale",
             quant_zero="quant_zero",
-            **{name: name for name in _UNUSED},
         )
         yield Weight(f"{module}.weight", parts)
 
@@ -103,4 +104,4 @@ def _unpacked(stored: NDArray[np.integer], matrix: _Matrix) -> NDArray[np.float3
     return found[: matrix.rows]
 
 
-METHODS = (Method("HQQ", frozenset({"hqq"}), find, form, read),)
+METHODS = (Method("HQQ", frozenset({"hqq"}), find, form, read, aside=_UNUSED),)

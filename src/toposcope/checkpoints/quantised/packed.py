@@ -56,21 +56,21 @@ def form(tensors: Tensors) -> Form:
 def _integers_form(tensors: Tensors, scheme: Scheme) -> Form:
     if not tensors.has("shape"):
         raise tensors.bad("its weight_shape is not there")
-    shape, bits = tensors.sizes("shape"), scheme.bits
-    if len(shape) != 2:
-        raise tensors.bad(f"its shape is {shape}; expected two sizes")
-    rows, columns = shape
-    dense, aligned = -(-columns * bits // 32), -(-columns // (32 // bits))
-    if dense == aligned and 32 % bits and columns > 32 // bits:
-        raise tensors.bad(f"its {columns} numbers of {bits} bits may be packed in two ways")
-    tensors.require_shape("codes", (rows, dense))
-    sides = tensors.shape("scale", 2) if len(tensors.shape("scale")) == 2 else (rows, 1)
-    if sides == (rows, 1) or tensors.shape("scale") in ((), (1,), (1, 1)):
-        sides, grouped_by = (rows, 1), columns
+    bits, (rows, words) = scheme.bits, tensors.shape("codes", 2)
+    scale = tensors.shape("scale")
+    if scale in ((), (1,), (1, 1), (rows,), (rows, 1)) and scheme.strategy != "group":
+        sides, columns = (rows, 1), 32 * words // bits
+        grouped_by = columns
     else:
         grouped_by = scheme.group_size or 0
-        if grouped_by < 1 or sides != (rows, -(-columns // grouped_by)):
-            raise tensors.bad(f"its scales of shape {sides} do not fit groups of {grouped_by} in {shape}")
+        sides = (rows, tensors.shape("scale", 2)[1])
+        columns = sides[1] * grouped_by
+        if scale != sides or not columns or words != -(-columns * bits // 32):
+            raise tensors.bad(
+                f"{words} words and {scale} scales do not make rows of {bits} bits in groups of {grouped_by}"
+            )
+    if 32 % bits and words == -(-columns // (32 // bits)) and words > 1:
+        raise tensors.bad(f"its {columns} numbers of {bits} bits may be packed in two ways")
     if scheme.symmetric and tensors.has("zero"):
         raise tensors.bad("it has zero points, though the configuration calls it symmetric")
     if not scheme.symmetric and not tensors.has("zero"):
@@ -103,6 +103,8 @@ def read(tensors: Tensors, form: Form) -> Stored:
         return _read_floats(tensors, form.facts)
     scheme, sides = form.facts.scheme, form.facts.sides
     rows, columns = form.shape
+    if tensors.sizes("shape") != form.shape:
+        raise tensors.bad(f"its weight_shape is {tensors.sizes('shape')} and its tensors make {form.shape}")
     weight = unpacked(tensors.words("codes"), scheme.bits, columns).astype(np.float32)
     middle = np.float32(1 << (scheme.bits - 1))
     scale = np.broadcast_to(tensors.floats("scale").reshape(-1, sides[1]), sides)

@@ -13,9 +13,9 @@ import numpy as np
 
 from toposcope.checkpoints.decode import Ledger, refuse_nonfinite, rows_key
 from toposcope.checkpoints.quantised.settings import Settings
-from toposcope.checkpoints.quantised.stored import CODES, SMALL_FLOATS, Form, Method, Tensors, Weight, kind
+from toposcope.checkpoints.quantised.stored import CODES, OF_CACHE, SMALL_FLOATS, Form, Method, Tensors, Weight, kind
 from toposcope.checkpoints.source import Rows, Stored, TensorInfo, TensorSource
-from toposcope.core.errors import BadFile
+from toposcope.core.errors import BadConfig, BadFile
 from toposcope.core.memory import require_memory
 from toposcope.core.printable import printable
 
@@ -32,9 +32,8 @@ class QuantisedSource:
         self._settings = settings
         self._forms: dict[str, tuple[Tensors, Form]] = {}
         self.ledger = Ledger() if found else source.ledger
-        hidden = {part for _, weight in found.values() for part in weight.parts.values()}
-        self._names = {name: None for name in source.names() if name not in hidden} | dict.fromkeys(found)
         self._sorted = sorted(source.names()) if found else []
+        self._names = dict.fromkeys(source.names()) if not found else self._shown()
 
     @property
     def path(self) -> Path:
@@ -67,6 +66,18 @@ class QuantisedSource:
         return TensorInfo(
             name, form.shape, form.label, sum(self._source.info(part).nbytes for part in self.parts(name))
         )
+
+    def headers(self, *, stored: bool = False) -> list[TensorInfo]:
+        """Of all tensors, as the model has them or as they are stored; so, too, where a weight's form is not read."""
+        if stored:
+            return [self._source.info(name) for name in self._source.names()]
+        found: list[TensorInfo] = []
+        for name in self.names():
+            try:
+                found.append(self.info(name))
+            except (BadFile, BadConfig):
+                found += [self._source.info(part) for part in self.parts(name)]
+        return found
 
     def read(self, name: str) -> Stored:
         if name not in self._found:
@@ -104,19 +115,29 @@ class QuantisedSource:
         known = self._forms.get(name)
         if known is None:
             method, weight = self._found[name]
-            tensors = Tensors(self._source, weight, self._settings, method.name, self._beside(weight))
+            tensors = Tensors(self._source, weight, self._settings, method.name, self._strange(method, weight))
             known = self._forms[name] = tensors, method.form(tensors)
         return known
 
-    def _beside(self, weight: Weight) -> tuple[str, ...]:
+    def _shown(self) -> dict[str, None]:
+        """All names but those of parts, and of what only serves those who run the model quantised."""
+        hidden = {part for _, weight in self._found.values() for part in weight.parts.values()}
+        for method, weight in self._found.values():
+            hidden |= {f"{weight.name.removesuffix('.weight')}.{leaf}" for leaf in method.idle()}
+        shown = (name for name in self._source.names() if name not in hidden)
+        return dict.fromkeys(name for name in shown if name.rpartition(".")[2] not in OF_CACHE) | dict.fromkeys(
+            self._found
+        )
+
+    def _strange(self, method: Method, weight: Weight) -> tuple[str, ...]:
         """What else the file holds under the weight's module, after its name."""
         module = f"{weight.name.removesuffix('.weight')}."
-        parts, found = set(weight.parts.values()), []
-        for name in self._sorted[bisect_left(self._sorted, module) :]:
-            if not name.startswith(module):
-                break
-            if name not in parts:
-                found.append(name.removeprefix(module))
+        known = {*weight.parts.values(), *(f"{module}{leaf}" for leaf in (*method.idle(), "bias"))}
+        found, at = [], bisect_left(self._sorted, module)
+        while at < len(self._sorted) and self._sorted[at].startswith(module):
+            if self._sorted[at] not in known:
+                found.append(self._sorted[at].removeprefix(module))
+            at += 1
         return tuple(found)
 
     def _content(self, name: str) -> str:

@@ -55,11 +55,12 @@ SMALL_FLOATS = frozenset({"F8_E4M3", "F8_E4M3FNUZ", "F8_E5M2", "F8_E5M2FNUZ"})
 # Types whose numbers mean nothing as weights until something says what they stand for.
 CODES = frozenset(_INTEGERS) | SMALL_FLOATS | {"F8_E8M0", "F4", "F6_E2M3", "F6_E3M2"}
 
-# What may stand beside a quantised weight without changing it: of input, output, the cache of keys and values.
-_HARMLESS = frozenset(
+# What may stand beside a quantised weight without changing it: of input and output, of the cache of keys and values.
+OF_CACHE = frozenset({"q_scale", "k_scale", "v_scale", "k_zero_point", "v_zero_point"})
+OF_INPUT = frozenset(
     {
-        *("bias", "input_scale", "input_scale_ub", "input_zero_point", "input_global_scale", "activation_scale"),
-        *("output_scale", "output_zero_point", "q_scale", "k_scale", "v_scale", "k_zero_point", "v_zero_point"),
+        *("input_scale", "input_scale_ub", "input_zero_point", "input_global_scale", "activation_scale"),
+        *("output_scale", "output_zero_point"),
     }
 )
 
@@ -91,7 +92,7 @@ class Form:
 class Method:
     """A way to quantise: how its weights are found by name, what a header tells of one, and how it is read.
 
-    `said` are the names that configurations give it.
+    `said` are the names that configurations give it; `aside` are tensors of a module that tell nothing of its weight.
     """
 
     name: str
@@ -99,6 +100,11 @@ class Method:
     find: Callable[[Collection[str], Settings], Iterator[Weight]]
     form: Callable[[Tensors], Form]
     read: Callable[[Tensors, Form], Stored]
+    aside: frozenset[str] = frozenset()
+
+    def idle(self) -> frozenset[str]:
+        """The tensors of a module that do not change its weight, by the last part of their names."""
+        return OF_CACHE | OF_INPUT | self.aside
 
 
 @dataclass(frozen=True)
@@ -109,7 +115,7 @@ class Tensors:
     weight: Weight
     settings: Settings
     method: str
-    beside: tuple[str, ...] = ()  # what else stands in the same module, after its name
+    strange: tuple[str, ...] = ()  # what else stands in the same module, and nobody knows
 
     def has(self, role: str) -> bool:
         return role in self.weight.parts
@@ -188,11 +194,10 @@ class Tensors:
             expected = " or ".join(map(str, shapes))
             raise self.bad(f"{self._called(role)} has shape {self.info(role).shape}; expected {expected}")
 
-    def require_alone(self, *known: str) -> None:
+    def require_alone(self) -> None:
         """Refuse where something unknown stands in the module: it may change what the weight does."""
-        strange = [name for name in self.beside if name not in _HARMLESS and name not in known]
-        if strange:
-            raise self.bad(f"beside it stands '{printable(strange[0])}', and what that does to it is not known")
+        if self.strange:
+            raise self.bad(f"beside it stands '{printable(self.strange[0])}', and what that does to it is not known")
 
     def bad(self, why: str) -> BadFile:
         return BadFile(
