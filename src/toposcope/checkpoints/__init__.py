@@ -17,7 +17,7 @@ def load(
     num_heads: int | None = None,
     adapter: str | Path | None = None,
 ) -> Model:
-    """Open a checkpoint: a directory, a .safetensors, .gguf or torch file, or the name of an installed model.
+    """Open a checkpoint: a directory, a .safetensors, .gguf or torch file, an installed model's name, or org/name.
 
     Only headers and position tables are read now; a layer's weights are read when they are used. `family` forces
     the reader of a family; `num_heads` gives the number of heads where the file does not say it (plain state dicts).
@@ -40,6 +40,8 @@ def load(
     forced = family is not None and not claims(chosen, config, source)
     spec = not_understood(chosen.describe(config, source), source, forced=forced)
     remarks = [*opened.notes, *([not_compared(chosen, config, source)] if forced else ())]
+    if values.get("auto_map"):
+        remarks.append("the configuration names code to be run (auto_map), which is never done.")
     if isinstance(source, AdaptedSource):
         remarks += [*source.settle(spec), *source.remarks(str(target), values)]
-    return Model(spec, source, values, read_layer, tuple(remarks))
+    return Model(spec, source, values, read_layer, tuple(remarks), hub=opened.hub, commit=opened.commit)

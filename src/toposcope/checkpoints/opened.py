@@ -75,6 +75,7 @@ def subject(model: Model, given: ModelLike = None, *, sha256: str | None = None)
         encodings=tuple(sorted({layer.encoding.title for layer in model.layers})),
         adapter=None if model.adapter is None else str(model.adapter),
         remarks=model.remarks,
+        commit=model.commit,
     )
 
 

@@ -236,6 +236,11 @@ def claimed(spec: ModelSpec) -> set[str]:
     return names if spec.embedding is None else names | {spec.embedding}
 
 
+def tensor_names(layer: LayerSpec) -> Iterator[str]:
+    """The names of the tensors that a layer may read."""
+    return _names(layer)
+
+
 def linears(part: LayerSpec | LatentSpec | GateSpec) -> Iterator[Linear]:
     """The linear maps of a layer."""
     for entry in fields(part):

@@ -14,6 +14,7 @@ from toposcope.cli.common import (
     JsonOption,
     ModelArgument,
     NumHeadsOption,
+    WeightsOption,
 )
 from toposcope.cli.deliver import deliver, watched
 
@@ -23,6 +24,7 @@ def run(
     family: FamilyOption = None,
     num_heads: NumHeadsOption = None,
     adapter: AdapterOption = None,
+    weights: WeightsOption = True,
     strict: Annotated[bool, typer.Option("--strict", help="Warnings count as failure too.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Explain what is in order too.")] = False,
     json: JsonOption = None,
@@ -33,7 +35,7 @@ def run(
     from toposcope.checks import check
 
     with watched() as progress:
-        result = check(model, family=family, num_heads=num_heads, adapter=adapter, progress=progress)
+        result = check(model, family=family, num_heads=num_heads, adapter=adapter, weights=weights, progress=progress)
     deliver(result, json=json, csv=csv, html=html, full=verbose)
     if result.worst == "fault" or (strict and result.worst == "warning"):
         raise typer.Exit(1)

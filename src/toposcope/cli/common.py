@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 ModelArgument = Annotated[
     str,
     typer.Argument(
-        metavar="MODEL", help="Directory, file, or a name from 'toposcope ls models'.", show_default=False
+        metavar="MODEL", help="Directory, file, org/name on the hub, or a name from 'ls models'.", show_default=False
     ),
 ]
 FamilyOption = Annotated[
@@ -30,6 +30,9 @@ HeadsOption = Annotated[
     int | None, typer.Option("--heads", metavar="N", min=1, help="Number of heads, where the file does not say.")
 ]
 LayersOption = Annotated[str | None, typer.Option("--layers", metavar="0-3,7", help="Only these layers.")]
+WeightsOption = Annotated[
+    bool, typer.Option("--weights/--no-weights", help="Without, only configuration, headers and position tables.")
+]
 JsonOption = Annotated[
     str | None, typer.Option("--json", metavar="FILE|-", help="Write the result as JSON ('-': standard output).")
 ]

@@ -49,7 +49,8 @@ class Skipped:
 class Subject:
     """What was analysed: what it is called, where it is, its format and family, and a hash of what was read of it.
 
-    `adapter` is where the adapter lies that was merged into it; `remarks` are on how it was opened.
+    `adapter` is where the adapter lies that was merged into it; `remarks` are on how it was opened; `commit` is the
+    version of a model on the hub.
     """
 
     name: str
@@ -60,6 +61,7 @@ class Subject:
     encodings: tuple[str, ...] = ()
     adapter: str | None = None
     remarks: tuple[str, ...] = ()
+    commit: str | None = None
 
 
 @dataclass(frozen=True)

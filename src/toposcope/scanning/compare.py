@@ -200,6 +200,8 @@ def compare_models(
     """Scan two models of the same shape, and compare their weights and scans head by head."""
     refuse_other_shape(a, b)
     chosen = parse_range(layers, len(a.layers))
+    for model in (a, b):
+        model.expect(chosen, progress)
     weights = {}
     for number in chosen:
         first, second = a.layers[number], b.layers[number]

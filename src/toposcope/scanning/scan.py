@@ -112,6 +112,8 @@ def _chosen(model: Model, layers: str | Sequence[int] | None, seed: int) -> tupl
 
 def _target(model: ModelLike, view: Model) -> str:
     """What nodes of a cluster can open themselves."""
+    if view.hub is not None:
+        return str(view.path)  # the commit, whatever the name stands for by then
     if not isinstance(model, str | Path | Model) or not view.path.exists():
         raise BadValue(
             "the nodes of a cluster read the checkpoint themselves: give its name or path to scan with ray."
@@ -147,6 +149,7 @@ def _entries(
             tell("scanning layers", len(entries), len(numbers))
 
         if where is None:
+            model.expect(todo, progress)
             return entries, scan_here(model, todo, options, keep, threads=jobs or cores())
         from toposcope.scanning import on_ray
 
