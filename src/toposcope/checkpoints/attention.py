@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 
 from toposcope.checkpoints.source import Stored
 from toposcope.checkpoints.view import Array, Layer, LayerWeights, Norm
+from toposcope.core.errors import BadValue
 
 
 def project(layer: Layer, x_ND: Array, source_MD: Array | None = None) -> tuple[Array, Array, Array]:
@@ -29,8 +30,10 @@ def project(layer: Layer, x_ND: Array, source_MD: Array | None = None) -> tuple[
     k_GMR = _apply(w.k_GRD, w.k_bias_GR, key_in)
     v_GMV = _apply(w.v_GVD, w.v_bias_GV, key_in)
     k_GMR = _append_shared(w, k_GMR, from_MD)
-    q_HNR = _norm_heads(w.q_norm, q_HNR, spec.qk_norm_over)
-    k_GMR = _norm_heads(w.k_norm, k_GMR, spec.qk_norm_over)
+    if not spec.qk_norm_after:
+        q_HNR = _norm_heads(w.q_norm, q_HNR, spec.qk_norm_over)
+        k_GMR = _norm_heads(w.k_norm, k_GMR, spec.qk_norm_over)
+    v_GMV = _norm_heads(w.v_norm, v_GMV, "head")
     repeat = spec.heads // spec.kv_heads
     return q_HNR, np.repeat(k_GMR, repeat, axis=0), np.repeat(v_GMV, repeat, axis=0)
 
@@ -44,14 +47,22 @@ def logits(
 ) -> Array:
     """Logits (H, N, M) with the encoding in force, before mask and softmax; positions count from 0 by default."""
     spec = layer.spec
-    spec.encoding.tables()
     at_N = np.arange(q_HNR.shape[1]) if query_positions is None else np.asarray(query_positions)
     at_M = np.arange(k_HMR.shape[1]) if key_positions is None else np.asarray(key_positions)
+    if at_N.ndim == 1:  # tables by number: no position in a plane, nor one that depends on content
+        spec.encoding.tables()
     context = int(max(at_N.max(), at_M.max())) + 1
-    rotary, bias = spec.encoding.rotary, spec.encoding.bias
+    rotary, bias, query_scale = spec.encoding.rotary, spec.encoding.bias, spec.encoding.query_scale
     if rotary is not None:
         q_HNR = rotary.rotate(q_HNR, at_N, side="query", context=context)
         k_HMR = rotary.rotate(k_HMR, at_M, side="key", context=context)
+    if spec.qk_norm_after:
+        w = layer.weights
+        repeat = spec.heads // spec.kv_heads
+        q_HNR = _norm_heads(w.q_norm, q_HNR, spec.qk_norm_over)
+        k_HMR = np.repeat(_norm_heads(w.k_norm, k_HMR[::repeat], spec.qk_norm_over), repeat, axis=0)
+    if query_scale is not None:
+        q_HNR = q_HNR * query_scale.factors(at_N)[:, None]
     logits_HNM = q_HNR @ k_HMR.swapaxes(1, 2) * spec.scale
     if bias is not None:
         logits_HNM = logits_HNM + bias.table(at_N, at_M)
@@ -60,18 +71,28 @@ def logits(
     return logits_HNM
 
 
-def attention(layer: Layer, x_ND: Array, source_MD: Array | None = None) -> Array:
-    """Attention probabilities (H, N, M) of the layer on its input, under its own mask."""
+def attention(
+    layer: Layer, x_ND: Array, source_MD: Array | None = None, *, positions: ArrayLike | None = None
+) -> Array:
+    """Attention probabilities (H, N, M) of the layer on its input, under its own mask; positions count from 0."""
     q_HNR, k_HMR, _ = project(layer, x_ND, source_MD)
-    logits_HNM = logits(layer, q_HNR, k_HMR)
+    logits_HNM = logits(layer, q_HNR, k_HMR, positions, positions)
     offset_NM = np.arange(q_HNR.shape[1])[:, None] - np.arange(k_HMR.shape[1])
     visible_NM = np.ones_like(offset_NM, dtype=bool)
-    if layer.spec.kind == "self":
+    if layer.spec.kind == "self" or layer.spec.keys_of is not None:
         if layer.spec.causal:
             visible_NM &= offset_NM >= 0
         if layer.spec.reach is not None:
             visible_NM &= np.abs(offset_NM) <= layer.spec.reach
-    return softmax(np.where(visible_NM, logits_HNM, -np.inf))
+        if layer.spec.chunk is not None:
+            at_N = np.arange(len(offset_NM))
+            visible_NM &= at_N[:, None] // layer.spec.chunk == at_N // layer.spec.chunk
+    logits_HNM = np.where(visible_NM, logits_HNM, -np.inf)
+    sinks_H = layer.weights.sinks_H
+    if sinks_H is None:
+        return softmax(logits_HNM)
+    sinks_HN1 = np.broadcast_to(sinks_H[:, None, None], (*logits_HNM.shape[:2], 1))
+    return softmax(np.concatenate([logits_HNM, sinks_HN1], axis=2))[..., :-1]
 
 
 def softmax(logits: Array) -> Array:
@@ -80,10 +101,23 @@ def softmax(logits: Array) -> Array:
     return weights / weights.sum(axis=-1, keepdims=True)
 
 
-def output(layer: Layer, probabilities_HNM: Array, v_HMV: Array) -> Array:
-    """What attention adds to the residual stream (N, D), given its probabilities and values."""
+def output(layer: Layer, probabilities_HNM: Array, v_HMV: Array, x_ND: Array | None = None) -> Array:
+    """What attention adds to the residual stream (N, D), given its probabilities and values.
+
+    `x_ND` is what enters the layer, before its norm; only a gate reads it.
+    """
     w = layer.weights
-    out_ND = np.einsum("hnm,hmv,hdv->nd", probabilities_HNM, v_HMV, w.o_HDV.astype(np.float64), optimize=True)
+    heads_HNV = probabilities_HNM @ v_HMV
+    if w.gate is not None:
+        if x_ND is None:
+            raise BadValue(
+                f"layer {layer.number} has an output gate, which reads the layer's input: give it as well."
+            )
+        x_ND = np.asarray(x_ND, dtype=np.float64)
+        heads_HNV = heads_HNV * w.gate(x_ND if w.input_norm is None else w.input_norm(x_ND))
+    if w.inner_norm is not None:
+        heads_HNV = _norm_joined(w.inner_norm, heads_HNV)
+    out_ND = np.einsum("hnv,hdv->nd", heads_HNV, w.o_HDV.astype(np.float64), optimize=True)
     if w.o_bias_D is not None:
         out_ND = out_ND + w.o_bias_D
     if w.output_norm is not None:
@@ -104,6 +138,15 @@ def _append_shared(w: LayerWeights, k_GMR: Array, x_MD: Array) -> Array:
     if w.k_shared_bias_S is not None:
         shared_MS = shared_MS + w.k_shared_bias_S
     return np.concatenate([k_GMR, np.broadcast_to(shared_MS, (len(k_GMR), *shared_MS.shape))], axis=2)
+
+
+def _norm_joined(norm: Norm, heads_HNV: Array) -> Array:
+    """The norm before O: of each head's output where its gain has that width, else of all together."""
+    heads, length, value = heads_HNV.shape
+    if norm.gain is not None and len(norm.gain) == value:
+        return norm(heads_HNV)
+    joined_NK = norm(heads_HNV.transpose(1, 0, 2).reshape(length, heads * value))
+    return joined_NK.reshape(length, heads, value).transpose(1, 0, 2)
 
 
 def _norm_heads(norm: Norm | None, y_HNR: Array, over: str) -> Array:

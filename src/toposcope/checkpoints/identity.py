@@ -103,6 +103,7 @@ def _numbers(encoding: Encoding, context: int) -> dict[str, Any]:
         "parameters": encoding.parameters,
         "exact_tables": encoding.exact_tables,
         "notes": encoding.notes,
+        "query_scale": encoding.query_scale,
     }
     if not encoding.exact_tables:
         return found

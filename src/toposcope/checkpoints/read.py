@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from toposcope.checkpoints.source import Stored, TensorSource, usable
+from toposcope.checkpoints.source import Rows, Stored, TensorSource, usable
 from toposcope.checkpoints.spec import LatentSpec, LayerSpec, Linear, NormSpec
-from toposcope.checkpoints.view import Array, Latent, LayerWeights, Norm
+from toposcope.checkpoints.view import Array, Gate, Latent, LayerWeights, Norm
 from toposcope.core.errors import MissingTensor
 
 _Pair = tuple[Stored, Stored | None]  # a weight (out, in) and its bias (out)
@@ -39,6 +39,10 @@ def read_layer(source: TensorSource, spec: LayerSpec) -> LayerWeights:
         k_shared_SD=None if shared is None else shared[0],
         k_shared_bias_S=None if shared is None else shared[1],
         output_gain=_output_gain(source, spec),
+        v_norm=_head_norm(source, spec.v_norm, groups, value),
+        inner_norm=_inner_norm(source, spec),
+        gate=_gate(source, spec),
+        sinks_H=None if spec.sinks is None else _sinks(source, spec.sinks, heads),
     )
 
 
@@ -114,22 +118,49 @@ def _by_head(weight: Stored, heads: int, rows: int) -> Stored:
 
 
 def _linear(source: TensorSource, linear: Linear, shape: tuple[int, int]) -> _Pair:
-    weight = _read(source, linear.weight, shape[::-1] if linear.transposed else shape)
-    if linear.transposed:
-        weight = weight.T
+    if linear.rows is not None:
+        weight, bias = _some_rows(source, linear, linear.rows.rows, shape)
+    else:
+        weight = _read(source, linear.weight, shape[::-1] if linear.transposed else shape)
+        weight = weight.T if linear.transposed else weight
+        bias = None
+        if linear.bias is not None and linear.bias in source.names():
+            part, parts = linear.bias_part or (0, 1)
+            bias = _read(source, linear.bias, (parts * shape[0],))[part * shape[0] : (part + 1) * shape[0]]
+    if linear.factor != 1:
+        weight, bias = weight * linear.factor, None if bias is None else bias * linear.factor
+    return weight, bias
+
+
+def _some_rows(source: TensorSource, linear: Linear, rows: Rows, shape: tuple[int, int]) -> _Pair:
+    """The rows of a tensor that holds more than this map."""
+    if len(rows) != shape[0]:
+        raise MissingTensor(f"{len(rows)} rows of '{linear.weight}' are named where {shape[0]} are needed.")
+    _require(source, linear.weight)
+    stored = source.info(linear.weight).shape
+    held, width = (stored[::-1] if linear.transposed else stored) if len(stored) == 2 else (0, 0)
+    if held <= rows[-1] or width != shape[1]:
+        raise MissingTensor(
+            f"tensor '{linear.weight}' in {source.path} has shape {stored}; expected at least {rows[-1] + 1} rows of "
+            f"width {shape[1]}. The configuration and the weights do not belong together."
+        )
+    weight = _read(source, linear.weight, stored)
+    weight = (weight.T if linear.transposed else weight)[rows]
     if linear.bias is None or linear.bias not in source.names():
         return weight, None
-    part, parts = linear.bias_part or (0, 1)
-    bias = _read(source, linear.bias, (parts * shape[0],))
-    return weight, bias[part * shape[0] : (part + 1) * shape[0]]
+    return weight, _read(source, linear.bias, (held,))[rows]
 
 
-def _read(source: TensorSource, name: str, shape: tuple[int, ...]) -> Stored:
+def _require(source: TensorSource, name: str) -> None:
     if name not in source.names():
         raise MissingTensor(
             f"{source.path} holds no tensor '{name}', which this family's layers need. "
             "The file may be incomplete, or of another family: see 'toposcope ls families' and --family."
         )
+
+
+def _read(source: TensorSource, name: str, shape: tuple[int, ...]) -> Stored:
+    _require(source, name)
     found = source.info(name).shape
     if found != shape:
         raise MissingTensor(
@@ -182,6 +213,38 @@ def _latent(source: TensorSource, spec: LatentSpec | None, width: int, shared: i
         return None
     down, bias = _linear(source, spec.down, (spec.rank + shared, width))
     return Latent(down[: spec.rank], None if bias is None else bias[: spec.rank], _norm(source, spec.norm, spec.rank))
+
+
+def _inner_norm(source: TensorSource, spec: LayerSpec) -> Norm | None:
+    """The norm before O, of all heads' outputs together or (its gain has a head's width) of each head's."""
+    norm, value = spec.inner_norm, spec.value_width
+    if norm is None:
+        return None
+    stored = None if norm.weight is None else source.info(norm.weight).shape if norm.weight in source.names() else ()
+    return _norm(source, norm, value if stored == (value,) else spec.heads * value)
+
+
+def _gate(source: TensorSource, spec: LayerSpec) -> Gate | None:
+    if spec.gate is None:
+        return None
+    rows = spec.heads * (spec.value_width if spec.gate.over == "channel" else 1)
+    weight, bias = _linear(source, spec.gate.linear, (rows, spec.width))
+    return Gate(
+        weight.reshape(spec.heads, -1, spec.width),
+        None if bias is None else bias.reshape(spec.heads, -1),
+        spec.gate.activation,
+    )
+
+
+def _sinks(source: TensorSource, name: str, heads: int) -> Array:
+    """One logit per head, in a tensor of any shape with so many entries."""
+    _require(source, name)
+    shape = source.info(name).shape
+    if int(np.prod(shape)) != heads:
+        raise MissingTensor(
+            f"tensor '{name}' in {source.path} has shape {shape}; expected one sink for {heads} heads."
+        )
+    return _read(source, name, shape).astype(np.float64).reshape(heads)
 
 
 def _output_gain(source: TensorSource, spec: LayerSpec) -> Array | float | None:

@@ -6,13 +6,13 @@ weights: it only names them and says how they are laid out. `read.py` does the r
 
 from __future__ import annotations
 
-import re
-from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import Literal
 
-from toposcope.checkpoints.source import TensorSource
+import numpy as np
+from numpy.typing import NDArray
+
 from toposcope.core.errors import BadConfig
 from toposcope.core.ranges import LARGEST, SMALLEST, computable
 from toposcope.core.result import Skipped as Skipped
@@ -20,11 +20,24 @@ from toposcope.encodings.record import NONE, Encoding
 
 Layout = Literal["stacked", "per_head", "grouped"]
 
-_ATTENTION = re.compile(
-    r"(^|[._])(attn|attention|self_attn|q_proj|k_proj|v_proj|query|qkv|wqkv|in_proj_weight|attn_q|attn_k|attn_v)([._]|$)",
-    re.IGNORECASE,
-)
-_NUMBER = re.compile(r"\d+")
+
+@dataclass(frozen=True)
+class RowPattern:
+    """Which rows of a stored tensor a map uses: `count` runs of `size` rows, `step` apart, the first at `start`."""
+
+    start: int
+    size: int
+    count: int = 1
+    step: int = 0
+
+    def __post_init__(self) -> None:
+        if self.start < 0 or self.size < 1 or self.count < 1 or (self.count > 1 and self.step < self.size):
+            raise BadConfig(f"{self} is no pattern of rows: runs of at least one row that do not overlap.")
+
+    @property
+    def rows(self) -> NDArray[np.intp]:
+        """The numbers of the rows."""
+        return (self.start + self.step * np.arange(self.count)[:, None] + np.arange(self.size)).reshape(-1)
 
 
 @dataclass(frozen=True)
@@ -35,6 +48,8 @@ class Linear:
     bias: str | None = None
     transposed: bool = False  # stored as (in, out), as in GPT-2's Conv1D
     bias_part: tuple[int, int] | None = None  # (i, n): the i-th of n equal parts of a bias that maps share
+    rows: RowPattern | None = None  # of the weight and of the bias, where a tensor holds more than this map
+    factor: float = 1.0  # multiplies what the map gives
 
     @classmethod
     def at(cls, prefix: str, *, transposed: bool = False) -> Linear:
@@ -76,6 +91,15 @@ class LatentSpec:
 
 
 @dataclass(frozen=True)
+class GateSpec:
+    """What multiplies the heads' outputs before O: an activation of a linear map of the layer's normed input."""
+
+    linear: Linear
+    activation: Literal["sigmoid", "double_sigmoid", "softplus"]
+    over: Literal["channel", "head"] = "channel"  # one number per channel of a head's output, or one per head
+
+
+@dataclass(frozen=True)
 class LayerSpec:
     """One attention layer: sizes, mask, encoding, and the names and layout of its tensors.
 
@@ -87,6 +111,8 @@ class LayerSpec:
     key rows and `value_dim` value rows; the remaining `shared_key` key rows are the last rows of `kv_latent.down`,
     shared by all heads and read straight from x. GGUF may hold in place of `kv_up` one matrix per head and kind:
     `k_up` (heads, latent, key rows) and `v_up` (heads, value rows, latent).
+    A layer of kind "cross" reads its keys and values from elsewhere: the other stack, or with `keys_of` the keys and
+    values that an earlier layer of its own stack has made (`k`, `v` and `k_norm` then name that layer's tensors).
     """
 
     stack: str  # "decoder", "encoder", "text", "vision"
@@ -114,6 +140,13 @@ class LayerSpec:
     q_norm: NormSpec | None = None
     k_norm: NormSpec | None = None
     qk_norm_over: Literal["head", "layer"] = "head"  # one norm per head, or one over all heads together
+    qk_norm_after: bool = False  # queries and keys are normed after they were rotated
+    v_norm: NormSpec | None = None  # of each head's values
+    inner_norm: NormSpec | None = None  # of the heads' outputs, joined, before O
+    gate: GateSpec | None = None
+    sinks: str | None = None  # one more logit per head that takes its share of the softmax and gives no value
+    chunk: int | None = None  # tokens see only tokens of their own chunk of so many
+    keys_of: int | None = None  # the earlier layer of the stack whose keys and values are used
     softcap: float | None = None  # logits -> softcap * tanh(logits / softcap)
     output_gain: str | float | None = None  # multiplies what attention adds (layer scale, residual multiplier)
     q_latent: LatentSpec | None = None
@@ -127,6 +160,8 @@ class LayerSpec:
     warnings: tuple[str, ...] = ()  # what the bilinear view leaves out ("clip_qkv", ...)
 
     def __post_init__(self) -> None:
+        if self.chunk is not None and self.chunk < 1:
+            raise BadConfig(f"the chunks of layer {self.index} have {self.chunk} tokens; expected 1 or more.")
         for name, value in (("the scale of the logits", self.scale), ("the cap of the logits", self.softcap)):
             if value is not None and not (SMALLEST <= value <= LARGEST):
                 raise BadConfig(f"{name} in layer {self.index} is {value!r}; expected a number above 0.")
@@ -142,6 +177,27 @@ class LayerSpec:
         return self.width if self.source_width is None else self.source_width
 
     @property
+    def value_path(self) -> tuple[str, ...]:
+        """What stands between the probabilities and the residual stream beside V and O, in words."""
+        named = {
+            "attention sinks": self.sinks,
+            "a value norm": self.v_norm,
+            "an output gate": self.gate,
+            "a norm before O": self.inner_norm,
+        }
+        return tuple(name for name, part in named.items() if part is not None)
+
+    def logit_path(self, length: int | None = None) -> tuple[str, ...]:
+        """What shapes the logits or the mask of a text beside Q, K, w, g and b, in words (None: of a long text)."""
+        grows = self.encoding.query_scale
+        named = {
+            "norms after rotation": self.qk_norm_after,
+            "a chunked mask": self.chunk is not None and (length is None or length > self.chunk),
+            "a query scale": grows is not None and (length is None or length > grows.plain_below),
+        }
+        return tuple(name for name, part in named.items() if part)
+
+    @property
     def placement(self) -> str:
         """Where normalisation stands: 'pre', 'post', 'sandwich', 'branch' or 'none'."""
         if self.residual_norm is not None:
@@ -149,6 +205,16 @@ class LayerSpec:
         if self.input_norm is not None:
             return "sandwich" if self.output_norm is not None else "pre"
         return "branch" if self.output_norm is not None else "none"
+
+
+@dataclass(frozen=True)
+class Compared:
+    """How a description that was measured rather than written by hand agrees with what it was measured on."""
+
+    reference: str  # "transformers 5.22.2"
+    attention: float  # the largest difference of an attention probability
+    output: float  # of attention's output, relative to the largest entry
+    unreached: tuple[str, ...] = ()  # settings that could change attention, and that the comparison did not reach
 
 
 @dataclass(frozen=True)
@@ -161,27 +227,34 @@ class ModelSpec:
     context: int | None = None  # the length the configuration claims
     skipped: tuple[Skipped, ...] = field(default=())
     tables: tuple[str, ...] = ()  # position tables the adapter itself has read, where their names look like attention
+    compared: Compared | None = None  # None: an adapter of ours, which the reference tests compare
 
 
-def not_understood(spec: ModelSpec, source: TensorSource) -> ModelSpec:
-    """The description with one `Skipped` entry per kind of attention tensor that no layer uses."""
-    claimed = {name for layer in spec.layers for name in _names(layer)}
-    claimed |= {*spec.tables, *(name for skipped in spec.skipped for name in skipped.tensors)}
-    kinds: dict[str, list[str]] = defaultdict(list)
-    for name in sorted(set(source.names()) - claimed):
-        if _ATTENTION.search(name) and len(source.info(name).shape) == 2:
-            kinds[_NUMBER.sub("N", name)].append(name)
-    found = tuple(
-        Skipped(kind, "an attention tensor that this family's adapter does not use", tuple(names))
-        for kind, names in kinds.items()
-    )
-    return replace(spec, skipped=spec.skipped + found)
+def claimed(spec: ModelSpec) -> set[str]:
+    """The names of all tensors that a description uses ('{head}' stands for the number of each head)."""
+    names = {name for layer in spec.layers for name in _names(layer)} | set(spec.tables)
+    return names if spec.embedding is None else names | {spec.embedding}
 
 
-def _names(part: LayerSpec | Linear | NormSpec | LatentSpec) -> Iterator[str]:
+def tensor_names(layer: LayerSpec) -> Iterator[str]:
+    """The names of the tensors that a layer may read."""
+    return _names(layer)
+
+
+def linears(part: LayerSpec | LatentSpec | GateSpec) -> Iterator[Linear]:
+    """The linear maps of a layer."""
+    for entry in fields(part):
+        value = getattr(part, entry.name)
+        if isinstance(value, Linear):
+            yield value
+        elif isinstance(value, LatentSpec | GateSpec):
+            yield from linears(value)
+
+
+def _names(part: LayerSpec | Linear | NormSpec | LatentSpec | GateSpec) -> Iterator[str]:
     for entry in fields(part):
         value = getattr(part, entry.name)
         if isinstance(value, str):
             yield value
-        elif isinstance(value, Linear | NormSpec | LatentSpec):
+        elif isinstance(value, Linear | NormSpec | LatentSpec | GateSpec):
             yield from _names(value)

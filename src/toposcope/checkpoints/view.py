@@ -6,17 +6,21 @@ Weights follow `nn.Linear`: q = Q x, so Q is (head width, model width) and O is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.checkpoints.source import Stored, TensorSource, usable
-from toposcope.checkpoints.spec import LayerSpec, ModelSpec, Skipped
+from toposcope.checkpoints.spec import LayerSpec, ModelSpec, Skipped, tensor_names
+from toposcope.core.progress import Progress
 from toposcope.encodings.record import Encoding
+
+if TYPE_CHECKING:
+    from toposcope.checkpoints.hub import RemoteTensors
 
 Array = NDArray[np.float64]
 
@@ -61,6 +65,24 @@ class Latent:
 
 
 @dataclass(frozen=True, eq=False)
+class Gate:
+    """What multiplies the heads' outputs before O: activation(weight x + bias), x being the layer's normed input."""
+
+    weight_HCD: Stored  # C channels of a head's output, or 1
+    bias_HC: Stored | None
+    activation: str
+
+    def __call__(self, x_ND: Array) -> Array:
+        """The factors (H, N, C)."""
+        z_HNC = np.stack([x_ND @ rows_CD.astype(np.float64).T for rows_CD in self.weight_HCD])
+        if self.bias_HC is not None:
+            z_HNC = z_HNC + self.bias_HC[:, None, :]
+        if self.activation == "softplus":
+            return np.logaddexp(0, z_HNC)
+        return (2.0 if self.activation == "double_sigmoid" else 1.0) / (1 + np.exp(-z_HNC))
+
+
+@dataclass(frozen=True, eq=False)
 class LayerWeights:
     """One layer's tensors, sorted by head, in the precision they were stored in.
 
@@ -87,6 +109,10 @@ class LayerWeights:
     k_shared_SD: Stored | None = None
     k_shared_bias_S: Stored | None = None
     output_gain: Array | float | None = None
+    v_norm: Norm | None = None  # gain of shape (G, V)
+    inner_norm: Norm | None = None  # gain of all heads' outputs joined, or of one head's
+    gate: Gate | None = None
+    sinks_H: Array | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,10 +224,17 @@ class Model:
         source: TensorSource,
         config: Mapping[str, Any],
         read_layer: Callable[[TensorSource, LayerSpec], LayerWeights],
+        remarks: tuple[str, ...] = (),
+        *,
+        hub: RemoteTensors | None = None,
+        commit: str | None = None,
     ) -> None:
         self.spec = spec
         self.source = source
         self.config = config
+        self.remarks = remarks  # on how it was opened, for people
+        self.hub = hub  # where the bytes of a model on the hub come from
+        self.commit = commit  # which of its versions this is
         self.tables = source.digest()  # of what was read to describe the model
         self._read_layer = read_layer
         self._held: tuple[LayerSpec, LayerWeights, Mapping[str, str]] | None = None
@@ -215,12 +248,24 @@ class Model:
         return self.source.path
 
     @property
+    def adapter(self) -> Path | None:
+        """The directory of the adapter that is merged into it, where one is."""
+        settings = getattr(self.source, "settings", None)
+        return None if settings is None else settings.directory
+
+    @property
     def family(self) -> str:
         return self.spec.family
 
     @property
     def skipped(self) -> tuple[Skipped, ...]:
         return self.spec.skipped
+
+    def expect(self, layers: Iterable[int], progress: Progress | None = None) -> None:
+        """Say that these layers are about to be read: how much comes from the hub is then told beforehand."""
+        if self.hub is not None:
+            chosen = [self.layers[number].spec for number in layers]
+            self.hub.expect([name for spec in chosen for name in tensor_names(spec)], progress)
 
     def token_embedding(self) -> Array | None:
         """The token embedding (vocabulary, width) in float64, or None where the model has none."""
@@ -233,6 +278,8 @@ class Model:
         if self._held is not None and self._held[0] is not spec:
             self._held = None  # released before the next is read: never two layers at once
         if self._held is None:
+            if self.hub is not None:
+                self.hub.fetch(tensor_names(spec))
             with self.source.ledger.noted() as read:
                 self._held = (spec, self._read_layer(self.source, spec), read)
         self.source.ledger.learn(self._held[2])  # used again, though not read again

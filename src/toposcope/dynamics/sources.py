@@ -171,6 +171,8 @@ def stack_problem(
             f"{model.path.name} has {' and '.join(sorted(stacks)) or 'no'} self-attention; a stack needs one "
             "of one width. Choose a layer."
         )
+    for layer in layers:
+        _require_known(model, layer, len(x0))
     start, used, notes = _prepared(model, layers[0], x0, encoding, causal, norms)
     start, position, limit = placed(used, absolute, start)
     count, reinject = len(start), absolute == "reinject"
@@ -222,6 +224,7 @@ def _prepared(
         used = layer.encoding
     else:
         used = built(encoding, Sizes(spec.width, spec.heads, spec.head_dim, len(start), masked))
+    _require_known(model, layer, len(start))
     notes: tuple[str, ...] = spec.warnings
     norm = spec.input_norm
     if norm is not None and norms == "start":
@@ -231,6 +234,15 @@ def _prepared(
     if spec.q_latent is not None or spec.kv_latent is not None:
         notes = (*notes, "the per-token factors of the latent norms (MLA) are left out")
     return start, used, notes
+
+
+def _require_known(model: Model, layer: Layer, tokens: int) -> None:
+    unknown = (*layer.spec.value_path, *layer.spec.logit_path(tokens))
+    if unknown:
+        raise BadValue(
+            f"layer {layer.number} of {model.path.name} has {' and '.join(unknown)}, which a flow does not know: "
+            "what moved would not be this model. Use trace on a text, or choose another layer."
+        )
 
 
 def _is_own(encoding: Encoding | str, own: Encoding) -> bool:

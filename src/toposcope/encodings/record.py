@@ -1,10 +1,11 @@
 """One record for every positional encoding: the tables p, w, g and b of the one logit formula.
 
-    l_ij = Re sum_f q_i^f conj(k_j^f) e^{(i w_f - g_f)(i-j)} + b(i, j),   q_i = Q(x_i + p_i),  k_j = K(x_j + p_j)
+    l_ij = s(i) Re sum_f q_i^f conj(k_j^f) e^{(i w_f - g_f)(i-j)} + b(i, j),   q_i = Q(x_i + p_i),  k_j = K(x_j + p_j)
 
 * `InputTable` holds p, the vectors added to the input (sinusoidal, learned, random);
 * `Rotary` holds w and g, angle and decay of every channel pair (RoPE and its scalings, xPos, MLA's rotary part);
-* `LogitBias` holds b, what is added to the logits (T5 buckets, ALiBi, Kerple, FIRE).
+* `LogitBias` holds b, what is added to the logits (T5 buckets, ALiBi, Kerple, FIRE);
+* `QueryScale` holds s, what multiplies a query by its own position (Llama 4, Ministral 3).
 
 Positions are integers or floats of any size; the tables are functions of them, so no length is built in.
 Shape suffixes: N query positions, M key positions, F channel pairs, H heads, R head width, D model width.
@@ -56,6 +57,8 @@ class Rotary:
     angle w_f * i. `decay_F` (xPos) further multiplies queries by e^{-g i} and keys by e^{+g j}.
     `frequencies_at(context)` gives w_F; some scalings choose it by the length of the text.
     `turning_heads` limits the rotation to the first so many heads of a layer (None: all heads turn).
+    Positions may have several axes (time, height and width in Qwen2-VL; row and column in an image): `axis_F` says by
+    which of `axes` a pair turns. A position given as one number stands on all axes at once, as words do in Qwen2-VL.
     """
 
     head_dim: int
@@ -65,6 +68,8 @@ class Rotary:
     attention_factor: float = 1.0
     decay_F: Array | None = None
     turning_heads: int | None = None
+    axis_F: NDArray[np.intp] | None = None  # None: positions have one axis
+    axes: tuple[str, ...] = ()
 
     @property
     def channels(self) -> int:
@@ -86,7 +91,7 @@ class Rotary:
         """Turn the rows of `vectors_NR` (…, N, R) to their positions; rows are never mixed with one another.
 
         Where only some heads turn, an array with a heads axis (…, H, N, R) keeps the others as they are; an array
-        without one is taken to belong to a head that turns.
+        without one is taken to belong to a head that turns. With axes, positions are (N,) or (N, A).
         """
         vectors_NR = np.asarray(vectors_NR, dtype=np.float64)
         if vectors_NR.shape[-1] != self.head_dim:
@@ -94,7 +99,10 @@ class Rotary:
         at_N = np.atleast_1d(np.asarray(positions, dtype=np.float64))
         taken = 24 * vectors_NR.size + 16 * at_N.size * self.head_dim  # turned, and the cosines and sines
         require_memory(taken, f"rotating {at_N.size:,} vectors of width {self.head_dim:,}", "Use fewer positions.")
-        angle_NF = at_N[:, None] * self.frequencies(context)
+        if at_N.ndim == 2 and (self.axis_F is None or self.decay_F is not None or at_N.shape[1] != len(self.axes)):
+            raise BadValue(f"positions with {at_N.shape[1]} axes given to a rotation with {len(self.axes) or 1}.")
+        along_NF = at_N[:, None] if at_N.ndim == 1 else at_N[:, self.axis_F]
+        angle_NF = along_NF * self.frequencies(context)
         size_NF = np.full_like(angle_NF, self.attention_factor)
         if self.decay_F is not None:
             if at_N.size and np.abs(at_N).max() * np.abs(self.decay_F).max() > 700:  # e^709 is the end of float64
@@ -138,12 +146,35 @@ class LogitBias:
         return self.table(np.zeros(1), -offset_T)[:, 0, :]
 
 
+@dataclass(frozen=True)
+class QueryScale:
+    """s(i) = 1 + rate log(1 + floor((i + shift) / period)): queries grow with their own position, step by step."""
+
+    rate: float
+    period: int
+    shift: int = 0
+
+    def __post_init__(self) -> None:
+        if not (self.period >= 1 and self.shift >= 0 and 0 <= self.rate < 1e6):
+            raise BadEncoding(f"{self}: expected a rate of at least 0 and a period of at least 1 token.")
+
+    def factors(self, positions: ArrayLike) -> Array:
+        """s_N for the given positions."""
+        at_N = np.atleast_1d(np.asarray(positions, dtype=np.float64))
+        return np.asarray(1 + self.rate * np.log1p(np.floor((at_N + self.shift) / self.period)))
+
+    @property
+    def plain_below(self) -> int:
+        """Queries at positions below this one are as they were."""
+        return max(self.period - self.shift, 0)
+
+
 @dataclass(frozen=True, eq=False)
 class Encoding:
     """A positional encoding: a name, its parameters and its tables.
 
-    `exact_tables` is False where position depends on content (CoPE, PoPE): such an encoding can be trained and
-    traced, but the weights-only analyses cannot speak of it, and say so.
+    `exact_tables` is False where position depends on content (CoPE, PoPE) or lies in a plane (images): such an
+    encoding can be trained and traced, but the weights-only analyses cannot speak of it, and say so.
     """
 
     name: str
@@ -152,6 +183,7 @@ class Encoding:
     input: InputTable | None = None
     rotary: Rotary | None = None
     bias: LogitBias | None = None
+    query_scale: QueryScale | None = None
     exact_tables: bool = True
     notes: tuple[str, ...] = ()
     citations: tuple[str, ...] = ()  # keys of the papers behind it
@@ -166,9 +198,10 @@ class Encoding:
 
     @property
     def mechanisms(self) -> tuple[str, ...]:
-        """Where position enters: any of 'input', 'rotary', 'bias', or 'content'."""
-        found = [part for part in ("input", "rotary", "bias") if getattr(self, part) is not None]
-        return tuple(found) if self.exact_tables else ("content",)
+        """Where position enters: any of 'input', 'rotary', 'bias', 'query_scale', or 'content'."""
+        found = [part for part in ("input", "rotary", "bias", "query_scale") if getattr(self, part) is not None]
+        in_plane = self.rotary is not None and bool(self.rotary.axes)
+        return tuple(found) if self.exact_tables or in_plane else ("content",)
 
 
 def _shaped(table: Array, expected: tuple[int, ...], what: str) -> Array:
@@ -197,6 +230,7 @@ def combine(first: Encoding, second: Encoding) -> Encoding:
         input=first.input or second.input,
         rotary=first.rotary or second.rotary,
         bias=first.bias or second.bias,
+        query_scale=first.query_scale or second.query_scale,
         exact_tables=first.exact_tables and second.exact_tables,
         notes=first.notes + second.notes,
         citations=first.citations + second.citations,

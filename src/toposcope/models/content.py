@@ -68,6 +68,7 @@ class ContentReader:
     def of_call(self, call: Call, sequence: int) -> Content:
         """The content of one sequence of a call that came through the attention interface."""
         site, encoding = call.site, self.encoding(call.site)
+        self._require_tables(site, call.query_BHNR.shape[2])
         q_HNR, k_GMR, v_GMV = (_double(x[sequence]) for x in (call.query_BHNR, call.key_BGMR, call.value_BGMV))
         if encoding.rotary is not None:
             queries, keys = self.instrument.places(call)
@@ -84,9 +85,19 @@ class ContentReader:
         """The content of one sequence, from the (normalised) input of an attention that hides its queries."""
         if self.instrument.known_past():
             raise BadValue("keys in a cache are hidden by this model. Run the whole text without one.")
+        self._require_tables(site, x_BND.shape[1])
         layer = self.layers[site.number]
         q_HNR, k_HMR, v_HMV = projected(layer, _double(x_BND[sequence]))
         return Content(site, layer, self.encoding(site), q_HNR, k_HMR, v_HMV, layer.spec.scale)
+
+    def _require_tables(self, site: Site, length: int) -> None:
+        """Complain of a layer whose queries and keys, before position acts, cannot be had from what is shown."""
+        beside = self.layers[site.number].spec.logit_path(length)
+        if beside:
+            raise BadConfig(
+                f"layer {site.number} of {type(self.instrument.model).__name__} has {' and '.join(beside)}: what its "
+                f"queries and keys were before position acted cannot be told from a text of {length} tokens."
+            )
 
     def own_frequencies(self, rotary: Rotary, lengths: tuple[int, int]) -> Array:
         """What the model turns by in the pass that is running, for texts of these lengths (see `one_length`).

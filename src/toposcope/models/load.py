@@ -1,4 +1,4 @@
-"""Load a model and its tokenizer with transformers, from files that are already here: nothing is downloaded."""
+"""Load a model and its tokenizer with transformers, from files that are here; those of org/name are fetched first."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from toposcope.checkpoints import installed
+from toposcope.checkpoints.hub_name import parse_hub_name
 from toposcope.checkpoints.installed import read_text as read_text
 from toposcope.checkpoints.locate import require_sound_files
 from toposcope.core.errors import BadConfig, BadFile, MissingExtra, NotFound, ToposcopeError, did_you_mean
@@ -42,7 +43,7 @@ class Reference:
 
 
 def load_reference(target: str | Path, *, head: bool = False, attention: str = "eager") -> Reference:
-    """A directory in Hugging Face layout, a .gguf file, a file of such a directory, or an installed model's name.
+    """A directory in Hugging Face layout, a .gguf file, a file of such a directory, or the name of a model.
 
     `head`: with the head that predicts tokens, where the checkpoint has one. `attention`: 'eager' writes the
     probabilities out, 'sdpa' never holds them and takes longer texts.
@@ -80,6 +81,11 @@ def locate(target: str | Path) -> Path:
         found = installed.find(name).path()
         if found is not None:
             return found
+    hub_name = parse_hub_name(target)
+    if hub_name is not None:
+        from toposcope.checkpoints.hub import fetch_to_run
+
+        return fetch_to_run(hub_name)
     names = (item.name for item in installed.MODELS)
     raise NotFound(f"there is no file, directory or installed model '{name}'. {did_you_mean(name, names)}")
 

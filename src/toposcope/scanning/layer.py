@@ -96,6 +96,8 @@ def layer_record(
     if layer.spec.kind == "cross":
         what = f"layer {layer.number} ({layer.spec.stack} {layer.spec.index})"
         why = "cross-attention: no theorem speaks of tokens driven by other tokens"
+        if layer.spec.keys_of is not None:
+            why = f"keys and values of layer {layer.spec.keys_of}: no theorem speaks of tokens driven by others"
         none: dict[str, LayerSpectra] = {name: LayerSpectra(()) for name in options.encoding}
         return LayerRecord((), None, (), (Skipped(what, why),), tokens_of(moment), (), none), None
     error = layer_storage_error(model, layer)

@@ -192,6 +192,8 @@ def first_layer_shares(model: Model, encoding: Encoding | None = None, seed: int
     used = layer.encoding if encoding is None else encoding
     if layer.spec.placement == "post" or layer.spec.kind == "cross" or layer.spec.softcap or not used.exact_tables:
         return ()
+    if layer.spec.logit_path(POSITIONS):
+        return ()
     if any(_EMBEDDING_NORM.search(name) for name in model.source.names()):
         return ()
     if layer.spec.stack == "encoder" and "decoder" in (model.spec.embedding or ""):

@@ -90,7 +90,7 @@ def layer_spectra(
     layer = model.layers[number]
     if layer.spec.kind == "cross":
         return {name: LayerSpectra(()) for name, _ in encodings}
-    if not layer.encoding.exact_tables:
+    if not layer.encoding.exact_tables or layer.spec.logit_path(context):
         empty = tuple(HeadSpectra(layer=number, head=head) for head in range(layer.spec.heads))
         return {name: LayerSpectra(empty) for name, _ in encodings}
     _ = layer.weights  # read once, before threads share it

@@ -86,6 +86,7 @@ def _shape(row: InspectedLayer) -> str:
         f"{row.norm}-norm" if row.norm != "none" else "no norm",
         *(["q/k norm"] if row.qk_norm else []),
         *([f"softcap {row.softcap:g}"] if row.softcap else []),
+        *row.extras,
         *([f"biases {''.join(row.biases)}"] if row.biases else []),
         *(["latent (MLA)"] if row.latent else []),
     ]
@@ -119,8 +120,8 @@ def _strengths(page: Page, layers: Sequence[InspectedLayer]) -> Listing:
     parts = ("least", "median", "most")
     rows = [
         {"layer": row.layer, "heads": row.heads}
-        | {f"looks {part}": getattr(row.logit_strength, part) for part in parts}
-        | {f"writes {part}": getattr(row.write_strength, part) for part in parts}
+        | {f"looks {part}": getattr(row.logit_strength, part, None) for part in parts}
+        | {f"writes {part}": getattr(row.write_strength, part, None) for part in parts}
         for row in layers
     ]
     columns = [Column("layer", "layer"), Column("heads", "heads")]
