@@ -13,7 +13,7 @@ from toposcope.checkpoints.generic.encode import made, with_query_scale
 from toposcope.checkpoints.generic.measure import Measured, measure
 from toposcope.checkpoints.generic.names import prefix_change, reprefixed
 from toposcope.checkpoints.source import TensorSource
-from toposcope.checkpoints.spec import ModelSpec, Skipped
+from toposcope.checkpoints.spec import Compared, ModelSpec
 from toposcope.core.errors import MissingExtra, UnknownFamily
 from toposcope.core.printable import printable
 
@@ -46,28 +46,25 @@ def described(config: Config, source: TensorSource) -> ModelSpec | None:
         ) from reason
 
 
-def checked(spec: ModelSpec, family: Family, config: Config, source: TensorSource) -> ModelSpec:
-    """A reading by a family that the user named, with how it agrees with the model that transformers has.
+def checked(family: Family, config: Config, source: TensorSource) -> Compared | str:
+    """How a family that the user named for another type agrees with the model that transformers has, refused if not.
 
-    Refused where it does not agree. Where there is nothing to compare with, the description says so.
+    Where there is nothing to compare with: why.
     """
     kind = config.get("model_type")
-    if source.format == "gguf" or not isinstance(kind, str) or kind in family.model_types:
-        return spec
-    why = "transformers is not installed"
-    if _installed():
-        from toposcope.checkpoints.generic.shrink import known
+    if source.format == "gguf" or not isinstance(kind, str):
+        return "its file names no type of transformers"
+    if not _installed():
+        return "transformers is not installed"
+    from toposcope.checkpoints.generic.forced import compared
+    from toposcope.checkpoints.generic.shrink import known
 
-        why = f"transformers does not know the type '{printable(kind, 60)}'"
-        if known(kind):
-            from toposcope.checkpoints.generic.forced import compared
-
-            try:
-                return replace(spec, compared=compared(family, dict(config)))
-            except Refused as reason:
-                why = str(reason)
-    remark = Skipped(f"--family {family.name}", f"nothing was compared: {why}")
-    return replace(spec, skipped=(*spec.skipped, remark))
+    if not known(kind):
+        return f"transformers does not know the type '{printable(kind, 60)}'"
+    try:
+        return compared(family, dict(config))
+    except Refused as reason:
+        return str(reason)
 
 
 def put_onto(measured: Measured, kind: str, source: TensorSource) -> ModelSpec:
@@ -93,7 +90,7 @@ def put_onto(measured: Measured, kind: str, source: TensorSource) -> ModelSpec:
         embedding=embedding if embedding in source.names() else None,
         context=measured.context,
         skipped=measured.skipped,
-        tables=tuple(
+        accounted=tuple(
             dict.fromkeys(
                 rename(str(recipe.options["tensor"]))
                 for each in measured.layers
