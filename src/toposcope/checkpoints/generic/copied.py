@@ -94,7 +94,7 @@ class Copy:
                 getattr(self.model, precision)()
                 try:
                     return self.run(21, 12, keep=lambda name: False)
-                except (RuntimeError, TypeError, ValueError, AttributeError, IndexError, Refused) as error:
+                except (RuntimeError, TypeError, ValueError, AttributeError, LookupError, Refused) as error:
                     self.deadline.check()
                     first = first or error
         raise first or Refused("it takes no input")
@@ -127,6 +127,10 @@ class Copy:
             except (Refused, ToposcopeError) as reason:
                 self.reasons[left[0]] = str(reason)
                 continue
+            except (ValueError, IndexError, KeyError, np.linalg.LinAlgError) as error:  # shapes nobody thought of
+                self.deadline.check()
+                self.reasons[left[0]] = f"its attention has an unknown layout ({type(error).__name__})"
+                continue
             self._spread(self.found[left[0]], left[1:])
 
     def fit_layer(self, number: int, config: dict[str, Any]) -> None:
@@ -149,7 +153,7 @@ class Copy:
     def _placed(self, spec: LayerSpec, number: int) -> LayerSpec:
         """The layer with its number in the stack: the part of its name that varies, or its turn where none does."""
         paths = [each.module for each in self.survey.calls]
-        alike = [n for n, path in enumerate(paths) if _relative(path) == _relative(paths[number])]
+        alike = [n for n, path in enumerate(paths) if relative(path) == relative(paths[number])]
         parts = np.array([[int(part) for part in paths[n].split(".") if part.isdigit()] for n in alike])
         at = alike.index(number)
         first = next(n for n, other in enumerate(alike) if paths[other] == paths[number])
@@ -198,16 +202,16 @@ class Copy:
 
     def _fresh(self, taps: Taps) -> list[Recorded]:
         """Runs on fresh texts in which these modules, and those alike in other layers, were noted."""
-        wanted = {_relative(name) for name in taps.names()}
+        wanted = {relative(name) for name in taps.names()}
         if not self._runs or not wanted <= self._tapped:
             self._tapped |= wanted
             self._runs = [
-                self.run(length, seed, keep=lambda name: _relative(name) in self._tapped, boost=boost)
+                self.run(length, seed, keep=lambda name: relative(name) in self._tapped, boost=boost)
                 for length, seed, boost in _FRESH
             ]
         return self._runs
 
 
-def _relative(name: str) -> str:
+def relative(name: str) -> str:
     """A module's name without the numbers of its layers."""
     return ".".join("N" if part.isdigit() else part for part in name.split("."))

@@ -9,7 +9,10 @@ from toposcope.checkpoints.generic.bounds import Refused
 from toposcope.checkpoints.generic.shrink import SPECIAL, VOCABULARY
 
 TEXTS, LENGTH = 6, 23
-SENSES = ("text", "pixels", "text pixels", "sound", "frames", "frames text", "spectrum", "spectrum text")
+SENSES = (
+    *("text", "pixels", "text pixels", "sound", "frames", "frames text", "spectrum", "spectrum text"),
+    *("patches", "text patches", "video", "spectrogram"),
+)
 
 
 def senses(model: Any) -> Iterator[str]:
@@ -38,10 +41,19 @@ def inputs(model: Any, sense: str, texts: int, length: int, seed: int) -> dict[s
             given["input_ids"] = _ids(model, texts, length, generator)
         elif each == "pixels":
             seen = getattr(config, "vision_config", None) or config
-            side = getattr(seen, "image_size", None)
-            if not isinstance(side, int):
-                raise Refused("it reads neither text nor images of one size")
+            side = _side(seen)
             given["pixel_values"] = noise(int(getattr(seen, "num_channels", 3) or 3), side, side)
+        elif each == "patches":  # of images of many sizes, cut already
+            seen = getattr(config, "vision_config", None) or config
+            given["pixel_values"] = noise(16, int(seen.num_channels) * int(seen.patch_size) ** 2)
+            given["pixel_attention_mask"] = torch.ones((texts, 16), dtype=torch.int64)
+            given["spatial_shapes"] = torch.full((texts, 2), 4)
+        elif each == "video":
+            name = getattr(model, "main_input_name", "pixel_values")
+            frames = int(getattr(config, "num_frames", None) or getattr(config, "frames_per_clip", None) or 4)
+            given[name] = noise(frames, 3, int(_side(config)), int(_side(config)))
+        elif each == "spectrogram":
+            given["input_values"] = noise(int(config.max_length), int(config.num_mel_bins))
         elif each == "sound":
             given["input_values"] = noise(4000)
         else:
@@ -54,15 +66,30 @@ def inputs(model: Any, sense: str, texts: int, length: int, seed: int) -> dict[s
     return given
 
 
+def _side(config: Any) -> int:
+    side = getattr(config, "image_size", None) or getattr(config, "crop_size", None)
+    if not isinstance(side, int):
+        raise Refused("it reads neither text nor images of one size")
+    return side
+
+
 _BINS = ("input_feat_per_channel", "feature_projection_input_dim", "num_mel_bins", "max_source_positions")
+
+
+def token_table(model: Any) -> Any:
+    """The module that holds the token embedding, or None."""
+    try:
+        return model.get_input_embeddings()
+    except NotImplementedError:
+        return None
 
 
 def _ids(model: Any, texts: int, length: int, generator: Any) -> Any:
     """Token numbers. A model with several codebooks reads one row for each."""
     import torch
 
-    table = model.get_input_embeddings()
-    size = int(getattr(table, "num_embeddings", 0) or getattr(model.config, "vocab_size", 0) or VOCABULARY)
+    text = getattr(model.config, "text_config", model.config)
+    size = getattr(token_table(model), "num_embeddings", None) or getattr(text, "vocab_size", None) or VOCABULARY
     if size < SPECIAL + texts:
         raise Refused(f"its vocabulary has {size} tokens")
     drawn = torch.randint(SPECIAL, size, (texts, length), generator=generator)
