@@ -16,7 +16,7 @@ _NEVER = (
     *("vocab_size", "num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "head_dim"),
     *("num_key_value_heads", "transformers_version", "max_new_tokens", "d_model", "n_embd", "n_layer", "n_head"),
 )
-_BLOCK = re.compile(r"block|chunk|window|local", re.IGNORECASE)
+_BLOCK = re.compile(r"block_|chunk|window|local_(attention|radius)", re.IGNORECASE)
 _OTHER = ("vision", "audio", "image", "speech", "video", "vq")
 
 
