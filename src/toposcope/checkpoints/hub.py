@@ -51,7 +51,9 @@ class RemoteTensors:
     def expect(self, names: Iterable[str], progress: Progress | None = None) -> None:
         """Say how much these tensors will bring with them, before the first of them is read."""
         missing = (file.missing(ranges) for file, ranges in self._ranges(names).items())
-        self._snapshot.meter.expect(sum(end - start for gaps in missing for start, end in gaps), progress)
+        count = sum(end - start for gaps in missing for start, end in gaps)
+        self._snapshot.cache.require_room(count)
+        self._snapshot.meter.expect(count, progress)
 
     def headers(self, names: Iterable[str] | None = None) -> None:
         """Have the headers of the files that hold these tensors, or of all, by asking for all of them at once."""
@@ -87,7 +89,9 @@ def open_hub(name: HubName) -> locate.Opened:
     place = f"in the Hugging Face cache, {snapshot.saved}" if here else f"on {snapshot.client.endpoint}"
     log.info("%s: commit %s, %s", name.repo, snapshot.commit, place)
     if here is not None and snapshot.saved is not None:
-        opened = locate.open_with_config(snapshot.saved / here, snapshot.saved)
+        chosen, left = here
+        notes = locate.remarks_on_choice(snapshot.saved, snapshot.saved_names(), chosen, left)
+        opened = locate.open_with_config(snapshot.saved / chosen, snapshot.saved, notes)
         return replace(opened, commit=snapshot.commit)
     return _open_remote(snapshot)
 
@@ -95,7 +99,7 @@ def open_hub(name: HubName) -> locate.Opened:
 def fetch_to_run(name: HubName) -> Path:
     """Have all files of a model that transformers needs to run it, after saying how much that is; where they are."""
     snapshot = Snapshot(name)
-    here, saved = _whole_here(snapshot), snapshot.saved
+    here, saved = (_whole_here(snapshot) or (None, []))[0], snapshot.saved
     log.info("%s: commit %s, %s", name.repo, snapshot.commit, saved if here else f"on {snapshot.client.endpoint}")
     ready = here is not None and (here.endswith(".gguf") or bool({*snapshot.saved_names()} & _TOKENIZERS))
     if here is not None and saved is not None and (ready or snapshot.client.offline):
@@ -111,16 +115,16 @@ def fetch_to_run(name: HubName) -> Path:
     return directory / chosen if chosen.lower().endswith(".gguf") else directory
 
 
-def _whole_here(snapshot: Snapshot) -> str | None:
-    """The weights' file, or index, if it and all its parts lie in the Hugging Face cache."""
+def _whole_here(snapshot: Snapshot) -> tuple[str, list[str]] | None:
+    """The weights' file, or index, if it and all its parts lie in the Hugging Face cache; and others beside it."""
     saved = snapshot.saved_names()
     if snapshot.saved is None or not saved:
         return None
     try:
-        chosen = _chosen(snapshot, saved)[0]
+        chosen, left = _chosen(snapshot, saved)
     except NotFound:
         return None
-    return chosen if {chosen, *_parts(snapshot, chosen)} <= {*saved} else None
+    return (chosen, left) if {chosen, *_parts(snapshot, chosen)} <= {*saved} else None
 
 
 def _parts(snapshot: Snapshot, chosen: str) -> list[str]:

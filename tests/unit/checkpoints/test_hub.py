@@ -336,7 +336,7 @@ def test_both_caches_are_listed(hub: Hub, tmp_path: Path) -> None:
     saved(hub, tmp_path, "config.json", repo="org/tiny")
     listed = {(each.name, each.origin): each for each in toposcope.ls("models").names if each.name == "org/tiny"}
     assert {origin for _, origin in listed} == {"the Hugging Face cache", "Toposcope's cache"}
-    assert all(any(COMMIT in detail for detail in each.details) for each in listed.values())
+    assert all(each.details == (COMMIT,) and each.ready for each in listed.values())
 
 
 # ------------------------------------------------------------------ foretold, and told while it arrives

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,10 +11,11 @@ import pytest
 import toposcope
 from tests.hub import Hub, used
 from tests.unit.checkpoints.test_hub import COMMIT, numbers, saved, write_model
+from toposcope.checkpoints import hub_http
 from toposcope.checkpoints.hub_http import _NEXT
 from toposcope.checkpoints.hub_name import HubName, is_sound_file, parse_hub_name
 from toposcope.checkpoints.locate import open_checkpoint
-from toposcope.core.errors import BadFile, HubError, NotFound, ToposcopeError
+from toposcope.core.errors import BadFile, BadValue, HubError, NotFound, ToposcopeError
 
 
 @pytest.fixture
@@ -23,10 +25,16 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
         yield server
 
 
-def test_an_unknown_name_gets_near_ones_and_says_both(hub: Hub, tmp_path: Path) -> None:
+def test_an_unknown_name_gets_near_ones_and_says_both(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     saved(hub, tmp_path, "config.json")
+    (tmp_path / "models/my-llama").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(NotFound, match=r"path.*org/tiny"):
         open_checkpoint("org/tiyn")
+    with pytest.raises(NotFound, match=r"path.*models/my-llama"):
+        open_checkpoint("models/my-lama")
 
 
 @pytest.mark.parametrize(
@@ -63,6 +71,13 @@ def test_a_gated_model_says_how_to_get_it(
 def test_a_wrong_token_is_said(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hub.token = "hf_right"
     with used(hub, tmp_path, monkeypatch, token="hf_wrong"), pytest.raises(HubError, match="token"):
+        open_checkpoint("org/tiny")
+
+
+@pytest.mark.parametrize("endpoint", ["", "huggingface.co", "ftp://hub", "http://"])
+def test_an_endpoint_that_is_none_is_said(hub: Hub, monkeypatch: pytest.MonkeyPatch, endpoint: str) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", endpoint)
+    with pytest.raises(HubError, match="HF_ENDPOINT"):
         open_checkpoint("org/tiny")
 
 
@@ -134,6 +149,33 @@ def test_a_server_in_trouble_is_asked_again(hub: Hub, status: int) -> None:
     hub.trouble = [status] * 50
     with pytest.raises(HubError, match=str(status)):
         open_checkpoint("org/other")
+
+
+def test_a_server_that_asks_for_time_gets_it(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[float] = []
+    monkeypatch.setattr(hub_http, "PAUSE", 0.5)
+    monkeypatch.setattr("toposcope.checkpoints.hub_http.time.sleep", waited.append)
+    hub.trouble, hub.wait = [429, 429, 503], "7"
+    open_checkpoint("org/tiny")
+    assert waited == [7, 7, 7]
+    hub.trouble, hub.wait = [429], "999999999"
+    open_checkpoint(f"org/tiny@{COMMIT}").source.read("model.layers.1.self_attn.q_proj.weight")
+    assert waited[3:] == [0.5]
+
+
+def test_answers_that_go_on_beyond_their_end_are_refused(hub: Hub) -> None:
+    hub.lengthen = b" "
+    with pytest.raises(BadFile):
+        open_checkpoint("org/tiny")
+
+
+def test_a_disk_without_room_is_told_before_anything_is_fetched(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    with toposcope.load("org/tiny") as model:
+        hub.forget()
+        monkeypatch.setattr("shutil.disk_usage", lambda _: shutil._ntuple_diskusage(10**6, 10**6, 1000))
+        with pytest.raises(BadValue, match="TOPOSCOPE_CACHE"):
+            toposcope.scan(model)
+        assert hub.requests == []
 
 
 def test_a_model_without_weights_says_what_it_holds(hub: Hub) -> None:
