@@ -22,8 +22,8 @@ from toposcope.checkpoints.hub_name import HubName
 from toposcope.checkpoints.hub_repo import Snapshot
 from toposcope.checkpoints.peft.settings import CONFIG as ADAPTER
 from toposcope.checkpoints.peft.settings import FILES as ADAPTER_FILES
+from toposcope.checkpoints.quantised import BESIDE, QuantisedSource, dequantised
 from toposcope.checkpoints.safetensors_file import SafetensorsFile
-from toposcope.checkpoints.scales import with_scales
 from toposcope.checkpoints.shards import FileSource, ShardedSource, index_remarks, open_parts, weight_map
 from toposcope.checkpoints.sniff import SUFFIXES
 from toposcope.checkpoints.source import TensorSource
@@ -40,9 +40,10 @@ _TOKENIZERS = {"tokenizer.json", "tokenizer.model", "vocab.txt", "vocab.json", "
 class RemoteTensors:
     """The tensors of a model on the hub as bytes to be fetched: foretold for many layers, fetched layer by layer."""
 
-    def __init__(self, snapshot: Snapshot, source: Any, shards: Mapping[str, str]) -> None:
+    def __init__(self, snapshot: Snapshot, source: Any, shown: QuantisedSource, shards: Mapping[str, str]) -> None:
         self._snapshot = snapshot
-        self._source = source  # of files: what multiplies by scales or merges stands above it
+        self._source = source  # of files: what dequantises or merges stands above it
+        self._shown = shown
         self._shards = shards  # which file holds which tensor, where there are several
         self._modules: dict[str, list[str]] = defaultdict(list)
         for name in source.names():
@@ -72,7 +73,10 @@ class RemoteTensors:
 
     def _ranges(self, names: Iterable[str]) -> dict[RemoteFile, list[Range]]:
         """Where the tensors lie, with all that stands in the same modules: scales, codes, biases."""
-        wanted = {each for name in names for each in self._modules.get(name.rpartition(".")[0], ())}
+        wanted: set[str] = set()
+        for name in names:
+            wanted.update(self._modules.get(name.rpartition(".")[0], ()))
+            wanted.update(part for part in self._shown.parts(name) if part in self._source.names())
         found: dict[RemoteFile, list[Range]] = defaultdict(list)
         self.headers(wanted)
         for name in sorted(wanted):
@@ -194,20 +198,24 @@ def _open_remote(snapshot: Snapshot) -> locate.Opened:
     files = snapshot.names()
     chosen, left = _chosen(snapshot, files)
     notes = locate.remarks_on_choice(snapshot.path, files, chosen, left)
-    config_name = str(PurePosixPath(chosen).parent / locate.CONFIG)
-    config: Mapping[str, Any] | None = None
-    if config_name in files:
-        config = snapshot.json(config_name, BadConfig, most=SETTINGS)
+    folder = PurePosixPath(chosen).parent
+    said = {
+        name: snapshot.json(str(folder / name), BadConfig, most=SETTINGS)
+        for name in (locate.CONFIG, *BESIDE)
+        if str(folder / name) in files
+    }
+    config = said.pop(locate.CONFIG, None)
     if not chosen.lower().removesuffix(locate.INDEX).endswith(tuple(_BY_RANGES)):
         return _open_whole(snapshot, chosen)
     source, shards = _source(snapshot, chosen)
+    shown = dequantised(source, config, said)
     return locate.Opened(
-        with_scales(source, config),
+        shown,
         config,
-        None if config is None else snapshot.path / config_name,
+        None if config is None else snapshot.path / folder / locate.CONFIG,
         snapshot.path / chosen,
         notes,
-        RemoteTensors(snapshot, source, shards),
+        RemoteTensors(snapshot, source, shown, shards),
         snapshot.commit,
     )
 

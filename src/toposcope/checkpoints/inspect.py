@@ -12,6 +12,7 @@ import numpy as np
 
 from toposcope.checkpoints.fold import fold
 from toposcope.checkpoints.opened import ModelLike, opened, said, subject
+from toposcope.checkpoints.source import headers
 from toposcope.checkpoints.spec import LayerSpec
 from toposcope.checkpoints.view import Array, Head, Layer, Model
 from toposcope.core.progress import Progress, steps
@@ -141,7 +142,7 @@ def inspect_model(
         layer_rows.append(_layer_row(layer, heads, model.source.names()))
         head_rows += heads
         step()
-    infos = [model.source.info(name) for name in model.source.names()]
+    infos = headers(model.source)
     dtypes: dict[str, int] = {}
     for info in infos:
         dtypes[info.dtype] = dtypes.get(info.dtype, 0) + 1

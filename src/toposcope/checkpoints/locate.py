@@ -14,8 +14,8 @@ from toposcope.checkpoints.hub_name import parse_hub_name
 from toposcope.checkpoints.peft.settings import CONFIG as ADAPTER
 from toposcope.checkpoints.peft.settings import FILES as ADAPTER_FILES
 from toposcope.checkpoints.peft.settings import how_to_use
+from toposcope.checkpoints.quantised import BESIDE, dequantised
 from toposcope.checkpoints.safetensors_file import SafetensorsFile
-from toposcope.checkpoints.scales import with_scales
 from toposcope.checkpoints.shards import FileSource, open_index, open_parts
 from toposcope.checkpoints.sniff import SUFFIXES, checkpoint_format
 from toposcope.checkpoints.source import TensorSource
@@ -145,13 +145,24 @@ def remarks_on_choice(directory: Path, files: Sequence[str], chosen: str, left: 
 def open_with_config(path: Path, shown: Path, notes: tuple[str, ...] = ()) -> Opened:
     """Open the weights first: when both are damaged, they matter more."""
     source = _open_source(path, shown)
+    if source.metadata.get("general.type") == "adapter":
+        raise NotFound(
+            f"{printable(path)} is an adapter in GGUF's format, not a whole model. Give its base, and with --adapter "
+            "the directory that PEFT saved it in."
+        )
     config, config_path = _config_in(path.parent)
-    return Opened(with_scales(source, config), config, config_path, path, notes)
+    others = {name: found for name in BESIDE if (found := _settings_in(path.parent, name)) is not None}
+    return Opened(dequantised(source, config, others), config, config_path, path, notes)
 
 
 def _config_in(directory: Path) -> tuple[dict[str, Any] | None, Path | None]:
-    path = directory / CONFIG
-    return (read_object(path, BadConfig, inside=directory), path) if path.is_file() else (None, None)
+    found = _settings_in(directory, CONFIG)
+    return found, None if found is None else directory / CONFIG
+
+
+def _settings_in(directory: Path, name: str) -> dict[str, Any] | None:
+    path = directory / name
+    return read_object(path, BadConfig, inside=directory) if path.is_file() else None
 
 
 def choose_weights(directory: Path, files: Sequence[str]) -> tuple[str, list[str]]:

@@ -216,6 +216,15 @@ class Compared:
     output: float  # of attention's output, relative to the largest entry
     unreached: tuple[str, ...] = ()  # settings that could change attention, and that the comparison did not reach
 
+    @property
+    def sentence(self) -> str:
+        """The same as a remark."""
+        beyond = f"; not reached: {', '.join(self.unreached)}" if self.unreached else ""
+        return (
+            f"measured on a small copy in {self.reference}, not written by hand: attention differs by at most "
+            f"{self.attention:.1g}, its output by {self.output:.1g}{beyond}."
+        )
+
 
 @dataclass(frozen=True)
 class ModelSpec:
