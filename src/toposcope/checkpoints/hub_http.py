@@ -8,6 +8,7 @@ compared with what was asked, so that no byte of another file or version is ever
 from __future__ import annotations
 
 import re
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -395,7 +396,7 @@ def _network(url: str) -> Iterator[None]:
     """Connections that fail become a `CutError`."""
     from huggingface_hub.errors import HfHubHTTPError
 
-    library = __import__(HfHubHTTPError.__bases__[0].__module__.partition(".")[0])
+    library: Any = sys.modules[HfHubHTTPError.__bases__[0].__module__.partition(".")[0]]  # httpx, or its successor
     try:
         yield
     except library.ConnectError as error:

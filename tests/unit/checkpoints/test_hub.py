@@ -21,6 +21,7 @@ from tests.unit.tiny import CONFIG, tensors
 from toposcope.checkpoints import hub_file, hub_meter
 from toposcope.checkpoints.locate import open_checkpoint
 from toposcope.cli import main
+from toposcope.core import files
 from toposcope.core.errors import BadConfig, BadFile, NotFound
 from toposcope.core.result import Result
 
@@ -314,13 +315,25 @@ def test_several_may_read_into_one_cache(hub: Hub) -> None:
         np.testing.assert_array_equal(found[0], other)
 
 
-def test_a_full_disk_is_a_sentence(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object, **__: object) -> None:
-        raise OSError(28, "No space left on device")
+@pytest.mark.parametrize("written_before", range(6))
+def test_a_full_disk_is_a_sentence_and_loses_nothing(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch, written_before: int
+) -> None:
+    real, left = files._write, written_before
 
-    monkeypatch.setattr("toposcope.core.files._write", full)
-    with pytest.raises(toposcope.ToposcopeError, match=r"disk is full.*TOPOSCOPE_CACHE"):
-        toposcope.scan("org/tiny")
+    def full(*given: Any) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise OSError(28, "No space left on device")
+        real(*given)
+
+    with monkeypatch.context() as disk:
+        disk.setattr(files, "_write", full)
+        with pytest.raises(toposcope.ToposcopeError, match=r"disk is full.*TOPOSCOPE_CACHE"):
+            toposcope.scan("org/tiny", layers="0-1")
+    found = toposcope.scan("org/tiny", layers="0-1")
+    assert numbers(found) == numbers(toposcope.scan(hub.root / "org/tiny", layers="0-1"))
 
 
 def test_the_cache_can_be_switched_off(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

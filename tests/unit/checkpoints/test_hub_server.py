@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -226,6 +229,42 @@ def test_what_cannot_be_a_name_on_the_hub_is_said(text: str) -> None:
 def test_files_that_leave_their_repository(name: str) -> None:
     assert not is_sound_file(name)
     assert is_sound_file("deep/down/model-00001-of-00002.safetensors")
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        None,
+        [],
+        {"type": "directory", "path": "x", "size": 0, "oid": "a" * 40},
+        {"type": "file", "path": "../x", "size": 1, "oid": "a" * 40},
+        {"type": "file", "path": 3, "size": 1, "oid": "a" * 40},
+        {"type": "file", "path": "x", "size": -1, "oid": "a" * 40},
+        {"type": "file", "path": "x", "size": True, "oid": "a" * 40},
+        {"type": "file", "path": "x", "size": 1e300, "oid": "a" * 40},
+        {"type": "file", "path": "x", "size": 1, "oid": "../../../etc/passwd"},
+        {"type": "file", "path": "x", "size": 1, "oid": "a" * 40, "lfs": {"oid": "b", "size": 1}},
+    ],
+)
+def test_lines_of_a_listing_that_are_no_files(entry: Any) -> None:
+    assert hub_http._repo_file(entry) is None
+    sound = {"type": "file", "path": "x", "size": 1, "oid": "a" * 40, "lfs": {"oid": "b" * 64, "size": 7}}
+    assert hub_http._repo_file(sound) == hub_http.RepoFile("x", 7, "b" * 64)
+
+
+def test_a_listing_that_is_none(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub_http, "LARGEST_PAGE", 100)
+    with pytest.raises(HubError, match="HF_ENDPOINT"):
+        open_checkpoint("org/tiny")
+
+
+def test_the_library_behind_the_hub_is_imported_for_names_only(tmp_path: Path) -> None:
+    write_model(tmp_path / "model", num_hidden_layers=1)
+    code = (
+        "import sys, toposcope; from toposcope.cli import main; toposcope.load(sys.argv[1]);"
+        "assert not {'huggingface_hub', 'httpx', 'httpx2', 'torch'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / "model")], check=True)
 
 
 def test_the_next_page() -> None:
