@@ -235,13 +235,13 @@ class ModelSpec:
     embedding: str | None = None  # the token embedding's tensor
     context: int | None = None  # the length the configuration claims
     skipped: tuple[Skipped, ...] = field(default=())
-    tables: tuple[str, ...] = ()  # position tables the adapter itself has read, where their names look like attention
+    accounted: tuple[str, ...] = ()  # tensors named like attention that are something else: tables, other norms
     compared: Compared | None = None  # None: an adapter of ours, which the reference tests compare
 
 
 def claimed(spec: ModelSpec) -> set[str]:
     """The names of all tensors that a description uses ('{head}' stands for the number of each head)."""
-    names = {name for layer in spec.layers for name in _names(layer)} | set(spec.tables)
+    names = {name for layer in spec.layers for name in _names(layer)} | set(spec.accounted)
     return names if spec.embedding is None else names | {spec.embedding}
 
 

@@ -90,7 +90,7 @@ def put_onto(measured: Measured, kind: str, source: TensorSource) -> ModelSpec:
         embedding=embedding if embedding in source.names() else None,
         context=measured.context,
         skipped=measured.skipped,
-        tables=tuple(
+        accounted=tuple(
             dict.fromkeys(
                 rename(str(recipe.options["tensor"]))
                 for each in measured.layers
