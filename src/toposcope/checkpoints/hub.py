@@ -23,7 +23,7 @@ from toposcope.checkpoints.hub_repo import Snapshot
 from toposcope.checkpoints.peft.settings import CONFIG as ADAPTER
 from toposcope.checkpoints.peft.settings import FILES as ADAPTER_FILES
 from toposcope.checkpoints.quantised import BESIDE, QuantisedSource, dequantised
-from toposcope.checkpoints.safetensors_file import SafetensorsFile
+from toposcope.checkpoints.safetensors_file import HEADER_LIMIT, SafetensorsFile
 from toposcope.checkpoints.shards import FileSource, ShardedSource, index_remarks, open_parts, weight_map
 from toposcope.checkpoints.sniff import SUFFIXES
 from toposcope.checkpoints.source import TensorSource
@@ -260,9 +260,17 @@ def _never_replaced(path: Path) -> object:
 
 
 def _fetch_heads(snapshot: Snapshot, names: Iterable[str]) -> None:
-    """The beginnings of several files at once."""
-    files = [snapshot.remote(name) for name in names if snapshot.local(name) is None]
-    at_once([partial(file.fetch, [(0, min(HEAD, file.size))]) for file in files])
+    """The headers of several files at once."""
+    at_once([partial(_fetch_head, snapshot.remote(name)) for name in names if snapshot.local(name) is None])
+
+
+def _fetch_head(file: RemoteFile) -> None:
+    """The beginning of a file, and the rest of its header where that is longer and may be believed."""
+    file.fetch([(0, min(HEAD, file.size))])
+    if file.path.suffix.lower() == ".safetensors" and file.size >= 8:
+        length = int.from_bytes(file.read(0, 8).tobytes(), "little")
+        if 8 + length <= min(file.size, HEADER_LIMIT):
+            file.fetch([(0, 8 + length)])
 
 
 def _open_whole(snapshot: Snapshot, chosen: str) -> locate.Opened:

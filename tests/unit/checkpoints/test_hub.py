@@ -140,6 +140,14 @@ def test_shards_are_opened_as_they_are_needed(hub: Hub) -> None:
     assert all(hub.twice(f"model-0000{part}-of-00004.safetensors") == 0 for part in (1, 2, 3, 4))
 
 
+def test_long_headers_are_fetched_once(hub: Hub) -> None:
+    place = write_model(hub.root / "org/long", shards=2, num_hidden_layers=2)
+    for shard in place.glob("*.safetensors"):
+        save_file(load_file(shard), shard, metadata={"remark": "x" * 3 * hub_file.HEAD})
+    assert numbers(toposcope.scan("org/long")) == numbers(toposcope.scan(place))
+    assert all(hub.twice(shard.name) == 0 for shard in place.glob("*.safetensors"))
+
+
 def test_numbered_files_without_an_index_are_one_model(hub: Hub) -> None:
     place = write_model(hub.root / "org/parts", shards=2)
     (place / "model.safetensors.index.json").unlink()
