@@ -5,7 +5,8 @@
 GPTQ packs along the inputs, as a stream of bits; AWQ packs eight columns to a word, in an order of its own. The first
 version of GPTQ's format stores zero - 1, the second ("gptq_v2") zero. Where a zero point is 0 the first version wraps
 round, and packages did that in different ways: AutoGPTQ each number for itself, GPTQModel the whole word, with a
-carry into the next number. A file in which that matters is read if it says that GPTQModel made it.
+carry into the next number. A file in which that matters is read if it says that GPTQModel made it. AutoRound packs as
+one or the other, and says which (settings.py).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from toposcope.checkpoints.quantised.stored import Form, Method, Tensors, Weight
 from toposcope.checkpoints.source import Stored
 
 _GPTQ_BITS = (2, 3, 4, 8)
+_AUTO_ROUND_BITS = (2, 3, 4, 5, 6, 7, 8)
 _AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)  # number n of eight neighbours stands at place _AWQ_ORDER[n] of their word
 _VERSIONS = {"gptq": 1, "gptq_v2": 2}
 
@@ -50,10 +52,11 @@ def _gptq_form(tensors: Tensors) -> Form:
     tensors.require_shape("scales", (count, outputs))
     zero_rows, zero_words = tensors.shape("zeros", 2)
     bits = 32 * zero_words // max(outputs, 1)
-    if bits not in _GPTQ_BITS or 32 * zero_words != bits * outputs or zero_rows != count or not count:
+    known = _AUTO_ROUND_BITS if tensors.settings.get("packing_format") else _GPTQ_BITS
+    if bits not in known or 32 * zero_words != bits * outputs or zero_rows != count or not count:
         raise tensors.bad(
             f"its zero points of shape {(zero_rows, zero_words)} do not fit its scales of shape {(count, outputs)} "
-            f"with {', '.join(map(str, _GPTQ_BITS))} bits"
+            f"with {', '.join(map(str, known))} bits"
         )
     said = tensors.settings.integer("bits")
     if said not in (None, bits) and not tensors.settings.section("dynamic"):

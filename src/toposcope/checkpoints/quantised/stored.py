@@ -200,8 +200,9 @@ class Tensors:
             raise self.bad(f"beside it stands '{printable(self.strange[0])}', and what that does to it is not known")
 
     def bad(self, why: str) -> BadFile:
+        method = printable(self.settings.method or self.method)
         return BadFile(
-            f"'{printable(self.weight.name)}' in {printable(self.source.path)} is quantised with {self.method}, and "
+            f"'{printable(self.weight.name)}' in {printable(self.source.path)} is quantised with {method}, and "
             f"{why}. The file may be damaged or of a version that is not read: download it again, or convert it to "
             "BF16 first."
         )
