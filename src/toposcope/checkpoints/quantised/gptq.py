@@ -13,13 +13,22 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.checkpoints.quantised.settings import Settings
-from toposcope.checkpoints.quantised.stored import Form, Method, Tensors, Weight, beside, label, modules, unpacked
+from toposcope.checkpoints.quantised.stored import (
+    Form,
+    Method,
+    Tensors,
+    Weight,
+    beside,
+    in_groups,
+    label,
+    modules,
+    unpacked,
+)
 from toposcope.checkpoints.source import Stored
 
 _GPTQ_BITS = (2, 3, 4, 8)
@@ -74,9 +83,8 @@ def _gptq_read(tensors: Tensors, form: Form) -> Stored:
     groups: _Groups = form.facts
     outputs, inputs = form.shape
     codes = unpacked(np.ascontiguousarray(tensors.words("codes").T), groups.bits, inputs)
-    return _dequantised(
-        codes, tensors.floats("scales"), _gptq_zeros(tensors, groups.bits, outputs), _of(tensors, form)
-    )
+    zeros = _gptq_zeros(tensors, groups.bits, outputs)
+    return in_groups(codes.astype(np.float32), tensors.floats("scales").T, zeros.T, _of(tensors, form))
 
 
 def _of(tensors: Tensors, form: Form) -> NDArray[np.int64]:
@@ -161,7 +169,8 @@ def _awq_form(tensors: Tensors) -> Form:
 def _awq_read(tensors: Tensors, form: Form) -> Stored:
     codes, zeros = (_awq_columns(tensors.words(role)) for role in ("codes", "zeros"))
     of = np.arange(form.shape[1]) // form.facts.size
-    return _dequantised(np.ascontiguousarray(codes.T), tensors.floats("scales"), zeros.astype(np.float32), of)
+    weight = np.ascontiguousarray(codes.T).astype(np.float32)
+    return in_groups(weight, tensors.floats("scales").T, zeros.T.astype(np.float32), of)
 
 
 def _awq_columns(words: NDArray[np.uint32]) -> NDArray[np.uint8]:
@@ -169,22 +178,6 @@ def _awq_columns(words: NDArray[np.uint32]) -> NDArray[np.uint8]:
     for number, place in enumerate(_AWQ_ORDER):
         found[:, number::8] = (words >> np.uint32(4 * place)) & np.uint32(15)
     return found
-
-
-def _dequantised(
-    codes_OI: NDArray[np.uint8],
-    scales_GO: NDArray[np.float32],
-    zeros_GO: NDArray[np.float32],
-    group_of_I: NDArray[np.int64],
-) -> Stored:
-    weight = codes_OI.astype(np.float32)
-    order = np.argsort(group_of_I, kind="stable")
-    ends = np.searchsorted(group_of_I[order], np.arange(len(scales_GO) + 1))
-    sorted_already = np.array_equal(order, np.arange(len(order)))
-    for group, (start, end) in enumerate(pairwise(ends.tolist())):
-        columns = slice(start, end) if sorted_already else order[start:end]
-        weight[:, columns] = (weight[:, columns] - zeros_GO[group, :, None]) * scales_GO[group, :, None]
-    return weight
 
 
 METHODS = (

@@ -18,7 +18,17 @@ from numpy.typing import NDArray
 from toposcope.checkpoints.quantised.fp4 import grouped
 from toposcope.checkpoints.quantised.schemes import Scheme, scheme_of
 from toposcope.checkpoints.quantised.settings import Settings
-from toposcope.checkpoints.quantised.stored import Form, Method, Tensors, Weight, beside, label, modules, unpacked
+from toposcope.checkpoints.quantised.stored import (
+    Form,
+    Method,
+    Tensors,
+    Weight,
+    beside,
+    in_groups,
+    label,
+    modules,
+    unpacked,
+)
 from toposcope.checkpoints.source import Stored
 
 
@@ -114,9 +124,7 @@ def read(tensors: Tensors, form: Form) -> Stored:
     else:
         zero = np.full(sides, middle)
     group = _groups(tensors, scheme, sides[1], columns)
-    weight -= zero[:, group]
-    weight *= scale[:, group]
-    return weight
+    return in_groups(weight, scale, zero, group)
 
 
 def _groups(tensors: Tensors, scheme: Scheme, count: int, columns: int) -> NDArray[np.int64]:

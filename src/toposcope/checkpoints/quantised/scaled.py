@@ -26,6 +26,7 @@ from toposcope.checkpoints.quantised.stored import (
     Tensors,
     Weight,
     beside,
+    in_groups,
     modules,
 )
 from toposcope.checkpoints.source import Stored
@@ -91,9 +92,7 @@ def read(tensors: Tensors, form: Form) -> Stored:
         found = _zeros(tensors)
         zero = np.broadcast_to(found.reshape(_as_grid(found.shape, grid)), grid.sides) if found.any() else None
     if tensors.has("groups") and (columns := _columns(tensors, grid)) is not None:
-        weight -= 0 if zero is None else zero[:, columns]
-        weight *= scale[:, columns]
-        return weight
+        return in_groups(weight, scale, np.zeros_like(scale) if zero is None else zero, columns)
     _apply(weight, scale, zero, grid)
     return weight
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -251,3 +252,19 @@ def unpacked(words: NDArray[np.uint32], bits: int, count: int) -> NDArray[np.uin
             value = value | (words[:, word + 1 :: run] << np.uint32(32 - shift))
         found[:, i::per_run] = value & mask
     return found[:, :count]
+
+
+def in_groups(
+    codes_RC: NDArray[np.float32],
+    scale_RG: NDArray[np.float32],
+    zero_RG: NDArray[np.float32],
+    group_of_C: NDArray[np.int64],
+) -> NDArray[np.float32]:
+    """The codes, changed in place to scale * (code - zero) with those of each column's group."""
+    order = np.argsort(group_of_C, kind="stable")
+    in_order = np.array_equal(order, np.arange(len(order)))
+    ends = np.searchsorted(group_of_C[order], np.arange(scale_RG.shape[1] + 1)).tolist()
+    for group, (start, end) in enumerate(pairwise(ends)):
+        columns = slice(start, end) if in_order else order[start:end]
+        codes_RC[:, columns] = (codes_RC[:, columns] - zero_RG[:, group, None]) * scale_RG[:, group, None]
+    return codes_RC
