@@ -47,12 +47,11 @@ class _Groups:
 def find(names: Collection[str], settings: Settings) -> Iterator[Weight]:
     for module in modules(names, ".qweight"):
         parts = beside(names, module, codes="qweight", zeros="qzeros", scales="scales", groups="g_idx")
-        if "scales" in parts and "zeros" in parts:
-            yield Weight(f"{module}.weight", parts)
+        yield Weight(f"{module}.weight", parts)
 
 
 def _gptq_form(tensors: Tensors) -> Form:
-    tensors.require_alone()
+    tensors.require_alone("scales", "zeros")
     if tensors.settings.method is None:
         raise tensors.bad("no config.json or quantize_config.json says how (or with AWQ); put it beside the weights")
     _require_version(tensors)
@@ -129,6 +128,8 @@ def _by_gptqmodel(settings: Settings) -> bool:
 
 def _require_version(tensors: Tensors) -> int:
     said = tensors.settings.text("checkpoint_format", "format") or "gptq"
+    if tensors.settings.text("format") not in (None, said):
+        raise tensors.bad(f"the configuration names the formats '{said}' and '{tensors.settings.text('format')}'")
     if said not in _VERSIONS:
         raise tensors.bad(f"the configuration names the format '{said}'; expected {' or '.join(_VERSIONS)}")
     return _VERSIONS[said]
@@ -146,7 +147,7 @@ def _group_size(tensors: Tensors, inputs: int, count: int) -> int:
 
 
 def _awq_form(tensors: Tensors) -> Form:
-    tensors.require_alone()
+    tensors.require_alone("scales", "zeros")
     version = tensors.settings.text("version", "format") or "gemm"
     if version != "gemm":
         raise tensors.bad(f"the configuration names the layout '{version}'; expected gemm")

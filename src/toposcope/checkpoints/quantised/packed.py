@@ -54,9 +54,7 @@ def find(names: Collection[str], settings: Settings) -> Iterator[Weight]:
 
 
 def form(tensors: Tensors) -> Form:
-    tensors.require_alone()
-    if not tensors.has("scale"):
-        raise tensors.bad("its scale is not there")
+    tensors.require_alone("scale")
     if tensors.settings.method is None:
         raise tensors.bad("no config.json beside it says how; put that of the model into its directory")
     scheme = scheme_of(tensors.settings, tensors.weight.name.removesuffix(".weight"))

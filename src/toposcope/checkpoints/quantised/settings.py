@@ -72,7 +72,9 @@ def settings_of(config: Mapping[str, Any] | None, others: Mapping[str, Mapping[s
     """The settings of a model from its config.json and from the files of BESIDE that lie there, by name."""
     config = config or {}
     dtype = config.get("dtype", config.get("torch_dtype"))
-    main = _main(config)
+    main, mlx = _main(config), config.get("quantization")
+    if "quant_method" not in main and isinstance(mlx, Mapping) and {"bits", "group_size"} <= set(mlx):
+        main = {**mlx, "quant_method": "mlx"}  # which repeats it as its quantization_config
     for name, content in (others or {}).items():
         said = content.get("quantization") if name == "hf_quant_config.json" else content
         if not isinstance(said, Mapping):
@@ -94,9 +96,6 @@ def _main(config: Mapping[str, Any]) -> Mapping[str, Any]:
             for key in _MAIN:
                 if isinstance(place.get(key), Mapping) and place[key]:
                     return place[key]
-    mlx = config.get("quantization")
-    if isinstance(mlx, Mapping) and {"bits", "group_size"} <= set(mlx):
-        return {"quant_method": "mlx", **mlx}
     return {}
 
 

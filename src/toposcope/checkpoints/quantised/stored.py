@@ -195,8 +195,11 @@ class Tensors:
             expected = " or ".join(map(str, shapes))
             raise self.bad(f"{self._called(role)} has shape {self.info(role).shape}; expected {expected}")
 
-    def require_alone(self) -> None:
-        """Refuse where something unknown stands in the module: it may change what the weight does."""
+    def require_alone(self, *roles: str) -> None:
+        """Refuse where one of these parts is missing, or something unknown stands there: it may change the weight."""
+        for role in roles:
+            if not self.has(role):
+                raise self.bad(f"its {role} is not there" if not role.endswith("s") else f"its {role} are not there")
         if self.strange:
             raise self.bad(f"beside it stands '{printable(self.strange[0])}', and what that does to it is not known")
 

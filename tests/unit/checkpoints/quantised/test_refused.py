@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tests.unit.checkpoints.quantised.packing import Arrays, W, opened, stream, words
+from toposcope.checkpoints.locate import open_checkpoint
 from toposcope.core.errors import BadConfig, BadFile
 
 
@@ -256,5 +257,8 @@ MLX: Arrays = {
 def test_mlx(tmp_path: Path, said: dict[str, int]) -> None:
     sound = {"quant_method": "mlx", "bits": 4, "group_size": 64}
     np.testing.assert_array_equal(opened(tmp_path, MLX, sound).read(W), np.full((2, 64), 3))
+    twice = {"bits": 4, "group_size": 64}
+    (tmp_path / "config.json").write_text(json.dumps({"quantization": twice, "quantization_config": twice}))
+    np.testing.assert_array_equal(open_checkpoint(tmp_path).source.read(W), np.full((2, 64), 3))
     with pytest.raises(BadFile):
         opened(tmp_path, MLX, {"quant_method": "mlx", **said}).read(W)
