@@ -27,7 +27,8 @@ from transformers import (
 
 import toposcope
 from toposcope.checkpoints.view import Model
-from toposcope.core.errors import MissingTensor
+from toposcope.core.errors import BadFile, BadValue, MissingTensor
+from toposcope.models.load import load_reference
 
 SIZES = {
     "vocab_size": 48,
@@ -239,3 +240,19 @@ def test_multihead_attention_of_torch_is_refused(tmp_path: Path) -> None:
     tuned.save_pretrained(tmp_path / "adapter")
     with pytest.raises(MissingTensor, match=r"self_attn\.lora_A"):
         toposcope.load(tmp_path / "base", adapter=tmp_path / "adapter", num_heads=4)
+
+
+def test_a_model_in_memory_with_its_adapter_says_what_to_do(tmp_path: Path) -> None:
+    tuned = get_peft_model(llama(), LoraConfig(r=3, target_modules=QKVO))
+    for model in (tuned, tuned.base_model.model):
+        with pytest.raises(BadValue, match="merge_and_unload"):
+            toposcope.inspect(model)
+    assert toposcope.inspect(tuned.merge_and_unload()).family == "llama"
+
+
+def test_an_adapter_beside_a_model_is_not_run_with_it_unasked(tmp_path: Path) -> None:
+    """transformers would do so as soon as peft is installed."""
+    trained(llama(), QKVO, tmp_path)
+    (tmp_path / "adapter" / "adapter_config.json").rename(tmp_path / "base" / "adapter_config.json")
+    with pytest.raises(BadFile, match="adapter"):
+        load_reference(tmp_path / "base")

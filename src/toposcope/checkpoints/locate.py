@@ -145,6 +145,11 @@ def remarks_on_choice(directory: Path, files: Sequence[str], chosen: str, left: 
 def open_with_config(path: Path, shown: Path, notes: tuple[str, ...] = ()) -> Opened:
     """Open the weights first: when both are damaged, they matter more."""
     source = _open_source(path, shown)
+    if source.metadata.get("general.type") == "adapter":
+        raise NotFound(
+            f"{printable(path)} is an adapter in GGUF's format, not a whole model. Give its base, and with --adapter "
+            "the directory that PEFT saved it in."
+        )
     config, config_path = _config_in(path.parent)
     others = {name: found for name in BESIDE if (found := _settings_in(path.parent, name)) is not None}
     return Opened(dequantised(source, config, others), config, config_path, path, notes)

@@ -45,6 +45,11 @@ def said(adapter: str | Path | None) -> str | None:
 
 def live(model: Any) -> Model:
     """The view of a model in memory: of TransformerLens if it looks like one, else of transformers."""
+    if getattr(model, "peft_config", None):
+        raise BadValue(
+            f"a {type(model).__name__} with an adapter of PEFT in it: give model.merge_and_unload(), or the base's "
+            "path and adapter=DIR."
+        )
     if hasattr(model, "original_model") or (hasattr(model, "cfg") and hasattr(model, "blocks")):
         from toposcope.checkpoints.live_lens import view_lens
 

@@ -178,24 +178,27 @@ class LayerSpec:
 
     @property
     def value_path(self) -> tuple[str, ...]:
-        """What stands between the probabilities and the residual stream beside V and O, in words."""
-        named = {
-            "attention sinks": self.sinks,
-            "a value norm": self.v_norm,
-            "an output gate": self.gate,
-            "a norm before O": self.inner_norm,
-        }
+        """What stands between V and O, so that their product is not all that a head writes."""
+        named = {"output_gate": self.gate, "value_norm": self.v_norm, "norm_before_O": self.inner_norm}
         return tuple(name for name, part in named.items() if part is not None)
 
     def logit_path(self, length: int | None = None) -> tuple[str, ...]:
-        """What shapes the logits or the mask of a text beside Q, K, w, g and b, in words (None: of a long text)."""
+        """What shapes the logits or the mask of a text beside Q, K, w, g and b (None: of a long text)."""
         grows = self.encoding.query_scale
         named = {
-            "norms after rotation": self.qk_norm_after,
-            "a chunked mask": self.chunk is not None and (length is None or length > self.chunk),
-            "a query scale": grows is not None and (length is None or length > grows.plain_below),
+            "norms_after_rotation": self.qk_norm_after and not self._norms_commute,
+            "chunked_mask": self.chunk is not None and (length is None or length > self.chunk),
+            "query_scale": grows is not None and (length is None or length > grows.plain_below),
         }
         return tuple(name for name, part in named.items() if part)
+
+    @property
+    def _norms_commute(self) -> bool:
+        """Whether norming a turned vector is turning a normed one: a rotation keeps lengths, a gain has channels."""
+        rotary = self.encoding.rotary
+        keeps = rotary is None or (rotary.attention_factor == 1 and rotary.decay_F is None)
+        norms = [norm for norm in (self.q_norm, self.k_norm) if norm is not None]
+        return keeps and all(norm.kind == "rms" and norm.weight is None and norm.bias is None for norm in norms)
 
     @property
     def placement(self) -> str:
@@ -216,6 +219,15 @@ class Compared:
     output: float  # of attention's output, relative to the largest entry
     unreached: tuple[str, ...] = ()  # settings that could change attention, and that the comparison did not reach
 
+    @property
+    def sentence(self) -> str:
+        """The same as a remark."""
+        beyond = f"; not reached: {', '.join(self.unreached)}" if self.unreached else ""
+        return (
+            f"measured on a small copy in {self.reference}, not written by hand: attention differs by at most "
+            f"{self.attention:.1g}, its output by {self.output:.1g}{beyond}."
+        )
+
 
 @dataclass(frozen=True)
 class ModelSpec:
@@ -226,13 +238,13 @@ class ModelSpec:
     embedding: str | None = None  # the token embedding's tensor
     context: int | None = None  # the length the configuration claims
     skipped: tuple[Skipped, ...] = field(default=())
-    tables: tuple[str, ...] = ()  # position tables the adapter itself has read, where their names look like attention
+    accounted: tuple[str, ...] = ()  # tensors named like attention that are something else: tables, other norms
     compared: Compared | None = None  # None: an adapter of ours, which the reference tests compare
 
 
 def claimed(spec: ModelSpec) -> set[str]:
     """The names of all tensors that a description uses ('{head}' stands for the number of each head)."""
-    names = {name for layer in spec.layers for name in _names(layer)} | set(spec.tables)
+    names = {name for layer in spec.layers for name in _names(layer)} | set(spec.accounted)
     return names if spec.embedding is None else names | {spec.embedding}
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from toposcope.checkpoints.decode import ROWS
 from toposcope.checkpoints.source import TensorInfo, TensorSource
-from toposcope.checkpoints.spec import ModelSpec, Skipped, claimed, linears
+from toposcope.checkpoints.spec import LayerSpec, ModelSpec, Skipped, claimed, linears
 from toposcope.core.errors import UnknownFamily
 from toposcope.core.printable import printable
 
@@ -46,7 +46,7 @@ def not_understood(spec: ModelSpec, source: TensorSource, *, forced: bool = Fals
     """The description with one `Skipped` entry per kind of attention tensor in modules of which nothing is used.
 
     An unused tensor in a module that is used is refused. `forced`: the user named the family, so frequencies that the
-    file holds are held against those in force too; elsewhere `check` does.
+    file holds are held against those in force too (elsewhere `check` does), and an RMS norm must have no bias.
     """
     used = claimed(spec) | {name.partition(ROWS)[0] for name in source.ledger.lines}
     used |= {name for skipped in spec.skipped for name in skipped.tensors}
@@ -64,6 +64,8 @@ def not_understood(spec: ModelSpec, source: TensorSource, *, forced: bool = Fals
             strange += [] if _harmless(source.info(name)) else [name]
         elif len(source.info(name).shape) == 2:
             kinds[_NUMBER.sub("N", name)].append(name)
+    if forced:
+        strange += [name for layer in spec.layers for name in _biases_of_rms(layer) if name in source.names()]
     if strange:
         raise _refused(spec, source, strange)
     found = tuple(
@@ -71,6 +73,12 @@ def not_understood(spec: ModelSpec, source: TensorSource, *, forced: bool = Fals
         for kind, names in kinds.items()
     )
     return replace(spec, skipped=spec.skipped + found)
+
+
+def _biases_of_rms(layer: LayerSpec) -> list[str]:
+    """What only a layer norm has: a file that holds it was not made with an RMS norm."""
+    norms = (layer.input_norm, layer.output_norm, layer.residual_norm, layer.q_norm, layer.k_norm)
+    return [norm.bias for norm in norms if norm is not None and norm.kind == "rms" and norm.bias is not None]
 
 
 def _module_of(name: str) -> str | None:
@@ -114,6 +122,6 @@ def _refused(spec: ModelSpec, source: TensorSource, strange: Collection[str]) ->
     shown = ", ".join(f"'{printable(kind)}'" for kind in kinds[:4])
     return UnknownFamily(
         f"{printable(source.path)} holds {shown}{', ...' if len(kinds) > 4 else ''}, which belong to its attention "
-        f"and which the family '{spec.family}' does not have: read without them, its heads would be wrong. "
+        f"and which the family '{spec.family}' does not have or has otherwise: its heads would be wrong. "
         "It is of another architecture ('toposcope ls families')."
     )

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from toposcope.checkpoints import installed
-from toposcope.checkpoints.hub_name import parse_hub_name
+from toposcope.checkpoints.hub_name import is_commit, parse_hub_name
 from toposcope.checkpoints.installed import read_text as read_text
 from toposcope.checkpoints.locate import require_sound_files
+from toposcope.checkpoints.peft.settings import CONFIG as ADAPTER
 from toposcope.core.errors import BadConfig, BadFile, MissingExtra, NotFound, ToposcopeError, did_you_mean
 from toposcope.core.memory import available
 from toposcope.models.smiles import is_smiles, smiles_tokenizer
@@ -31,6 +32,12 @@ class Reference:
     path: Path  # what Toposcope's own reader opens as well
     model: Any
     tokenizer: Any
+
+    @property
+    def commit(self) -> str | None:
+        """The version of a model from the hub, by which its cache names the directory."""
+        place = self.path if self.path.is_dir() else self.path.parent
+        return place.name if place.parent.name == "snapshots" and is_commit(place.name) else None
 
     @property
     def context(self) -> int | None:
@@ -54,6 +61,7 @@ def load_reference(target: str | Path, *, head: bool = False, attention: str = "
     require_sound_files(
         place.directory, weights=place.gguf is None or path.is_dir(), given=path.name if path.is_file() else None
     )
+    _refuse_adapter(place)
     with _quiet():
         if place.gguf is None:
             return _reference(path, place, head, attention)
@@ -64,6 +72,15 @@ def load_reference(target: str | Path, *, head: bool = False, attention: str = "
             if copy is place:
                 raise
             raise BadFile(f"{error} It is a copy of {path}: remove the directory, and it is made anew.") from error
+
+
+def _refuse_adapter(place: _Place) -> None:
+    """With peft installed, transformers takes an adapter that lies beside a model into it, without a word."""
+    if place.gguf is None and (place.directory / ADAPTER).is_file() and _there("peft"):
+        raise BadFile(
+            f"an adapter lies in {place.directory} beside the model, and transformers would run the two together, "
+            f"because peft is installed. Move {ADAPTER} away to run the model alone, or merge the two with PEFT."
+        )
 
 
 def _reference(path: Path, place: _Place, head: bool, attention: str) -> Reference:

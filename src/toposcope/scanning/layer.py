@@ -120,7 +120,7 @@ def layer_record(
         first_layer=own.first_layer,
         what_if=spectra,
     )
-    return record, None if summed is None else summed.factors
+    return record, None if summed is None or layer.spec.value_path else summed.factors
 
 
 def _too_wide(layer: Layer) -> Skipped:

@@ -9,16 +9,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
 import toposcope
+from tests.unit import tiny
+from tests.unit.checkpoints.making import gguf_bytes, gguf_pair, gguf_string, gguf_tensor
 from tests.unit.tiny import write_llama
 from toposcope.checkpoints.identity import identity
 from toposcope.checkpoints.locate import open_checkpoint
+from toposcope.checkpoints.peft import settings
 from toposcope.cli import main
 from toposcope.core.errors import BadConfig, BadFile, BadValue, BadWeights, MissingTensor, NotFound, ToposcopeError
 
-SETTINGS = {"peft_type": "LORA", "r": 2, "lora_alpha": 3, "base_model_name_or_path": "org/base"}
 Q = "model.layers.1.self_attn.q_proj"
 A, B = f"base_model.model.{Q}.lora_A.weight", f"base_model.model.{Q}.lora_B.weight"
 
@@ -32,10 +36,7 @@ def factors(seed: int = 1) -> dict[str, np.ndarray]:
 
 
 def write_adapter(place: Path, tensors: Mapping[str, np.ndarray] | None = None, **settings: Any) -> Path:
-    place.mkdir(parents=True, exist_ok=True)
-    (place / "adapter_config.json").write_text(json.dumps({**SETTINGS, **settings}))
-    save_file(dict(factors() if tensors is None else tensors), place / "adapter_model.safetensors")
-    return place
+    return tiny.write_adapter(place, factors() if tensors is None else tensors, **settings)
 
 
 @pytest.fixture
@@ -300,6 +301,27 @@ def test_weights_that_overflow_are_refused(base: Path, tmp_path: Path) -> None:
         _ = model.layers[1].weights
 
 
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(settings=st.dictionaries(st.sampled_from(sorted(settings._KNOWN)) | st.text(max_size=6), _JSON, max_size=4))
+def test_no_setting_ends_in_anything_but_a_sentence(
+    settings: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    place = tmp_path_factory.mktemp("any")
+    base = write_llama(place / "base")
+    said = ""
+    try:
+        toposcope.load(base, adapter=write_adapter(place / "a", **settings)).close()
+    except ToposcopeError as error:
+        said = str(error)
+    assert said.isprintable()
+
+
 # ------------------------------------------------------------------ directories
 def test_a_directory_of_several_adapters(base: Path, tmp_path: Path) -> None:
     for name in ("one", "two"):
@@ -340,9 +362,9 @@ def test_links_that_leave_the_directory_are_not_followed(base: Path, tmp_path: P
 
 def test_an_adapter_given_as_a_model_says_how_to_use_it(tmp_path: Path) -> None:
     adapter = write_adapter(tmp_path / "lora")
-    for given in (adapter, adapter / "adapter_model.safetensors"):
+    for place in (adapter, adapter / "adapter_model.safetensors"):
         with pytest.raises(NotFound, match="scan org/base --adapter") as refused:
-            toposcope.load(given)
+            toposcope.load(place)
         assert str(adapter) in str(refused.value)
 
 
@@ -363,3 +385,12 @@ def test_terminal_control_characters_are_not_obeyed(base: Path, tmp_path: Path) 
     write_adapter(tmp_path / "a", base_model_name_or_path="org/\x1b[31mred")
     with toposcope.load(base, adapter=adapter) as model:
         assert "\x1b" not in "".join(model.remarks)
+
+
+def test_an_adapter_in_ggufs_format_is_no_model(tmp_path: Path) -> None:
+    pairs = [gguf_pair("general.type", 8, gguf_string("adapter"))]
+    tensor = gguf_tensor("blk.0.attn_q.weight.lora_a", [4, 2])
+    file = tmp_path / "lora.gguf"
+    file.write_bytes(gguf_bytes(pairs, [tensor], bytes(64)))
+    with pytest.raises(NotFound, match="--adapter"):
+        toposcope.load(file)

@@ -92,6 +92,12 @@ def test_stored_frequencies_are_held_against_those_in_force(base: Path, name: st
         toposcope.load(base, family="llama")
 
 
+def test_an_rms_norm_has_no_bias(base: Path) -> None:
+    with_tensors(as_another_type(base), **{"model.layers.0.input_layernorm.bias": np.ones(16, np.float32)})
+    with pytest.raises(UnknownFamily, match=r"input_layernorm\.bias"):
+        toposcope.load(base, family="llama")
+
+
 def test_a_module_of_which_nothing_is_used_is_listed(base: Path) -> None:
     name = "vision_tower.layers.0.self_attn.q_proj.weight"
     with_tensors(base, **{name: np.ones((8, 8), np.float32), "vision_tower.layers.0.self_attn.sinks": np.ones(2)})
