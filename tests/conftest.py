@@ -21,8 +21,8 @@ for secret in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
 
 # The same examples in every run, so that a failure is the change's and not the draw's; to look further, run
 # pytest --hypothesis-profile explore.
-settings.register_profile("repeatable", derandomize=True, max_examples=sampling.examples(100))
-settings.register_profile("explore", max_examples=1000)
+settings.register_profile("repeatable", derandomize=True, max_examples=sampling.examples(100), deadline=None)
+settings.register_profile("explore", max_examples=1000, deadline=None)
 settings.load_profile("repeatable")
 
 ROWS: dict[str, dict[str, float]] = defaultdict(dict)

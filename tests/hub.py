@@ -10,6 +10,7 @@ with Hub(tmp_path / "served") as hub:      # served/org/name/ is the model org/n
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import sys
@@ -115,6 +116,12 @@ class Hub:
 
 def content_hash(path: Path) -> str:
     """What the hub calls a file's content: sha256 of large ones, git's hash of others."""
+    status = path.stat()
+    return _hashed(path, status.st_size, status.st_mtime_ns)
+
+
+@functools.lru_cache(256)
+def _hashed(path: Path, size: int, changed: int) -> str:
     content = path.read_bytes()
     if path.suffix in LARGE:
         return hashlib.sha256(content).hexdigest()
@@ -271,20 +278,21 @@ class _Handler(BaseHTTPRequestHandler):
         return self._file(path, rest[2:], **told)
 
     def _file(self, path: Path, parts: list[str], **headers: str) -> None:
-        hub, content = self.server_hub, path.read_bytes()
-        name = path.name
+        hub, name, size = self.server_hub, path.name, path.stat().st_size
         large = path.suffix in LARGE
         tag = (hub.take(hub.tags) if large and self.command == "GET" else None) or content_hash(path)
         headers |= {"ETag": f'"{tag}"', "Accept-Ranges": "bytes"}
         asked = self.headers.get("Range")
         if asked is None or self.command == "HEAD" or hub.ignore_ranges:
-            return self._answer(200, content, name=name, **headers)
+            return self._answer(200, path.read_bytes(), name=name, **headers)
         first, _, last = asked.removeprefix("bytes=").partition("-")
-        start, end = int(first), min(int(last or len(content)), len(content) - 1) + 1
-        if start >= len(content):
-            return self._answer(416, **{"Content-Range": f"bytes */{len(content)}"})
-        headers["Content-Range"] = f"bytes {start}-{end - 1}/{len(content)}"
-        return self._answer(206, content[start:end], start=start, name=name, **headers)
+        start, end = int(first), min(int(last or size), size - 1) + 1
+        if start >= size:
+            return self._answer(416, **{"Content-Range": f"bytes */{size}"})
+        headers["Content-Range"] = f"bytes {start}-{end - 1}/{size}"
+        with path.open("rb") as file:
+            file.seek(start)
+            return self._answer(206, file.read(end - start), start=start, name=name, **headers)
 
     def _answer(self, status: int, content: bytes = b"", *, start: int = 0, name: str = "", **headers: str) -> None:
         hub, large = self.server_hub, name.endswith(LARGE)

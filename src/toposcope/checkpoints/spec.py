@@ -216,6 +216,15 @@ class Compared:
     output: float  # of attention's output, relative to the largest entry
     unreached: tuple[str, ...] = ()  # settings that could change attention, and that the comparison did not reach
 
+    @property
+    def sentence(self) -> str:
+        """The same as a remark."""
+        beyond = f"; not reached: {', '.join(self.unreached)}" if self.unreached else ""
+        return (
+            f"measured on a small copy in {self.reference}, not written by hand: attention differs by at most "
+            f"{self.attention:.1g}, its output by {self.output:.1g}{beyond}."
+        )
+
 
 @dataclass(frozen=True)
 class ModelSpec:
@@ -226,13 +235,13 @@ class ModelSpec:
     embedding: str | None = None  # the token embedding's tensor
     context: int | None = None  # the length the configuration claims
     skipped: tuple[Skipped, ...] = field(default=())
-    tables: tuple[str, ...] = ()  # position tables the adapter itself has read, where their names look like attention
+    accounted: tuple[str, ...] = ()  # tensors named like attention that are something else: tables, other norms
     compared: Compared | None = None  # None: an adapter of ours, which the reference tests compare
 
 
 def claimed(spec: ModelSpec) -> set[str]:
     """The names of all tensors that a description uses ('{head}' stands for the number of each head)."""
-    names = {name for layer in spec.layers for name in _names(layer)} | set(spec.tables)
+    names = {name for layer in spec.layers for name in _names(layer)} | set(spec.accounted)
     return names if spec.embedding is None else names | {spec.embedding}
 
 

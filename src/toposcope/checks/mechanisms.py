@@ -116,7 +116,7 @@ def _unread_table(model: Model, layers: list[Layer]) -> Iterator[Finding]:
     """A position table in the file that no layer's encoding uses, beside another encoding."""
     if any(layer.encoding.input is not None for layer in layers) or model.family in _KNOWN_UNUSED:
         return
-    known = set(model.spec.tables)
+    known = set(model.spec.accounted)
     for name in sorted(model.source.names()):
         if _TABLE.search(name) and name not in known and len(model.source.info(name).shape) >= 2:
             yield Finding(

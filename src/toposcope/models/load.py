@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from toposcope.checkpoints import installed
-from toposcope.checkpoints.hub_name import parse_hub_name
+from toposcope.checkpoints.hub_name import is_commit, parse_hub_name
 from toposcope.checkpoints.installed import read_text as read_text
 from toposcope.checkpoints.locate import require_sound_files
 from toposcope.checkpoints.peft.settings import CONFIG as ADAPTER
@@ -32,6 +32,12 @@ class Reference:
     path: Path  # what Toposcope's own reader opens as well
     model: Any
     tokenizer: Any
+
+    @property
+    def commit(self) -> str | None:
+        """The version of a model from the hub, by which its cache names the directory."""
+        place = self.path if self.path.is_dir() else self.path.parent
+        return place.name if place.parent.name == "snapshots" and is_commit(place.name) else None
 
     @property
     def context(self) -> int | None:

@@ -15,6 +15,7 @@ import pytest
 from tests.reference.quantised.make import COLUMNS, HERE, REFERENCE, ROWS, K
 from tests.unit.checkpoints.making import safetensors_of, written
 from toposcope.checkpoints import load
+from toposcope.checkpoints.inspect import inspect
 from toposcope.checkpoints.safetensors_file import SafetensorsFile
 from toposcope.core.errors import BadFile
 
@@ -68,6 +69,13 @@ def test_heads_equal_the_packages_own(tmp_path: Path, name: str) -> None:
         assert np.abs(theirs).max() > 0.5
         assert not model.skipped
         assert [each for each in model.source.names() if each.startswith(f"{K}.")] == [f"{K}.weight"]
+
+
+def test_inspect_says_how_weights_are_stored(tmp_path: Path) -> None:
+    found = inspect(model_of("gptq4_reordered", tmp_path))
+    assert found.dtypes == {"F32": 7, "Q4 gptq (groups of 32)": 1}
+    plain = 16 * COLUMNS + 2 * COLUMNS + 2 * COLUMNS**2 + ROWS * COLUMNS
+    assert found.parameters == plain + ROWS * COLUMNS + ROWS * COLUMNS  # the weight, and the reference in its file
 
 
 def test_every_method_has_a_file() -> None:

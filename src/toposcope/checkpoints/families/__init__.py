@@ -76,13 +76,13 @@ def claims(family: Family, config: Config, source: TensorSource) -> bool:
     return kind in family.model_types and (family.container == "gguf") == (source.format == "gguf")
 
 
-def not_compared(family: Family, config: Config, source: TensorSource) -> str:
-    """The remark on a family that the user named for a model of another type."""
+def not_compared(family: Family, config: Config, source: TensorSource, why: str) -> str:
+    """The remark on a family that the user named for a model of another type, where it could not be compared."""
     key, kind = _named_type(config, source)
     named = f"{key} '{printable(kind, 60)}', which that family does not claim" if kind else f"no {key}"
     return (
         f"read as '{family.name}' because --family says so: the model names {named}, and nothing was compared "
-        "with its own code."
+        f"with its own code: {why}."
     )
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 
 from toposcope.checkpoints.families import Family
 from toposcope.checkpoints.families.common import Config, learned_table, with_note
@@ -99,7 +100,52 @@ def _positions(config: Config, source: TensorSource, table: str, offset: int) ->
     )
 
 
+def describe_relative(family: str, sizes: Mapping[str, int], config: Config, source: TensorSource) -> ModelSpec:
+    """BERT under another name."""
+    return _encoder(config.with_defaults(**sizes), source, family)
+
+
+def describe_roberta_relative(family: str, config: Config, source: TensorSource) -> ModelSpec:
+    """RoBERTa under another name."""
+    offset = config.integer("pad_token_id", default=1, least=0) + 1
+    return _encoder(config, source, family, offset=offset)
+
+
+def describe_big_bird(config: Config, source: TensorSource) -> ModelSpec:
+    """BigBird: short texts see everything; in long ones a token sees blocks, some of them drawn at random."""
+    spec = _encoder(config, source, "big_bird")
+    if config.text("attention_type", default="block_sparse") != "block_sparse":
+        return spec
+    block = config.integer("block_size", default=64)
+    many = (5 + 2 * config.integer("num_random_blocks", default=3, least=0)) * block
+    warning = f"beyond {many} tokens a token sees only some blocks of the text, which is left out here"
+    return replace(spec, layers=tuple(replace(layer, warnings=(*layer.warnings, warning)) for layer in spec.layers))
+
+
+_BASE: Mapping[str, int] = {}
+_REMBERT = {"num_hidden_layers": 32, "hidden_size": 1152, "num_attention_heads": 18}
+_GENERATION = {"num_hidden_layers": 24, "hidden_size": 1024, "num_attention_heads": 16}
+RELATIVES = (
+    ("ernie", _BASE, "ERNIE: built like BERT"),
+    ("rembert", _REMBERT, "RemBERT: BERT with narrower embeddings"),
+    ("layoutlm", _BASE, "LayoutLM: BERT that also places its tokens on a page"),
+    ("splinter", _BASE, "Splinter: built like BERT"),
+    ("roc_bert", _BASE, "RoCBert: built like BERT"),
+    ("dpr", _BASE, "DPR: a BERT for passages, a BERT for questions"),
+    ("bert-generation", _GENERATION, "BERT for generation"),
+)
+ROBERTA_RELATIVES = (
+    ("data2vec-text", "data2vec (text): built like RoBERTa"),
+    ("ibert", "I-BERT: RoBERTa for whole numbers"),
+    ("luke", "LUKE: RoBERTa with entities"),
+    ("xmod", "X-MOD: RoBERTa with adapters by language"),
+    ("markuplm", "MarkupLM: RoBERTa that also knows where in a page a token stands"),
+)
+
 FAMILIES = (
+    *(Family(name, (name,), partial(describe_relative, name, sizes), about) for name, sizes, about in RELATIVES),
+    *(Family(name, (name,), partial(describe_roberta_relative, name), about) for name, about in ROBERTA_RELATIVES),
+    Family("big_bird", ("big_bird",), describe_big_bird, "BigBird: BERT, sparse in long texts"),
     Family("bert", ("bert",), describe, "BERT: post-norm encoder with learned positions", SIGNATURE),
     Family(
         "roberta",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from toposcope.checkpoints.families import Family
 from toposcope.checkpoints.families.common import Config
@@ -47,9 +48,12 @@ GEMMA3 = Table(
 )
 
 
-def describe_gemma2(config: Config, source: TensorSource) -> ModelSpec:
+VAULTGEMMA = replace(GEMMA2, family="vaultgemma", output_norm=None)
+
+
+def describe_gemma2(table: Table, config: Config, source: TensorSource) -> ModelSpec:
     """Gemma 2: norms on both sides of attention, capped logits, every other layer slides."""
-    draft = GEMMA2.draft(config, source)
+    draft = table.draft(config, source)
     config = draft.config
     scale = _positive(config, "query_pre_attn_scalar") ** -0.5
     softcap = None if config["attn_logit_softcapping"] is None else _positive(config, "attn_logit_softcapping")
@@ -99,7 +103,18 @@ def _positive(config: Config, key: str) -> float:
 
 FAMILIES = (
     Family("gemma", ("gemma",), GEMMA.describe, "Gemma 1: norm gains stored minus one"),
-    Family("gemma2", ("gemma2",), describe_gemma2, "Gemma 2: sandwich norms, capped logits, alternating windows"),
+    Family(
+        "gemma2",
+        ("gemma2",),
+        partial(describe_gemma2, GEMMA2),
+        "Gemma 2: sandwich norms, capped logits, alternating windows",
+    ),
+    Family(
+        "vaultgemma",
+        ("vaultgemma",),
+        partial(describe_gemma2, VAULTGEMMA),
+        "VaultGemma: Gemma 2 without the norm after attention",
+    ),
     Family(
         "gemma3",
         ("gemma3", "gemma3_text"),

@@ -21,18 +21,30 @@ OLMO2 = Table(
     qk_norm=("self_attn.q_norm", "self_attn.k_norm"),
     qk_norm_over="layer",
 )
+# a norm before attention, and one over all queries, one over all keys
+OLMOE = Table(family="olmoe", eps=1e-5, qk_norm=("self_attn.q_norm", "self_attn.k_norm"), qk_norm_over="layer")
+FLEX_OLMO = replace(OLMO2, family="flex_olmo", eps=1e-6, rope={"default_base": 5e5})
 OLMO3 = replace(OLMO2, family="olmo3", defaults={"sliding_window": 4096})
 
 
 def describe_olmo(config: Config, source: TensorSource) -> ModelSpec:
     """OLMo 1: Llama with a LayerNorm that has neither gain nor bias, and perhaps clipped projections."""
-    warnings: tuple[str, ...] = ()
-    if config.get("clip_qkv") is not None:
-        limit = config.number("clip_qkv")
-        warnings = (f"queries, keys and values are clipped to {limit:g} from zero, which is left out here",)
     norm = NormSpec("layer", 1e-5)  # fixed by the architecture, whatever the configuration says
-    draft = OLMO.draft(config, source)
+    draft, warnings = OLMO.draft(config, source), clipped(config)
     return draft.spec(draft.rope(), lambda layer, at: replace(layer, input_norm=norm, warnings=warnings))
+
+
+def describe_olmoe(config: Config, source: TensorSource) -> ModelSpec:
+    """OLMoE: a mixture of experts with normed queries and keys, perhaps clipped."""
+    draft, warnings = OLMOE.draft(config, source), clipped(config)
+    return draft.spec(draft.rope(), lambda layer, at: replace(layer, warnings=warnings))
+
+
+def clipped(config: Config, key: str = "clip_qkv") -> tuple[str, ...]:
+    """The remark on projections that are clipped, which the linear view leaves out."""
+    if config.get(key) is None:
+        return ()
+    return (f"queries, keys and values are clipped to {config.number(key):g} from zero, which is left out here",)
 
 
 def describe_olmo3(config: Config, source: TensorSource) -> ModelSpec:
@@ -60,5 +72,7 @@ FAMILIES = (
     Family(
         "olmo2", ("olmo2",), OLMO2.describe, "OLMo 2: a norm after attention, none before; normed queries and keys"
     ),
+    Family("olmoe", ("olmoe",), describe_olmoe, "OLMoE: OLMo as a mixture of experts, queries and keys normed"),
+    Family("flex_olmo", ("flex_olmo",), FLEX_OLMO.describe, "FlexOlmo: OLMo 2 as a mixture of experts"),
     Family("olmo3", ("olmo3",), describe_olmo3, "OLMo 3: OLMo 2 with sliding windows"),
 )

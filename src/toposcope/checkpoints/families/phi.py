@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from toposcope.checkpoints.families import Family
+from toposcope.checkpoints.families.common import Config
 from toposcope.checkpoints.families.table import Table
+from toposcope.checkpoints.source import TensorSource
+from toposcope.checkpoints.spec import ModelSpec
+from toposcope.core.errors import BadConfig
 
 # attention and feed-forward side by side after one LayerNorm, half of each head rotates
 PHI = Table(
@@ -28,8 +32,37 @@ PHI3 = Table(
     windowed=True,
     rope={"default_partial": 1.0},
 )
+# mixtures of experts: Llama with LayerNorm
+PHIMOE = Table(
+    family="phimoe",
+    defaults={"num_key_value_heads": 8, "max_position_embeddings": 131_072},
+    norm="layer",
+    eps=1e-5,
+    windowed=True,
+    rope={"default_base": 1e6},
+)
+
+
+def describe_phimoe(config: Config, source: TensorSource) -> ModelSpec:
+    """Phi 3.5 MoE: its LongRoPE names the factor on rotated vectors itself, and never uses the long form."""
+    key = "rope_scaling" if config.get("rope_scaling") else "rope_parameters"
+    settings = dict(config.part(key))
+    if settings.get("short_mscale") is not None:
+        short, long = settings["short_mscale"], settings.get("long_mscale")
+        if short != long:
+            raise BadConfig(
+                f"short_mscale ({short!r}) and long_mscale ({long!r}) in {config.where} differ: a factor that "
+                "depends on the length of the text has no table here."
+            )
+        config = config.updated(
+            **{key: {**settings, "attention_factor": short, "long_factor": settings.get("short_factor")}}
+        )
+    draft = PHIMOE.draft(config, source)
+    return draft.spec(draft.rope())
+
 
 FAMILIES = (
     Family("phi", ("phi",), PHI.describe, "Phi 1 and 2: parallel block, LayerNorm, partial rotation"),
     Family("phi3", ("phi3",), PHI3.describe, "Phi 3 and 4: fused projections, LongRoPE"),
+    Family("phimoe", ("phimoe",), describe_phimoe, "Phi 3.5 MoE: LayerNorm, separate projections"),
 )

@@ -18,6 +18,11 @@ QWEN2 = Table(family="qwen2", defaults={"num_key_value_heads": 32, **WINDOWS})
 QWEN2_MOE = Table(family="qwen2_moe", defaults={"num_key_value_heads": 16, **WINDOWS})
 QWEN3 = Table(family="qwen3", defaults={"head_dim": 128, "num_key_value_heads": 32, **WINDOWS}, qk_norm=NORMED)
 QWEN3_MOE = Table(family="qwen3_moe", defaults={"num_key_value_heads": 4, **WINDOWS}, qk_norm=NORMED)
+DOTS1 = Table(
+    family="dots1",
+    defaults={"num_key_value_heads": 32, "sliding_window": 4096, "max_window_layers": 62, "use_sliding_window": True},
+    qk_norm=NORMED,
+)
 
 
 def describe(table: Table, sliding: Callable[[int, int], bool], config: Config, source: TensorSource) -> ModelSpec:
@@ -52,4 +57,5 @@ FAMILIES = (
     ),
     Family("qwen3", ("qwen3",), partial(describe, QWEN3, _upper), "Qwen 3: queries and keys normalised per head"),
     Family("qwen3_moe", ("qwen3_moe",), partial(describe, QWEN3_MOE, _all), "Qwen 3 mixtures of experts"),
+    Family("dots1", ("dots1",), partial(describe, DOTS1, _upper), "dots.llm1: Qwen 3 as a mixture of experts"),
 )

@@ -77,7 +77,7 @@ def describe(family: str, config: Config, source: TensorSource) -> ModelSpec:
         spec,
         family=family,
         embedding=next((name for name in embeddings if name in source.names()), None),
-        tables=tuple(tables),
+        accounted=tuple(tables),
         skipped=_never_used(source),
     )
 

@@ -7,6 +7,7 @@ works out what depends on the file, and passes each plain layer through a functi
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -15,7 +16,7 @@ from toposcope.checkpoints.families.common import Config, LayerSizes, claimed_co
 from toposcope.checkpoints.source import TensorSource
 from toposcope.checkpoints.spec import LayerSpec, Layout, Linear, ModelSpec, NormSpec, Skipped
 from toposcope.core.errors import BadConfig
-from toposcope.encodings import Encoding, rope_from_config
+from toposcope.encodings import NONE, Encoding, rope_from_config
 
 SLIDING, FULL = "sliding_attention", "full_attention"
 Keys = tuple[str, ...]  # of a setting, the first that is set counts
@@ -47,8 +48,13 @@ class Table:
     context_of_table: bool = False  # the length is that of the learned table, where there is one
     windowed: bool = False  # every layer has the window `sliding_window`, where one is set
     rope: Mapping[str, Any] = field(default_factory=dict)  # for `rope_from_config`: default_base, pairing, ...
+    rotates: bool = True  # False: attention has no position of its own
+    rope_unsaid: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # rotary settings of a file that says nothing of them
     # tensors
     layer: str = "layers.{}."
+    some: bool = False  # only the layers whose tensors the file holds are attention: the others mix tokens otherwise
     linear: tuple[str, ...] = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj")
     layout: Layout = "stacked"
     transposed: bool = False
@@ -60,13 +66,28 @@ class Table:
     qk_norm: tuple[str, str] | None = None
     qk_norm_if: tuple[str, bool] | None = None  # the flag that says whether there are such norms, and its default
     qk_norm_over: Literal["head", "layer"] = "head"
+    qk_norm_after: bool = False  # of what was rotated already
     embedding: str | None = "embed_tokens"
     marker: str | None = None  # a tensor that only this family's first layer surely has; None: its first map
 
     @property
     def first(self) -> str:
         """The end of the name by which a file of this family is known."""
-        return f"{self.layer.format(0)}{self.marker or self.linear[0]}.weight"
+        return f"{self.layer.format(0)}{self._mark}"
+
+    @property
+    def _mark(self) -> str:
+        return f"{self.marker or self.linear[0]}.weight"
+
+    def attending(self, source: TensorSource) -> tuple[str, list[int]]:
+        """What stands before all names, and which layers hold the tensors of attention."""
+        before, after = (re.escape(part) for part in self.layer.split("{}"))
+        pattern = re.compile(rf"(?P<root>.*?){before}(?P<index>\d+){after}{re.escape(self._mark)}")
+        seen = [found for name in source.names() if (found := pattern.fullmatch(name))]
+        root = min((found["root"] for found in seen), key=len, default=None)
+        if root is None:
+            root = find_root(source, self.first)  # there is none: this says so
+        return root, sorted(int(found["index"]) for found in seen if found["root"] == root)
 
     def found(self, source: TensorSource) -> bool:
         """Whether a file has the names of this table."""
@@ -74,12 +95,16 @@ class Table:
 
     def root(self, source: TensorSource) -> str:
         """What stands before all names of the table ('', 'model.', 'bert.', ...)."""
-        return find_root(source, self.first)
+        return self.attending(source)[0] if self.some else find_root(source, self.first)
 
     def draft(self, config: Config, source: TensorSource, root: str | None = None) -> Draft:
         """The settings that every layer needs; `root` is the prefix of all names, where it is known already."""
         config = config.with_defaults(**self.defaults)
+        if self.rope_unsaid and not any(config.get(key) for key in ("rope_parameters", "rope_scaling", "rope_theta")):
+            config = config.updated(rope_parameters=dict(self.rope_unsaid))
         root = self.root(source) if root is None else root
+        if self.some and config.get("num_hidden_layers") is None:
+            config = config.updated(num_hidden_layers=1 + max(self.attending(source)[1]))
         sizes = LayerSizes.of(config, **self.sizes)
         if not self.grouped:
             sizes = replace(sizes, kv_heads=sizes.heads)
@@ -104,6 +129,8 @@ class Draft:
 
     def rope(self) -> Encoding:
         """The rotation that the configuration asks for; a family whose table names a `default_partial` reads one."""
+        if not self.table.rotates:
+            return NONE
         whole = "default_partial" not in self.table.rope
         return rope_from_config(self.config, self.sizes.head_dim, whole_heads=whole, **self.table.rope)
 
@@ -147,6 +174,7 @@ class Draft:
                 )
             },
             qk_norm_over=table.qk_norm_over,
+            qk_norm_after=table.qk_norm_after and q_norm is not None,
         )
 
     def spec(
@@ -159,7 +187,11 @@ class Draft:
     ) -> ModelSpec:
         """The model: its plain layers, each passed through `vary`, or the layers given."""
         table = self.table
-        if layers is None:
+        if layers is None and table.some:
+            chosen = [index for index in table.attending(self.source)[1] if index < self.sizes.layers]
+            layers = (self.layer(index, encoding) for index in chosen)
+            skipped = (*skipped, *self._not_attention(chosen))
+        elif layers is None:
             layers = (self.layer(i, encoding) for i in range(self.sizes.layers))
         if vary is not None:
             layers = (vary(layer, self.prefix(layer.index)) for layer in layers)
@@ -170,6 +202,17 @@ class Draft:
             embedding=None if table.embedding is None else f"{self.root}{table.embedding}.weight",
             context=claimed_context(self.config, *table.context) if length is None else length,
             skipped=skipped,
+        )
+
+    def _not_attention(self, chosen: list[int]) -> tuple[Skipped, ...]:
+        """The layers that are no attention, as one entry."""
+        others = tuple(self.prefix(index) for index in range(self.sizes.layers) if index not in chosen)
+        names = tuple(sorted(name for name in self.source.names() if name.startswith(others))) if others else ()
+        what = f"{len(others)} of {self.sizes.layers} layers"
+        return (
+            (Skipped(what, "not attention: they mix tokens without a softmax, or not at all", names),)
+            if others
+            else ()
         )
 
 

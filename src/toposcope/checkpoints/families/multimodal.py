@@ -1,0 +1,164 @@
+"""Models of several inputs, by their text part: its settings lie in `text_config`, its tensors under a prefix.
+
+The text part is a model of a known type, and that type's adapter reads it. What belongs to images or sound is listed
+as skipped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from toposcope.checkpoints.families import Family, choose_family
+from toposcope.checkpoints.families.common import Config
+from toposcope.checkpoints.source import TensorSource
+from toposcope.checkpoints.spec import LayerSpec, ModelSpec, Skipped
+from toposcope.core.config import optional_numbers
+from toposcope.core.errors import BadConfig, UnknownFamily
+from toposcope.encodings import Encoding
+
+# The type of the text part where the file names none, or one that is known by another name.
+TEXT_TYPES: Mapping[str, str] = {
+    "aria": "aria_text",
+    "aya_vision": "cohere2",
+    "blip-2": "opt",
+    "cohere2_vision": "cohere2",
+    "deepseek_vl": "llama",
+    "deepseek_vl_hybrid": "llama",
+    "exaone4_5": "exaone4",
+    "gemma3n": "gemma3n_text",
+    "gemma4": "gemma4_text",
+    "gemma4_unified": "gemma4_unified_text",
+    "idefics2": "mistral",
+    "idefics3": "llama",
+    "internvl": "qwen2",
+    "janus": "llama",
+    "kimi_k25": "deepseek_v3",
+    "lfm2_vl": "lfm2",
+    "lighton_ocr": "qwen3",
+    "llama4": "llama4_text",
+    "llava": "llama",
+    "llava_next": "llama",
+    "llava_next_video": "llama",
+    "llava_onevision": "qwen2",
+    "mistral3": "mistral",
+    "minicpm_ocr": "qwen3_5_text",
+    "minicpmv4_6": "qwen3_5_text",
+    "minicpmv4_7": "qwen3_5_text",
+    "nemotron_h_omni": "nemotron_h",
+    "ovis2": "qwen2",
+    "paligemma": "gemma",
+    "pp_chart2table": "qwen2",
+    "qianfan_ocr": "qwen3",
+    "qwen2_5_omni_thinker": "qwen2",
+    "qwen2_5_vl": "qwen2",
+    "qwen2_audio": "qwen2",
+    "qwen2_vl": "qwen2",
+    "qwen3_5": "qwen3_5_text",
+    "qwen3_5_moe": "qwen3_5_moe_text",
+    "qwen3_omni_moe_thinker": "qwen3_moe",
+    "qwen3_vl": "qwen3",
+    "qwen3_vl_moe": "qwen3_moe",
+    "shieldgemma2": "gemma3_text",
+    "smolvlm": "llama",
+    "video_llama_3": "qwen2",
+    "video_llava": "llama",
+    "vipllava": "llama",
+    "voxtral": "llama",
+    "audioflamingo3": "qwen2",
+}
+ALIKE: Mapping[str, str] = {
+    "qwen2_5_omni_text": "qwen2",
+    "qwen2_5_vl_text": "qwen2",
+    "qwen2_vl_text": "qwen2",
+    "qwen3_omni_moe_text": "qwen3_moe",
+    "qwen3_vl_moe_text": "qwen3_moe",
+    "qwen3_vl_text": "qwen3",
+}
+# The sizes that a nested configuration may leave out, by the type of the text part.
+SIZES: Mapping[str, Mapping[str, int]] = {
+    "cohere2": {"hidden_size": 8192, "num_hidden_layers": 40, "num_attention_heads": 64},
+    "gemma": {"hidden_size": 3072, "num_hidden_layers": 28, "num_attention_heads": 16},
+    "llama": {"hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32},
+    "mistral": {"hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32},
+    "qwen2": {"hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32},
+    "qwen3": {"hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32},
+}
+_TEXT = frozenset({"language_model", "text_model", "llm"})
+_OTHER = frozenset(
+    {
+        *("vision_tower", "vision_model", "visual", "vision_embed_tokens", "vqmodel", "image_newline"),
+        *("multi_modal_projector", "connector", "aligner", "mlp1", "perceiver", "qformer", "audio_tower"),
+    }
+)
+_BOTH_WAYS = {
+    "paligemma": "the image and the prompt are seen in both directions; here every token sees those before it",
+}
+_AXES = ("time", "height", "width")
+
+
+def describe(config: Config, source: TensorSource) -> ModelSpec:
+    """The text part, read as the model it is."""
+    kind = str(config.get("model_type"))
+    inner = config.part("text_config") if config.get("text_config") else config  # flat in Qwen2-VL's first files
+    named = inner.get("model_type")
+    named = TEXT_TYPES.get(kind) if named in (None, kind) else ALIKE.get(str(named), str(named))
+    if named is None or named in TEXT_TYPES:
+        raise UnknownFamily(f"{config.where} does not say what its text part is; expected text_config.model_type.")
+    inner = Config({**SIZES.get(named, {}), **inner, "model_type": named}, inner.where)
+    text = TextPart(source)
+    spec = choose_family(inner, text).describe(inner, text)
+    rest = tuple(sorted(set(source.names()) - set(text.names())))
+    skipped = (Skipped("images and sound", "only the text part is read", rest),) if rest else ()
+    warning = _BOTH_WAYS.get(kind)
+    layers = (_placed(layer, inner, () if warning is None else (warning,)) for layer in spec.layers)
+    return replace(spec, layers=tuple(layers), skipped=spec.skipped + skipped)
+
+
+class TextPart:
+    """A file as if it held the tensors of the text part alone."""
+
+    def __init__(self, source: TensorSource) -> None:
+        self._source = source
+        names = [(name, frozenset(name.split("."))) for name in source.names()]
+        self._names = frozenset(name for name, parts in names if parts & _TEXT and not parts & _OTHER)
+        self._names = self._names or frozenset(name for name, parts in names if not parts & _OTHER)
+
+    def names(self) -> Collection[str]:
+        return self._names
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._source, name)
+
+
+def _placed(layer: LayerSpec, config: Config, warnings: tuple[str, ...]) -> LayerSpec:
+    return replace(layer, encoding=_in_axes(layer.encoding, config), warnings=(*layer.warnings, *warnings))
+
+
+def _in_axes(encoding: Encoding, config: Config) -> Encoding:
+    """The rotation with the axes that `mrope_section` shares its pairs among: blocks, or every third pair."""
+    settings = config.part("rope_scaling" if config.get("rope_scaling") else "rope_parameters")
+    sections = optional_numbers(settings, "mrope_section", "rope_parameters")
+    rotary = encoding.rotary
+    if sections is None or rotary is None:
+        return encoding
+    pairs, counts = len(rotary.pairs_F2), [int(each) for each in sections]
+    if len(counts) != len(_AXES) or sum(counts) != pairs or min(counts) < 0:
+        raise BadConfig(
+            f"mrope_section in {config.where} is {counts}; expected three counts of {pairs} pairs in all."
+        )
+    if settings.flag("mrope_interleaved", default=False):
+        axis_F = np.zeros(pairs, dtype=np.intp)
+        for axis in (1, 2):
+            axis_F[axis : 3 * counts[axis] : 3] = axis
+    else:
+        axis_F = np.repeat(np.arange(len(_AXES), dtype=np.intp), counts)
+    return replace(encoding, rotary=replace(rotary, axis_F=axis_F, axes=_AXES))
+
+
+FAMILIES = (
+    Family("multimodal", tuple(TEXT_TYPES), describe, "the text part of models that also take images or sound"),
+)
