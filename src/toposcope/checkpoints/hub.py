@@ -22,6 +22,7 @@ from toposcope.checkpoints.hub_name import HubName
 from toposcope.checkpoints.hub_repo import Snapshot
 from toposcope.checkpoints.peft.settings import CONFIG as ADAPTER
 from toposcope.checkpoints.peft.settings import FILES as ADAPTER_FILES
+from toposcope.checkpoints.peft.settings import base_of, trained_on
 from toposcope.checkpoints.quantised import BESIDE, QuantisedSource, dequantised
 from toposcope.checkpoints.safetensors_file import HEADER_LIMIT, SafetensorsFile
 from toposcope.checkpoints.shards import FileSource, ShardedSource, index_remarks, open_parts, weight_map
@@ -119,6 +120,21 @@ def fetch_to_run(name: HubName) -> Path:
     return directory / chosen if chosen.lower().endswith(".gguf") else directory
 
 
+def fetch_adapter(name: HubName) -> tuple[Path, str]:
+    """Have the files of an adapter; the directory they are in, and its name with its commit."""
+    snapshot = Snapshot(name)
+    files = snapshot.names()
+    weights = [file for file in ADAPTER_FILES if file in files][:1]
+    if ADAPTER not in files or not weights:
+        missing = ADAPTER if weights else " or ".join(ADAPTER_FILES)
+        raise NotFound(f"{name.repo} is no adapter that PEFT saved: it holds no {missing}.")
+    here = all(snapshot.local(file) is not None for file in (ADAPTER, *weights))
+    told = "in the Hugging Face cache" if here else snapshot.meter.foretold(snapshot.size_of([ADAPTER, *weights]))
+    log.info("%s: adapter, commit %s, %s", name.repo, snapshot.commit, told)
+    directory = snapshot.saved if here and snapshot.saved is not None else snapshot.download([ADAPTER, *weights])
+    return directory, str(snapshot.path)
+
+
 def _whole_here(snapshot: Snapshot) -> tuple[str, list[str]] | None:
     """The weights' file, or index, if it and all its parts lie in the Hugging Face cache; and others beside it."""
     saved = snapshot.saved_names()
@@ -148,9 +164,10 @@ def _chosen(snapshot: Snapshot, files: list[str]) -> tuple[str, list[str]]:
     top = [name for name in files if "/" not in name]
     weights = [name for name in files if name.lower().endswith((*SUFFIXES, locate.INDEX))]
     if ADAPTER in top and {*weights} <= {*ADAPTER_FILES}:
+        base = base_of(snapshot.json(ADAPTER, BadConfig, most=SETTINGS))
         raise NotFound(
-            f"{snapshot.name.repo} is an adapter, not a whole model. Fetch it with: hf download {snapshot.name.repo} "
-            "--local-dir DIR, and give its base: toposcope scan BASE --adapter DIR"
+            f"{snapshot.name.repo} is an adapter, not a whole model. {trained_on(base)}Give its base and it: "
+            f"toposcope scan {base or 'BASE'} --adapter {snapshot.name.repo}"
         )
     several = [name for name in files if name.lower().endswith(".gguf") and _is_first(name)]
     if snapshot.name.quant is None:

@@ -17,7 +17,7 @@ from safetensors.numpy import load_file, save_file
 import toposcope
 from tests.hub import Hub, used
 from tests.unit.checkpoints.making import gguf_bytes, gguf_tensor, written
-from tests.unit.tiny import CONFIG, tensors
+from tests.unit.tiny import CONFIG, tensors, write_adapter
 from toposcope.checkpoints import hub_file, hub_meter
 from toposcope.checkpoints.locate import open_checkpoint
 from toposcope.cli import main
@@ -460,3 +460,44 @@ def test_an_adapter_on_the_hub_says_what_it_is(hub: Hub) -> None:
     save_file({"a": np.ones(2, dtype=np.float32)}, place / "adapter_model.safetensors")
     with pytest.raises(NotFound, match="--adapter"):
         open_checkpoint("org/lora")
+
+
+def write_lora(place: Path) -> Path:
+    """Of the queries in layer 3, whose second head it changes alone, and of a map outside attention."""
+    random = np.random.default_rng(2)
+    made = {"self_attn.q_proj": (64, 64), "mlp.up_proj": (256, 64)}
+    factors: dict[str, np.ndarray] = {}
+    for name, (out, into) in made.items():
+        at = f"base_model.model.model.layers.3.{name}.lora"
+        factors[f"{at}_A.weight"] = random.standard_normal((2, into)).astype(np.float32)
+        factors[f"{at}_B.weight"] = np.zeros((out, 2), dtype=np.float32)
+        factors[f"{at}_B.weight"][16:32] = 1
+    return write_adapter(place, factors, base_model_name_or_path="org/tiny")
+
+
+def test_an_adapter_by_name_equals_that_by_path(hub: Hub) -> None:
+    place = write_lora(hub.root / "org/lora")
+    local = toposcope.scan(hub.root / "org/tiny", layers="3", adapter=place)
+    hub.forget()
+    named = toposcope.scan("org/tiny", layers="3", adapter="org/lora")
+    assert numbers(named) == numbers(local)
+    (about,) = named.provenance.subjects
+    assert (about.name, about.adapter) == ("org/tiny + org/lora", f"org/lora@{COMMIT}")
+    assert not any("trained on" in remark for remark in about.remarks)
+    hub.forget()
+    again = toposcope.compare("org/tiny", "org/tiny", adapter="org/lora", layers="3")
+    assert hub.bytes == 0
+    first, *rest = again.ranked()
+    assert (first.layer, first.head) == (3, 1)
+    assert all(head.size == 0 for head in rest)
+
+
+def test_a_model_on_the_hub_is_no_adapter(hub: Hub) -> None:
+    with pytest.raises(NotFound, match=r"adapter_config\.json|adapter_model"):
+        toposcope.load("org/tiny", adapter="org/tiny")
+
+
+def test_an_adapter_on_the_hub_names_its_base(hub: Hub) -> None:
+    write_lora(hub.root / "org/lora")
+    with pytest.raises(NotFound, match="scan org/tiny --adapter org/lora"):
+        toposcope.load("org/lora")
