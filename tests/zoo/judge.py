@@ -9,6 +9,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+import torch
+
 import toposcope
 from tests.zoo.builder import NotBuilt, build
 from tests.zoo.compare import ATTENTION, at_input, differences
@@ -76,13 +78,14 @@ def judge(model_type: str, group: str, *, batch: int = BATCH, length: int = LENG
 
 def _compared(model_type: str, group: str, ours: Any, theirs: Any, noted: Record, batch: int) -> Judged:
     found, missing = differences(ours, theirs, noted, batch)
+    faint = differences(ours, theirs, run, batch)[0] if (run := faint_run(theirs, batch)) is not None else []
     seen = {each.at for each in found}
     facts = {
         "family": ours.family,
         "layers": len(found),
         "calls": len(noted.attended),
-        "attention": max((each.attention for each in found), default=None),
-        "output": max((each.output for each in found if each.output is not None), default=None),
+        "attention": max((each.attention for each in (*found, *faint)), default=None),
+        "output": max((each.output for each in (*found, *faint) if each.output is not None), default=None),
     }
     reasons = []
     outcome = Outcome.ADAPTER if ours.spec.compared is None else Outcome.GENERIC
@@ -97,7 +100,7 @@ def _compared(model_type: str, group: str, ours: Any, theirs: Any, noted: Record
         reasons.append(
             f"{len(noted.attended) - len(seen)} calls of attention are not described ({', '.join(left[:2])})"
         )
-    off, unnamed = at_input(ours, noted, batch, LENGTH)
+    off, unnamed = at_input(ours, noted, batch)
     if off is not None and off > ATTENTION:
         outcome = Outcome.DIFFERENT
         reasons.append(f"positions at the input differ by {off:.1e}")
@@ -110,6 +113,24 @@ def _compared(model_type: str, group: str, ours: Any, theirs: Any, noted: Record
     if any(each.place != "layer" for each in found):
         reasons.append("input taken at the norm or map")
     return Judged(model_type, group, outcome, "; ".join(reasons), **facts)
+
+
+def faint_run(model: Any, batch: int) -> Record | None:
+    """The same run with embeddings a thousand times smaller, where a norm's epsilon counts; None: it has none."""
+    try:
+        weight = getattr(model.get_input_embeddings(), "weight", None)
+    except NotImplementedError:  # of several towers none is the one
+        weight = None
+    if weight is None:
+        return None
+    kept = weight.detach().clone()
+    try:
+        with torch.no_grad():
+            weight.mul_(1e-3)
+        return record(model, inputs(model, batch, LENGTH, SEED))
+    finally:
+        with torch.no_grad():
+            weight.copy_(kept)
 
 
 def _stack(module: str) -> str:
