@@ -63,13 +63,10 @@ def at_input(ours: Model, noted: Record, batch: int) -> tuple[float | None, str 
     A module places tokens if what it gives is the same for all texts and differs along them.
     """
     placing = {name: table for name, y in noted.placed.items() if (table := _placing(y, batch)) is not None}
+    tables = [layer.encoding.input for layer in ours.layers if layer.encoding.input is not None]
     worst: float | None = None
-    for table in {id(layer.encoding): layer.encoding.input for layer in ours.layers}.values():
-        near = (
-            []
-            if table is None
-            else [_apart(table, each) for each in placing.values() if each.shape[1] == table.width]
-        )
+    for theirs in placing.values():
+        near = [_apart(table, theirs) for table in tables if table.width == theirs.shape[1]]
         if near:
             worst = max(worst or 0.0, min(near))
     named = any(layer.encoding.input is not None for layer in ours.layers)
