@@ -152,7 +152,7 @@ def _entering(name: str, noted: Record, running: list[str]) -> Callable[..., Non
 def _leaving(name: str, module: nn.Module, noted: Record, running: list[str]) -> Callable[..., None]:
     leaf = not any(True for _ in module.children()) and any(True for _ in module.parameters())
     end = name.rpartition(".")[2]
-    places = isinstance(module, nn.Embedding) or ("pos" in end and "rot" not in name)
+    places = isinstance(module, nn.Embedding) or ("pos" in end.replace("post", "") and "rot" not in name)
 
     def hook(_: nn.Module, given: tuple[Any, ...], named: dict[str, Any], gave: Any) -> None:
         if running and running[-1] == name:
