@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections import defaultdict
 from typing import Any
 
@@ -12,11 +13,16 @@ from hypothesis import settings
 from tests import sampling
 
 os.environ.setdefault("TOPOSCOPE_TRACEBACK", "1")  # a bug must look like one in tests
+# No test asks the network or looks into the user's own models; those of tests/hub.py use a server of their own.
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["HF_HOME"] = os.environ["HF_HUB_CACHE"] = f"{tempfile.gettempdir()}/toposcope-tests-without-models"
+for secret in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
+    os.environ.pop(secret, None)
 
 # The same examples in every run, so that a failure is the change's and not the draw's; to look further, run
 # pytest --hypothesis-profile explore.
-settings.register_profile("repeatable", derandomize=True, max_examples=sampling.examples(100))
-settings.register_profile("explore", max_examples=1000)
+settings.register_profile("repeatable", derandomize=True, max_examples=sampling.examples(100), deadline=None)
+settings.register_profile("explore", max_examples=1000, deadline=None)
 settings.load_profile("repeatable")
 
 ROWS: dict[str, dict[str, float]] = defaultdict(dict)

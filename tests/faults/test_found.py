@@ -346,3 +346,17 @@ def test_rows_of_a_table_are_those_of_the_whole() -> None:
 
     with pytest.raises(AssertionError):
         _whole_and_rows(Path("-"), lambda _: Source())
+
+
+def test_series_of_a_flow_that_differ_in_length(tmp_path: Path) -> None:
+    """Found by the fuzzer: a saved flow with a series cut short, or without its times, was read and not tabled."""
+    import toposcope
+
+    result = toposcope.flow(preset="collapse", horizon=0.5)
+    saved = json.loads(Path(result.save(tmp_path / "flow.json")).read_text())
+    series = saved["flows"][0]["observables"]
+    for damaged in ({**series, "time": series["time"][:-1]}, {k: v for k, v in series.items() if k != "time"}):
+        saved["flows"][0]["observables"] = damaged
+        (tmp_path / "damaged.json").write_text(json.dumps(saved))
+        with pytest.raises(BadFile):
+            toposcope.read(tmp_path / "damaged.json")

@@ -96,6 +96,7 @@ def blocks(page: Path) -> list[Block]:
 def supplies(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Tiny models under the names of installed ones, texts, and the files that pages speak of."""
     from tests.unit.models.making import TEXT, WORDS, write_bert, write_llama_lm
+    from tests.unit.tiny import write_adapter
 
     place = tmp_path_factory.mktemp("supplies")
     sizes = {"hidden_size": 24, "num_attention_heads": 6, "num_key_value_heads": 3, "num_hidden_layers": 4}
@@ -103,6 +104,9 @@ def supplies(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(place / "smollm2", place / "my-checkpoint")
     for name in ("rxnmapper", "rxnfp/bert_pretrained", "rxnfp/bert_ft"):
         write_bert(place / name)
+    at, random = "base_model.model.model.layers.1.self_attn.q_proj.lora", np.random.default_rng(0)
+    lora = {f"{at}_A.weight": random.standard_normal((2, 24)), f"{at}_B.weight": random.standard_normal((24, 2))}
+    write_adapter(place / "my-lora", {name: each.astype(np.float32) for name, each in lora.items()})
     words = np.random.default_rng(0).choice(WORDS, 20_000)
     for name in ("wiki", "c4", "letter.txt"):
         (place / name).write_text(" ".join(words))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -44,4 +45,13 @@ def write_llama(directory: Path, *, seed: int = 0, **changes: Any) -> Path:
     directory.mkdir(parents=True, exist_ok=True)
     save_file(tensors(config, seed), directory / "model.safetensors")
     (directory / "config.json").write_text(json.dumps(config))
+    return directory
+
+
+def write_adapter(directory: Path, factors: Mapping[str, np.ndarray], **settings: Any) -> Path:
+    """An adapter as PEFT saves it; `factors` are its tensors by their full names."""
+    directory.mkdir(parents=True, exist_ok=True)
+    said = {"peft_type": "LORA", "r": 2, "lora_alpha": 3, "base_model_name_or_path": "org/base", **settings}
+    (directory / "adapter_config.json").write_text(json.dumps(said))
+    save_file(dict(factors), directory / "adapter_model.safetensors")
     return directory

@@ -10,23 +10,61 @@ from toposcope.checkpoints.view import Head, Layer, LayerWeights, Model, Norm
 __all__ = ["Head", "Layer", "LayerWeights", "Model", "Norm", "load"]
 
 
-def load(target: str | Path, *, family: str | None = None, num_heads: int | None = None) -> Model:
-    """Open a checkpoint: a directory, a .safetensors, .gguf or torch file, or the name of an installed model.
+def load(
+    target: str | Path,
+    *,
+    family: str | None = None,
+    num_heads: int | None = None,
+    adapter: str | Path | None = None,
+) -> Model:
+    """Open a checkpoint: a directory, a .safetensors, .gguf or torch file, an installed model's name, or org/name.
 
-    Only headers and position tables are read now; a layer's weights are read when they are used. `family` forces an
-    adapter; `num_heads` gives the number of heads where the file does not say it (plain PyTorch state dicts).
+    Only headers and position tables are read now; a layer's weights are read when they are used. `family` forces
+    the reader of a family; `num_heads` gives the number of heads where the file does not say it (plain state dicts).
+    `adapter` is the directory of a LoRA, rsLoRA or DoRA that PEFT saved: it is merged as tensors are read.
     """
-    from toposcope.checkpoints.families import choose_family
+    from dataclasses import replace
+
+    from toposcope.checkpoints.families import choose_family, claims, not_compared
     from toposcope.checkpoints.families.common import Config
     from toposcope.checkpoints.locate import open_checkpoint
+    from toposcope.checkpoints.peft import AdaptedSource, adapted
     from toposcope.checkpoints.read import read_layer
-    from toposcope.checkpoints.spec import not_understood
+    from toposcope.checkpoints.unclaimed import not_understood
+    from toposcope.core.errors import UnknownFamily
 
     opened = open_checkpoint(target)
     values: dict[str, Any] = dict(opened.config or {})
     if num_heads is not None:
         values["num_attention_heads"] = values["num_heads"] = num_heads
     config = Config(values, str(opened.config_path or opened.source.path))
-    adapter = choose_family(config, opened.source, family)
-    spec = adapter.describe(config, opened.source)
-    return Model(not_understood(spec, opened.source), opened.source, values, read_layer)
+    source = opened.source if adapter is None else adapted(opened.source, adapter)
+    remarks, forced = [*opened.notes], False
+    try:
+        chosen = choose_family(config, source, family)
+    except UnknownFamily:
+        from toposcope.checkpoints.generic.reader import described
+
+        measured = None if family is not None else described(config, source)
+        if measured is None:
+            raise
+        spec = measured
+    else:
+        spec = chosen.describe(config, source)
+        forced = family is not None and not claims(chosen, config, source)
+        if forced:
+            from toposcope.checkpoints.generic.reader import checked
+
+            agrees = checked(chosen, config, source)
+            if isinstance(agrees, str):
+                remarks.append(not_compared(chosen, config, source, agrees))
+            else:
+                spec = replace(spec, compared=agrees)
+    spec = not_understood(spec, source, forced=forced)
+    if spec.compared is not None:
+        remarks.append(spec.compared.sentence)
+    if values.get("auto_map"):
+        remarks.append("the configuration names code to be run (auto_map), which is never done.")
+    if isinstance(source, AdaptedSource):
+        remarks += [*source.settle(spec), *source.remarks(str(target), values)]
+    return Model(spec, source, values, read_layer, tuple(remarks), hub=opened.hub, commit=opened.commit)

@@ -61,8 +61,7 @@ class Ledger:
         which = hashlib.sha256(numbers.tobytes()).hexdigest()[:16]
         content = hashlib.sha256(np.ascontiguousarray(stored).reshape(-1).view(np.uint8).data).hexdigest()
         shape = ",".join(map(str, stored.shape))
-        key = f"{name}{ROWS}{','.join(map(str, numbers.tolist()))}"
-        self._note(key, f"{name}{ROWS}{which}\0{shape}\0{content}\n")
+        self._note(rows_key(name, numbers), f"{name}{ROWS}{which}\0{shape}\0{content}\n")
 
     def learn(self, lines: Mapping[str, str]) -> None:
         """Take over what another reading of the same files has noted; what differs there is refused."""
@@ -97,6 +96,11 @@ class Ledger:
             )
         for found in self._listening:
             found[key] = line
+
+
+def rows_key(name: str, rows: NDArray[Any]) -> str:
+    """Under which key a ledger notes that some rows of a tensor were read."""
+    return f"{name}{ROWS}{','.join(map(str, rows.tolist()))}"
 
 
 def sound_name(name: str) -> bool:

@@ -21,7 +21,7 @@ from toposcope.checkpoints.decode import (
 )
 from toposcope.checkpoints.gguf_header import LongArray, TensorPlace, parse_header
 from toposcope.checkpoints.source import ByName, Rows, Stored, TensorInfo
-from toposcope.checkpoints.stored_file import Bytes, StoredFile
+from toposcope.checkpoints.stored_file import ByteFile, Bytes, Place, StoredFile
 from toposcope.core.errors import BadFile
 
 DEFAULT_ALIGNMENT = 32
@@ -50,13 +50,16 @@ class _GgufTensor:
 
 
 class GgufFile:
-    """One `.gguf` file as a source of tensors; shapes are in PyTorch's order, the reverse of ggml's."""
+    """One `.gguf` file as a source of tensors; shapes are in PyTorch's order, the reverse of ggml's.
+
+    `file` has its bytes where they do not lie at `path`.
+    """
 
     format = "gguf"
 
-    def __init__(self, path: Path, *, shown: Path | None = None) -> None:
+    def __init__(self, path: Path, *, shown: Path | None = None, file: ByteFile | None = None) -> None:
         self.path = shown or path  # what the user pointed at, which may be the directory
-        self._file = StoredFile(path)
+        self._file = file or StoredFile(path)
         self.ledger = Ledger()
         header = parse_header(path, self._file)
         self.metadata: Mapping[str, Any] = header.metadata
@@ -90,6 +93,10 @@ class GgufFile:
         self.ledger.add_rows(name, rows, stored)
         part = replace(entry, info=replace(entry.info, shape=(len(stored), *entry.info.shape[1:])))
         return _decoded([stored.reshape(-1)], part, self._file.path, Ledger())
+
+    def place(self, name: str) -> Place:
+        entry = self._entries[name]
+        return self._file, entry.start, entry.end
 
     @property
     def files(self) -> tuple[Path, ...]:

@@ -15,7 +15,7 @@ from typing import Any, overload
 import numpy as np
 
 from toposcope.checkpoints.decode import LONGEST_NAME, sound_name
-from toposcope.checkpoints.stored_file import StoredFile
+from toposcope.checkpoints.stored_file import ByteFile
 from toposcope.core.errors import BadFile
 from toposcope.core.memory import require_memory
 
@@ -69,7 +69,7 @@ class Header:
 class LongArray(Sequence[Any]):
     """An array of the header that is decoded when it is used: its length is known, its entries are read on demand."""
 
-    def __init__(self, file: StoredFile, start: int, end: int, type_id: int, count: int) -> None:
+    def __init__(self, file: ByteFile, start: int, end: int, type_id: int, count: int) -> None:
         self._file = file
         self._start, self._end = start, end
         self._type_id = type_id
@@ -109,7 +109,7 @@ class LongArray(Sequence[Any]):
         return texts
 
 
-def parse_header(path: Path, file: StoredFile) -> Header:
+def parse_header(path: Path, file: ByteFile) -> Header:
     """Read and check the whole header."""
     cursor = _Cursor(path, file)
     magic = cursor.take(4, "its magic number")
@@ -141,7 +141,7 @@ def parse_header(path: Path, file: StoredFile) -> Header:
 class _Cursor:
     """A place in the header, moving forward and never past the end."""
 
-    def __init__(self, path: Path, file: StoredFile) -> None:
+    def __init__(self, path: Path, file: ByteFile) -> None:
         self._path = path
         self._file = file
         self._window, self._from = memoryview(b""), 0  # some bytes of the file, and where they begin

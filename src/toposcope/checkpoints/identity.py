@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from toposcope.checkpoints.decode import ROWS
-from toposcope.checkpoints.source import TensorSource
+from toposcope.checkpoints.source import TensorSource, headers
 from toposcope.checkpoints.view import Model
 from toposcope.core.errors import BadFile
 from toposcope.encodings.record import Encoding
@@ -31,7 +31,7 @@ def identity(model: Model, context: int | None = None) -> dict[str, str]:
     with the encoding of every layer as numbers. Names, places and dates of files are no part of it.
     """
     source = model.source
-    infos = [source.info(name) for name in sorted(source.names())]
+    infos = sorted(headers(source, stored=True), key=lambda info: info.name)
     settings = {key: value for key, value in source.metadata.items() if _is_short(value)}
     return {
         "tensors": fingerprint([(info.name, info.shape, info.dtype, info.nbytes) for info in infos]),

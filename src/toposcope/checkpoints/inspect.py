@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from toposcope.checkpoints.fold import fold
-from toposcope.checkpoints.opened import ModelLike, opened, subject
+from toposcope.checkpoints.opened import ModelLike, opened, said, subject
+from toposcope.checkpoints.source import headers
+from toposcope.checkpoints.spec import LayerSpec
 from toposcope.checkpoints.view import Array, Head, Layer, Model
 from toposcope.core.progress import Progress, steps
 from toposcope.core.ranges import parse_range
@@ -70,8 +73,8 @@ class InspectedLayer:
     encoding_parameters: Mapping[str, Any]
     mechanisms: tuple[str, ...]
     warnings: tuple[str, ...]
-    logit_strength: StrengthRange
-    write_strength: StrengthRange
+    logit_strength: StrengthRange | None  # None where no weights were read
+    write_strength: StrengthRange | None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -98,17 +101,24 @@ def inspect(
     layers: str | None = None,
     family: str | None = None,
     num_heads: int | None = None,
+    adapter: str | Path | None = None,
+    weights: bool = True,
     progress: Progress | None = None,
 ) -> InspectResult:
     """What a checkpoint is made of: its layers, how each encodes position, its heads, and what was not read.
 
     `model` is a name, a path, a `Model`, or a loaded model of transformers or TransformerLens; `layers` selects
-    ("0-3,7"). `family` and `num_heads` say how a file is to be read.
+    ("0-3,7"). `family` and `num_heads` say how a file is to be read; `adapter` is one of PEFT, merged as it is read.
+    Without `weights` only headers and the configuration are read: kilobytes of a model on the hub, and no word on
+    single heads.
     """
     started = time.perf_counter()
-    with opened(model, family=family, num_heads=num_heads) as found:
-        result = inspect_model(found, parse_range(layers, len(found.layers)), progress=progress)
-        asked = {"layers": layers, "family": family, "num_heads": num_heads}
+    with opened(model, family=family, num_heads=num_heads, adapter=adapter) as found:
+        chosen = parse_range(layers, len(found.layers))
+        result = inspect_model(found, chosen, weights=weights, progress=progress)
+        asked = {
+            "layers": layers, "family": family, "num_heads": num_heads, "adapter": said(adapter), "weights": weights
+        }  # fmt: skip
         return replace(
             result,
             provenance=Provenance((subject(found, model),), asked, time.perf_counter() - started),
@@ -116,17 +126,23 @@ def inspect(
         )
 
 
-def inspect_model(model: Model, layers: Sequence[int], *, progress: Progress | None = None) -> InspectResult:
-    """Read these layers of an open model once, and describe it."""
+def inspect_model(
+    model: Model, layers: Sequence[int], *, weights: bool = True, progress: Progress | None = None
+) -> InspectResult:
+    """Read these layers of an open model once, and describe it; without `weights`, from its headers."""
     layer_rows: list[InspectedLayer] = []
     head_rows: list[InspectedHead] = []
+    if model.hub is not None:
+        model.hub.headers()
+    if weights:
+        model.expect(layers, progress)
     step = steps(progress, "layers", len(layers))
     for layer in (model.layers[i] for i in layers):
-        heads = [_head_row(layer, fold(layer, head)) for head in layer.heads]
-        layer_rows.append(_layer_row(layer, heads))
+        heads = [_head_row(layer, fold(layer, head)) for head in layer.heads] if weights else []
+        layer_rows.append(_layer_row(layer, heads, model.source.names()))
         head_rows += heads
         step()
-    infos = [model.source.info(name) for name in model.source.names()]
+    infos = headers(model.source)
     dtypes: dict[str, int] = {}
     for info in infos:
         dtypes[info.dtype] = dtypes.get(info.dtype, 0) + 1
@@ -143,9 +159,8 @@ def inspect_model(model: Model, layers: Sequence[int], *, progress: Progress | N
     )
 
 
-def _layer_row(layer: Layer, heads: Sequence[InspectedHead]) -> InspectedLayer:
-    spec, w = layer.spec, layer.weights
-    biases = {"q": w.q_bias_HR, "k": w.k_bias_GR, "v": w.v_bias_GV, "o": w.o_bias_D}
+def _layer_row(layer: Layer, heads: Sequence[InspectedHead], stored: Collection[str]) -> InspectedLayer:
+    spec = layer.spec
     return InspectedLayer(
         layer=layer.number,
         stack=spec.stack,
@@ -162,7 +177,7 @@ def _layer_row(layer: Layer, heads: Sequence[InspectedHead]) -> InspectedLayer:
         qk_norm=spec.q_norm is not None,
         softcap=spec.softcap,
         extras=(*spec.value_path, *spec.logit_path()),
-        biases=tuple(name for name, bias in biases.items() if bias is not None),
+        biases=_biases(layer) if heads else _stored_biases(spec, stored),
         latent=spec.kv_latent is not None,
         shared_with=spec.shared_with,
         encoding=spec.encoding.name,
@@ -175,9 +190,22 @@ def _layer_row(layer: Layer, heads: Sequence[InspectedHead]) -> InspectedLayer:
     )
 
 
-def _range(strengths: Sequence[float]) -> StrengthRange:
+def _biases(layer: Layer) -> tuple[str, ...]:
+    w = layer.weights
+    biases = {"q": w.q_bias_HR, "k": w.k_bias_GR, "v": w.v_bias_GV, "o": w.o_bias_D}
+    return tuple(name for name, bias in biases.items() if bias is not None)
+
+
+def _stored_biases(spec: LayerSpec, stored: Collection[str]) -> tuple[str, ...]:
+    """Which maps have a bias, by the names of the tensors alone."""
+    q, k, v = (spec.qkv,) * 3 if spec.qkv is not None else (spec.q, spec.k or spec.kv_up, spec.v or spec.kv_up)
+    maps = {"q": q, "k": k, "v": v, "o": spec.o}
+    return tuple(name for name, each in maps.items() if each is not None and each.bias in stored)
+
+
+def _range(strengths: Sequence[float]) -> StrengthRange | None:
     ranked = sorted(strengths)
-    return StrengthRange(ranked[0], ranked[len(ranked) // 2], ranked[-1])
+    return StrengthRange(ranked[0], ranked[len(ranked) // 2], ranked[-1]) if ranked else None
 
 
 def _head_row(layer: Layer, head: Head) -> InspectedHead:

@@ -12,6 +12,7 @@ import numpy as np
 from toposcope.checkpoints.decode import Ledger
 from toposcope.checkpoints.families import choose_family
 from toposcope.checkpoints.families.common import Config
+from toposcope.checkpoints.quantised import dequantised
 from toposcope.checkpoints.read import read_layer
 from toposcope.checkpoints.source import ByName, Rows, Stored, TensorInfo
 from toposcope.checkpoints.view import Model
@@ -41,8 +42,12 @@ class MemorySource:
     def read(self, name: str) -> Stored:
         import torch
 
-        tensor = self._tensors[name].detach().cpu()
-        array: Stored = (tensor if tensor.dtype == torch.float64 else tensor.to(torch.float32)).numpy()
+        tensor = self._tensors[name].detach()
+        if _stands_for_floats(tensor):
+            tensor = tensor.dequantize()
+        tensor = tensor.cpu()
+        wide = tensor.dtype == torch.float64 or not (tensor.is_floating_point() or tensor.is_complex())
+        array: Stored = tensor.to(torch.float64 if wide else torch.float32).numpy()
         if not np.isfinite(array).all():
             raise BadWeights(f"tensor '{name}' of the running model holds NaN or infinity.")
         self.ledger.add(name, array.shape, hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest())
@@ -58,6 +63,14 @@ class MemorySource:
         """Nothing to close: the tensors belong to the model."""
 
 
+def _stands_for_floats(tensor: Any) -> bool:
+    """Whether this is a tensor of torchao or quanto, which behaves like its floats and holds codes."""
+    import torch
+
+    own = type(tensor) not in (torch.Tensor, torch.nn.Parameter)
+    return own and tensor.is_floating_point() and tensor.element_size() > 1
+
+
 def view(model: Any) -> Model:
     """The layers and heads of a loaded transformers model. Its tensors are shared, not copied; nothing is written."""
     return view_of(model, model.state_dict())
@@ -66,7 +79,7 @@ def view(model: Any) -> Model:
 def view_of(model: Any, tensors: Mapping[str, Any]) -> Model:
     """The same from the model's tensors by the names that transformers gives them."""
     values = model.config.to_dict()
-    source = MemorySource(type(model).__name__, tensors)
+    source = dequantised(MemorySource(type(model).__name__, tensors), values)
     config = Config(values, f"the configuration of {type(model).__name__}")
     spec = choose_family(config, source, None).describe(config, source)
     return Model(spec, source, values, read_layer)

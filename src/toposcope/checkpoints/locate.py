@@ -1,4 +1,4 @@
-"""From what the user typed to an open checkpoint: a directory, a file, or the short name of an installed model."""
+"""From what the user typed to an open checkpoint: a directory, a file, or the name of a model, here or on the hub."""
 
 from __future__ import annotations
 
@@ -6,18 +6,26 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from toposcope.checkpoints import installed
 from toposcope.checkpoints.gguf_file import GgufFile
+from toposcope.checkpoints.hub_name import parse_hub_name
+from toposcope.checkpoints.peft.settings import CONFIG as ADAPTER
+from toposcope.checkpoints.peft.settings import FILES as ADAPTER_FILES
+from toposcope.checkpoints.peft.settings import how_to_use
+from toposcope.checkpoints.quantised import BESIDE, dequantised
 from toposcope.checkpoints.safetensors_file import SafetensorsFile
-from toposcope.checkpoints.scales import with_scales
 from toposcope.checkpoints.shards import FileSource, open_index, open_parts
 from toposcope.checkpoints.sniff import SUFFIXES, checkpoint_format
 from toposcope.checkpoints.source import TensorSource
 from toposcope.checkpoints.torch_file import TorchFile
 from toposcope.core.errors import BadConfig, NotFound, did_you_mean
+from toposcope.core.printable import printable
 from toposcope.core.untrusted import MEGABYTE, open_file, read_object, readable, require_inside
+
+if TYPE_CHECKING:
+    from toposcope.checkpoints.hub import RemoteTensors
 
 CONFIG = "config.json"
 INDEX = ".index.json"
@@ -26,7 +34,7 @@ TOKENIZER = 256 * MEGABYTE  # bytes; the largest known have some tens of megabyt
 BESIDE_WEIGHTS = frozenset(
     {
         *("config.json", "generation_config.json", "preprocessor_config.json", "processor_config.json"),
-        *("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "spiece.model", "adapter_config.json"),
+        *("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "spiece.model", ADAPTER),
         *("vocab.txt", "vocab.json", "merges.txt", "added_tokens.json", "special_tokens_map.json"),
         *("chat_template.jinja", "chat_template.json"),
     }
@@ -39,7 +47,8 @@ _NOT_WEIGHTS = re.compile(r"(training_args|optimizer|scheduler|scaler|rng_state|
 class Opened:
     """An open checkpoint: its tensors, its configuration, and remarks on what was chosen and left aside.
 
-    `source.path` is what the user pointed at, `weights` the file (or the index of files) that is read.
+    `source.path` is what the user pointed at, `weights` the file (or the index of files) that is read. `hub` is where
+    the bytes of a model on the hub come from, `commit` which of its versions it is.
     """
 
     source: TensorSource
@@ -47,22 +56,34 @@ class Opened:
     config_path: Path | None
     weights: Path
     notes: tuple[str, ...] = ()
+    hub: RemoteTensors | None = None
+    commit: str | None = None
 
 
 def open_checkpoint(target: str | Path) -> Opened:
-    """Open a directory in Hugging Face layout, a single file, or an installed model by its short name."""
+    """Open a directory in Hugging Face layout, a single file, an installed model by its short name, or org/name.
+
+    A path that exists comes first, then an installed model, then what the Hugging Face cache holds, then the hub.
+    """
     path = Path(target)
     try:
         exists = path.exists()
     except (OSError, ValueError) as error:  # too long a name; a zero byte in it
         raise NotFound(f"{str(target)[:80]!r} cannot be a path or a model's name: {error}.") from error
     if exists:
-        return _open_directory(path) if path.is_dir() else _open_with_config(path, path)
+        if path.name in ADAPTER_FILES and (path.parent / ADAPTER).is_file():
+            raise NotFound(f"{printable(path)} is an adapter, not a whole model. {how_to_use(path.parent)}")
+        return _open_directory(path) if path.is_dir() else open_with_config(path, path)
     name = str(target)
     if installed.is_known(name):
         item = installed.find(name)
         opened = open_checkpoint(_present(item))
         return replace(opened, config=dict(item.facts), config_path=None) if item.facts else opened
+    hub_name = parse_hub_name(target)
+    if hub_name is not None:
+        from toposcope.checkpoints.hub import open_hub
+
+        return open_hub(hub_name)
     raise _not_found(path, name)
 
 
@@ -107,33 +128,52 @@ def _not_found(path: Path, name: str) -> NotFound:
 def _open_directory(directory: Path) -> Opened:
     with readable(directory):
         files = sorted(entry.name for entry in directory.iterdir() if entry.is_file())
-    chosen, left = _choose(directory, files)
+    chosen, left = choose_weights(directory, files)
     require_inside(directory / chosen, directory)
-    notes = (f"{directory}: reading {chosen}; also there: {', '.join(left)}",) if left else ()
-    return _open_with_config(directory / chosen, directory, notes)
+    notes = remarks_on_choice(directory, files, chosen, left)
+    return open_with_config(directory / chosen, directory, notes)
 
 
-def _open_with_config(path: Path, shown: Path, notes: tuple[str, ...] = ()) -> Opened:
+def remarks_on_choice(directory: Path, files: Sequence[str], chosen: str, left: Sequence[str]) -> tuple[str, ...]:
+    """What lies beside the chosen file and is not read."""
+    notes = [f"reading {printable(chosen)}; also there: {printable(', '.join(left))}."] if left else []
+    if ADAPTER in files:
+        notes.append(f"an adapter lies beside this model and is not merged. {how_to_use(directory)}")
+    return tuple(notes)
+
+
+def open_with_config(path: Path, shown: Path, notes: tuple[str, ...] = ()) -> Opened:
     """Open the weights first: when both are damaged, they matter more."""
     source = _open_source(path, shown)
+    if source.metadata.get("general.type") == "adapter":
+        raise NotFound(
+            f"{printable(path)} is an adapter in GGUF's format, not a whole model. Give its base, and with --adapter "
+            "the directory that PEFT saved it in."
+        )
     config, config_path = _config_in(path.parent)
-    return Opened(with_scales(source, config), config, config_path, path, notes)
+    others = {name: found for name in BESIDE if (found := _settings_in(path.parent, name)) is not None}
+    return Opened(dequantised(source, config, others), config, config_path, path, notes)
 
 
 def _config_in(directory: Path) -> tuple[dict[str, Any] | None, Path | None]:
-    path = directory / CONFIG
-    return (read_object(path, BadConfig, inside=directory), path) if path.is_file() else (None, None)
+    found = _settings_in(directory, CONFIG)
+    return found, None if found is None else directory / CONFIG
 
 
-def _choose(directory: Path, files: Sequence[str]) -> tuple[str, list[str]]:
+def _settings_in(directory: Path, name: str) -> dict[str, Any] | None:
+    path = directory / name
+    return read_object(path, BadConfig, inside=directory) if path.is_file() else None
+
+
+def choose_weights(directory: Path, files: Sequence[str]) -> tuple[str, list[str]]:
     """The file to read in a directory, and the other checkpoints that lie beside it."""
     weights = [name for name in files if name.lower().endswith(SUFFIXES) and not _NOT_WEIGHTS.match(name)]
     indices = [name for name in files if name.endswith((f".safetensors{INDEX}", f".bin{INDEX}"))]
-    if "adapter_config.json" in files and not any(name.startswith(("model", "pytorch_model")) for name in weights):
-        raise NotFound(
-            f"{directory} holds an adapter (adapter_config.json), not a whole model. "
-            "Merge it into its base model and point at the merged one."
-        )
+    if ADAPTER in files:
+        whole = [name for name in weights if name not in ADAPTER_FILES]
+        if not whole and not indices:
+            raise NotFound(f"{printable(directory)} holds an adapter, not a whole model. {how_to_use(directory)}")
+        weights = whole
     for preferred in (["model.safetensors"], [f"model.safetensors{INDEX}"]):
         if preferred[0] in files:
             return preferred[0], _others(preferred[0], weights, indices)
@@ -158,7 +198,7 @@ def _whole(weights: Sequence[str], suffix: str) -> list[str]:
     found: dict[object, str] = {}
     for name in weights:
         if name.lower().endswith(endings):
-            part = _part(name)
+            part = part_of(name)
             found.setdefault(name if part is None else (part["stem"], part["total"]), name)
     return list(found.values())
 
@@ -166,12 +206,12 @@ def _whole(weights: Sequence[str], suffix: str) -> list[str]:
 def _others(chosen: str, weights: Sequence[str], indices: Sequence[str]) -> list[str]:
     """What else could have been read. The parts an index names are not something else."""
     stem = chosen.split(".")[0]
-    part = _part(chosen)
+    part = part_of(chosen)
     stem = part["stem"] if part else stem
     return [
         name
         for name in (*weights, *indices)
-        if name != chosen and not ((found := _part(name)) and found["stem"] == stem)
+        if name != chosen and not ((found := part_of(name)) and found["stem"] == stem)
     ]
 
 
@@ -183,37 +223,42 @@ def _no_weights(directory: Path, files: Sequence[str]) -> NotFound:
     )
 
 
-def _part(name: str) -> re.Match[str] | None:
+def part_of(name: str) -> re.Match[str] | None:
     """The numbers in a name like 'model-00002-of-00005.safetensors', where they make sense."""
     found = _PART.fullmatch(name)
     return found if found and 1 <= int(found["number"]) <= int(found["total"]) else None
 
 
+def all_parts(part: re.Match[str]) -> list[str]:
+    """The names of all parts of a model, given one of them."""
+    numbers = range(1, int(part["total"]) + 1)
+    return [f"{part['stem']}-{number:05d}-of-{part['total']}{part['suffix']}" for number in numbers]
+
+
 def _open_source(path: Path, shown: Path) -> TensorSource:
     if path.name.endswith(INDEX):
         form = "safetensors" if path.name.endswith(f".safetensors{INDEX}") else "torch"
-        return open_index(path, _open_one, form=form, shown=shown)
-    part = _part(path.name)
-    return _open_one(path, shown) if part is None else _open_split(path, shown, part)
+        return open_index(path, open_one, form=form, shown=shown)
+    part = part_of(path.name)
+    return open_one(path, shown) if part is None else _open_split(path, shown, part)
 
 
 def _open_split(path: Path, shown: Path, part: re.Match[str]) -> TensorSource:
     """All parts of a model, given any one of them."""
-    total = int(part["total"])
-    names = [f"{part['stem']}-{number:05d}-of-{part['total']}{part['suffix']}" for number in range(1, total + 1)]
+    names = all_parts(part)
     missing = [name for name in names if not (path.parent / name).is_file()]
     if missing:
         raise NotFound(
-            f"{path} is one of {total} parts, and {len(missing)} of them are not there: {', '.join(missing[:3])}"
+            f"{path} is one of {len(names)} parts, and {len(missing)} of them are not there: {', '.join(missing[:3])}"
             f"{', ...' if len(missing) > 3 else ''}. Download the rest of the model."
         )
     for name in names:
         if name != path.name:  # which was chosen or given
             require_inside(path.parent / name, path.parent)
-    return open_parts(shown, [path.parent / name for name in names], _open_one)
+    return open_parts(shown, [path.parent / name for name in names], open_one)
 
 
-def _open_one(path: Path, shown: Path | None = None) -> FileSource:
+def open_one(path: Path, shown: Path | None = None) -> FileSource:
     form = checkpoint_format(path)
     if form == "safetensors":
         return SafetensorsFile(path, shown=shown)

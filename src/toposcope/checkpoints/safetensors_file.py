@@ -18,7 +18,7 @@ import numpy as np
 
 from toposcope.checkpoints.decode import BLOCK, SMALL_FLOATS, Ledger, decode, element_count, sound_name
 from toposcope.checkpoints.source import ByName, Rows, Stored, TensorInfo
-from toposcope.checkpoints.stored_file import StoredFile
+from toposcope.checkpoints.stored_file import ByteFile, Place, StoredFile
 from toposcope.core.errors import BadFile
 
 HEADER_LIMIT = 100_000_000  # bytes; the limit of the reference implementation
@@ -81,13 +81,13 @@ class _SafeTensor:
 
 
 class SafetensorsFile:
-    """One `.safetensors` file as a source of tensors."""
+    """One `.safetensors` file as a source of tensors; `file` has its bytes where they do not lie at `path`."""
 
     format = "safetensors"
 
-    def __init__(self, path: Path, *, shown: Path | None = None) -> None:
+    def __init__(self, path: Path, *, shown: Path | None = None, file: ByteFile | None = None) -> None:
         self.path = shown or path  # what the user pointed at, which may be the directory
-        self._file = StoredFile(path)
+        self._file = file or StoredFile(path)
         self.ledger = Ledger()
         entries, self.metadata = _read_header(self._file)
         self._entries = ByName(entries, self._file.path)
@@ -112,6 +112,10 @@ class SafetensorsFile:
         self.ledger.add_rows(name, rows, stored)
         return decode([stored], dtype, replace(entry.info, shape=stored.shape), self._file.path, Ledger())
 
+    def place(self, name: str) -> Place:
+        entry = self._entries[name]
+        return self._file, entry.start, entry.end
+
     @property
     def files(self) -> tuple[Path, ...]:
         return (self._file.path,)
@@ -132,7 +136,7 @@ class SafetensorsFile:
         self._file.close()
 
 
-def _read_header(file: StoredFile) -> tuple[dict[str, _SafeTensor], Mapping[str, str]]:
+def _read_header(file: ByteFile) -> tuple[dict[str, _SafeTensor], Mapping[str, str]]:
     """The tensors by name, and the file's own remarks."""
     path = file.path
     if file.size < 8:

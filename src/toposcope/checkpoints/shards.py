@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from toposcope.checkpoints.decode import Ledger
 from toposcope.checkpoints.source import ByName, Rows, Stored, TensorInfo, TensorSource
+from toposcope.checkpoints.stored_file import Place
 from toposcope.core.errors import BadFile, NotFound
 from toposcope.core.untrusted import INDEX, read_object, readable, require_inside
 
@@ -19,7 +20,7 @@ class FileSource(TensorSource, Protocol):
 
 
 class ShardedSource:
-    """Tensors spread over files; `listing` is what says which file holds which."""
+    """Tensors spread over files; `listing` is what says which file holds which, `stamp` whether one was replaced."""
 
     def __init__(
         self,
@@ -31,6 +32,7 @@ class ShardedSource:
         form: str,
         metadata: Mapping[str, Any],
         opened: Mapping[Path, FileSource] | None = None,
+        stamp: Callable[[Path], object] | None = None,
     ) -> None:
         self.path = path
         self._listing = listing
@@ -39,7 +41,8 @@ class ShardedSource:
         self._where = ByName(where, path)
         self._opener = opener
         self._opened: dict[Path, FileSource] = dict(opened or {})
-        self._stamps = {shard: _stamp(shard) for shard in self.files}
+        self._stamp = stamp or _stamp
+        self._stamps = {shard: self._stamp(shard) for shard in self.files}
         self.ledger = Ledger()
         for source in self._opened.values():
             source.ledger = self.ledger
@@ -55,6 +58,11 @@ class ShardedSource:
 
     def read_rows(self, name: str, rows: Rows) -> Stored:
         return self._holding(name).read_rows(name, rows)
+
+    def place(self, name: str) -> Place | None:
+        """Where a tensor lies, if its file can say that."""
+        found = getattr(self._holding(name), "place", None)
+        return None if found is None else found(name)
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -73,7 +81,7 @@ class ShardedSource:
         if source is None:
             source = self._opened[shard] = self._opener(shard)
             source.ledger = self.ledger
-            if _stamp(shard) != self._stamps[shard]:
+            if self._stamp(shard) != self._stamps[shard]:
                 raise BadFile(
                     f"{shard} was replaced after others of its model had been opened, so they may not fit. "
                     "Start again."
@@ -97,19 +105,8 @@ def open_index(
 ) -> ShardedSource:
     """The model that an index file (`model.safetensors.index.json`) describes."""
     content = read_object(index, BadFile, limit=INDEX, inside=index.parent if shown not in (None, index) else None)
-    weight_map = content.get("weight_map")
-    if not isinstance(weight_map, dict) or not weight_map:
-        raise BadFile(
-            f"{index} has no 'weight_map' from tensors to files, which an index must have. Download or save it again."
-        )
-    shards: dict[str, Path] = {}
-    for name, shard in weight_map.items():
-        if not isinstance(shard, str) or not _is_plain_name(shard):
-            raise BadFile(
-                f"{index} puts tensor '{name}' into {shard!r:.80}, and the name of a file in the same directory was "
-                "expected. The index is damaged or hostile: download it again."
-            )
-        shards.setdefault(shard, index.parent / shard)
+    shard_of = weight_map(content, index)
+    shards = {shard: index.parent / shard for shard in shard_of.values()}
     for path in shards.values():
         require_inside(path, index.parent)
     missing = sorted(name for name, path in shards.items() if not path.is_file())
@@ -118,13 +115,39 @@ def open_index(
             f"{index} asks for {len(shards)} files, and {len(missing)} of them are not there: "
             f"{', '.join(missing[:3])}{', ...' if len(missing) > 3 else ''}. Download the rest of the model."
         )
-    where = {name: shards[shard] for name, shard in weight_map.items()}
+    where = {name: shards[shard] for name, shard in shard_of.items()}
+    return ShardedSource(shown or index, str(index), where, opener, form=form, metadata=index_remarks(content))
+
+
+def weight_map(content: Mapping[str, Any], index: Path) -> dict[str, str]:
+    """Which file of the same directory holds which tensor, as an index says."""
+    found = content.get("weight_map")
+    if not isinstance(found, dict) or not found:
+        raise BadFile(
+            f"{index} has no 'weight_map' from tensors to files, which an index must have. Download or save it again."
+        )
+    for name, shard in found.items():
+        if not isinstance(shard, str) or not _is_plain_name(shard):
+            raise BadFile(
+                f"{index} puts tensor '{name}' into {shard!r:.80}, and the name of a file in the same directory was "
+                "expected. The index is damaged or hostile: download it again."
+            )
+    return found
+
+
+def index_remarks(content: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What an index says of the model beside where its tensors are."""
     remarks = content.get("metadata")
-    metadata = remarks if isinstance(remarks, dict) else {}
-    return ShardedSource(shown or index, str(index), where, opener, form=form, metadata=metadata)
+    return remarks if isinstance(remarks, dict) else {}
 
 
-def open_parts(path: Path, parts: Sequence[Path], opener: Callable[[Path], FileSource]) -> ShardedSource:
+def open_parts(
+    path: Path,
+    parts: Sequence[Path],
+    opener: Callable[[Path], FileSource],
+    *,
+    stamp: Callable[[Path], object] | None = None,
+) -> ShardedSource:
     """A model cut into numbered files without an index: every header is read to learn what is where."""
     opened = {part: opener(part) for part in parts}
     where: dict[str, Path] = {}
@@ -138,7 +161,14 @@ def open_parts(path: Path, parts: Sequence[Path], opener: Callable[[Path], FileS
             where[name] = part
     first = opened[parts[0]]
     return ShardedSource(
-        path, "the model's header", where, opener, form=first.format, metadata=first.metadata, opened=opened
+        path,
+        "the model's header",
+        where,
+        opener,
+        form=first.format,
+        metadata=first.metadata,
+        opened=opened,
+        stamp=stamp,
     )
 
 

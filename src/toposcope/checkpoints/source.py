@@ -58,6 +58,12 @@ def usable(weights: Stored, name: str, path: Path) -> Stored:
     return weights
 
 
+def headers(source: TensorSource, *, stored: bool = False) -> list[TensorInfo]:
+    """Those of all tensors: as the model has them or, where some are made of others, as they are `stored`."""
+    own = getattr(source, "headers", None)
+    return [source.info(name) for name in source.names()] if own is None else own(stored=stored)
+
+
 class TensorSource(Protocol):
     """Named tensors in one or several files, read one at a time."""
 

@@ -6,28 +6,19 @@ weights: it only names them and says how they are laid out. `read.py` does the r
 
 from __future__ import annotations
 
-import re
-from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.checkpoints.source import TensorSource
 from toposcope.core.errors import BadConfig
 from toposcope.core.ranges import LARGEST, SMALLEST, computable
 from toposcope.core.result import Skipped as Skipped
 from toposcope.encodings.record import NONE, Encoding
 
 Layout = Literal["stacked", "per_head", "grouped"]
-
-_ATTENTION = re.compile(
-    r"(^|[._])(attn|attention|self_attn|q_proj|k_proj|v_proj|query|qkv|wqkv|in_proj_weight|attn_q|attn_k|attn_v)([._]|$)",
-    re.IGNORECASE,
-)
-_NUMBER = re.compile(r"\d+")
 
 
 @dataclass(frozen=True)
@@ -225,6 +216,15 @@ class Compared:
     output: float  # of attention's output, relative to the largest entry
     unreached: tuple[str, ...] = ()  # settings that could change attention, and that the comparison did not reach
 
+    @property
+    def sentence(self) -> str:
+        """The same as a remark."""
+        beyond = f"; not reached: {', '.join(self.unreached)}" if self.unreached else ""
+        return (
+            f"measured on a small copy in {self.reference}, not written by hand: attention differs by at most "
+            f"{self.attention:.1g}, its output by {self.output:.1g}{beyond}."
+        )
+
 
 @dataclass(frozen=True)
 class ModelSpec:
@@ -235,23 +235,29 @@ class ModelSpec:
     embedding: str | None = None  # the token embedding's tensor
     context: int | None = None  # the length the configuration claims
     skipped: tuple[Skipped, ...] = field(default=())
-    tables: tuple[str, ...] = ()  # position tables the adapter itself has read, where their names look like attention
+    accounted: tuple[str, ...] = ()  # tensors named like attention that are something else: tables, other norms
     compared: Compared | None = None  # None: an adapter of ours, which the reference tests compare
 
 
-def not_understood(spec: ModelSpec, source: TensorSource) -> ModelSpec:
-    """The description with one `Skipped` entry per kind of attention tensor that no layer uses."""
-    claimed = {name for layer in spec.layers for name in _names(layer)}
-    claimed |= {*spec.tables, *(name for skipped in spec.skipped for name in skipped.tensors)}
-    kinds: dict[str, list[str]] = defaultdict(list)
-    for name in sorted(set(source.names()) - claimed):
-        if _ATTENTION.search(name) and len(source.info(name).shape) == 2:
-            kinds[_NUMBER.sub("N", name)].append(name)
-    found = tuple(
-        Skipped(kind, "an attention tensor that this family's adapter does not use", tuple(names))
-        for kind, names in kinds.items()
-    )
-    return replace(spec, skipped=spec.skipped + found)
+def claimed(spec: ModelSpec) -> set[str]:
+    """The names of all tensors that a description uses ('{head}' stands for the number of each head)."""
+    names = {name for layer in spec.layers for name in _names(layer)} | set(spec.accounted)
+    return names if spec.embedding is None else names | {spec.embedding}
+
+
+def tensor_names(layer: LayerSpec) -> Iterator[str]:
+    """The names of the tensors that a layer may read."""
+    return _names(layer)
+
+
+def linears(part: LayerSpec | LatentSpec | GateSpec) -> Iterator[Linear]:
+    """The linear maps of a layer."""
+    for entry in fields(part):
+        value = getattr(part, entry.name)
+        if isinstance(value, Linear):
+            yield value
+        elif isinstance(value, LatentSpec | GateSpec):
+            yield from linears(value)
 
 
 def _names(part: LayerSpec | Linear | NormSpec | LatentSpec | GateSpec) -> Iterator[str]:

@@ -12,6 +12,7 @@ import threading
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,24 @@ from toposcope.core.errors import BadFile
 from toposcope.core.untrusted import open_file, readable
 
 Bytes = NDArray[np.uint8]
+
+
+class ByteFile(Protocol):
+    """The bytes of a file, wherever it lies."""
+
+    path: Path
+    size: int
+
+    def read(self, start: int, end: int) -> Bytes: ...
+
+    def parts(self, start: int, end: int, step: int) -> Iterator[Bytes]: ...
+
+    def rows(self, start: int, end: int, count: int, rows: NDArray[np.intp]) -> Bytes: ...
+
+    def close(self) -> None: ...
+
+
+Place = tuple[ByteFile, int, int]  # a file, and where in it a tensor begins and ends
 
 
 class StoredFile:

@@ -6,17 +6,21 @@ Weights follow `nn.Linear`: q = Q x, so Q is (head width, model width) and O is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.checkpoints.source import Stored, TensorSource, usable
-from toposcope.checkpoints.spec import LayerSpec, ModelSpec, Skipped
+from toposcope.checkpoints.spec import LayerSpec, ModelSpec, Skipped, tensor_names
+from toposcope.core.progress import Progress
 from toposcope.encodings.record import Encoding
+
+if TYPE_CHECKING:
+    from toposcope.checkpoints.hub import RemoteTensors
 
 Array = NDArray[np.float64]
 
@@ -220,10 +224,17 @@ class Model:
         source: TensorSource,
         config: Mapping[str, Any],
         read_layer: Callable[[TensorSource, LayerSpec], LayerWeights],
+        remarks: tuple[str, ...] = (),
+        *,
+        hub: RemoteTensors | None = None,
+        commit: str | None = None,
     ) -> None:
         self.spec = spec
         self.source = source
         self.config = config
+        self.remarks = remarks  # on how it was opened, for people
+        self.hub = hub  # where the bytes of a model on the hub come from
+        self.commit = commit  # which of its versions this is
         self.tables = source.digest()  # of what was read to describe the model
         self._read_layer = read_layer
         self._held: tuple[LayerSpec, LayerWeights, Mapping[str, str]] | None = None
@@ -237,12 +248,24 @@ class Model:
         return self.source.path
 
     @property
+    def adapter(self) -> Path | None:
+        """The directory of the adapter that is merged into it, where one is."""
+        settings = getattr(self.source, "settings", None)
+        return None if settings is None else settings.directory
+
+    @property
     def family(self) -> str:
         return self.spec.family
 
     @property
     def skipped(self) -> tuple[Skipped, ...]:
         return self.spec.skipped
+
+    def expect(self, layers: Iterable[int], progress: Progress | None = None) -> None:
+        """Say that these layers are about to be read: how much comes from the hub is then told beforehand."""
+        if self.hub is not None:
+            chosen = [self.layers[number].spec for number in layers]
+            self.hub.expect([name for spec in chosen for name in tensor_names(spec)], progress)
 
     def token_embedding(self) -> Array | None:
         """The token embedding (vocabulary, width) in float64, or None where the model has none."""
@@ -255,6 +278,8 @@ class Model:
         if self._held is not None and self._held[0] is not spec:
             self._held = None  # released before the next is read: never two layers at once
         if self._held is None:
+            if self.hub is not None:
+                self.hub.fetch(tensor_names(spec))
             with self.source.ledger.noted() as read:
                 self._held = (spec, self._read_layer(self.source, spec), read)
         self.source.ledger.learn(self._held[2])  # used again, though not read again

@@ -6,6 +6,8 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 
+from toposcope.checkpoints.families.state_dict import MAY_CARRY_POSITION, SPEAKS_OF_POSITION
+from toposcope.checkpoints.spec import Skipped
 from toposcope.checkpoints.view import Layer, Model
 from toposcope.checks.findings import Finding, say_layers
 
@@ -41,7 +43,10 @@ def mechanisms(model: Model) -> Iterator[Finding]:
                 layers=numbers,
                 evidence={"mechanisms": list(kinds), "encodings": titles},
             )
-    if () in by_kind:
+    unknown = [each for each in model.skipped if each.why in (SPEAKS_OF_POSITION, MAY_CARRY_POSITION)]
+    if unknown:
+        yield _not_understood(unknown, found=len(by_kind.get((), ())) < len(layers))
+    if () in by_kind and not (unknown and len(by_kind[()]) == len(layers)):
         yield _none(model, by_kind[()], total=len(layers))
     yield from _unread_table(model, layers)
 
@@ -58,6 +63,20 @@ def _several(kinds: tuple[str, ...], where: str, titles: list[str], numbers: tup
         "about 'the' encoding of this model are about both together.",
         layers=numbers,
         evidence={"mechanisms": list(kinds), "encodings": titles},
+    )
+
+
+def _not_understood(unknown: list[Skipped], *, found: bool) -> Finding:
+    names = [each.what for each in unknown]
+    shown = ", ".join(f"'{name}'" for name in names[:4]) + (", ..." if len(names) > 4 else "")
+    return Finding(
+        "position-unknown",
+        "warning",
+        "tensors that may carry position are not understood",
+        f"{shown}: what the model's code does with them is not in the file. "
+        + ("The encoding that was found may not be all." if found else "No positional encoding was found otherwise."),
+        "Look at the model's code; name a table as 'position_table' in a config.json beside the file.",
+        evidence={"tensors": [name for each in unknown for name in each.tensors]},
     )
 
 
@@ -97,7 +116,7 @@ def _unread_table(model: Model, layers: list[Layer]) -> Iterator[Finding]:
     """A position table in the file that no layer's encoding uses, beside another encoding."""
     if any(layer.encoding.input is not None for layer in layers) or model.family in _KNOWN_UNUSED:
         return
-    known = set(model.spec.tables)
+    known = set(model.spec.accounted)
     for name in sorted(model.source.names()):
         if _TABLE.search(name) and name not in known and len(model.source.info(name).shape) >= 2:
             yield Finding(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from toposcope.checkpoints.opened import ModelLike, opened, subject
+from toposcope.checkpoints.opened import ModelLike, opened, said, subject
 from toposcope.checkpoints.view import Model
 from toposcope.checks.bias import biases
 from toposcope.checks.context import context
@@ -26,21 +27,23 @@ def check(
     *,
     family: str | None = None,
     num_heads: int | None = None,
+    adapter: str | Path | None = None,
     weights: bool = True,
     progress: Progress | None = None,
 ) -> CheckResult:
     """Test whether a model's positional encoding is really there, in force, and of one kind.
 
     `model` is a name, a path, a `Model`, a loaded model of transformers or TransformerLens, or a torch attention
-    module (which `check_module` tests, with more options). `family` and `num_heads` say how a file is to be read.
+    module (which `check_module` tests, with more options). `family` and `num_heads` say how a file is to be read,
+    `adapter` is one of PEFT that is merged as it is read.
     Without `weights`, only configuration and tables are looked at.
     """
     if _is_attention(model):
         return check_module(model)
     started = time.perf_counter()
-    with opened(model, family=family, num_heads=num_heads) as found:
+    with opened(model, family=family, num_heads=num_heads, adapter=adapter) as found:
         result = check_model(found, weights=weights, progress=progress)
-        asked = {"family": family, "num_heads": num_heads, "weights": weights}
+        asked = {"family": family, "num_heads": num_heads, "adapter": said(adapter), "weights": weights}
         return replace(
             result,
             provenance=Provenance((subject(found, model),), asked, time.perf_counter() - started),

@@ -31,6 +31,7 @@ def walk(model: Model, progress: Progress | None = None) -> Walk:
     """Read every layer once (a shared one is not read again) and keep a few numbers of each."""
     found = Walk()
     sums: dict[int, tuple[Rotary, Array]] = {}
+    model.expect(range(len(model.layers)), progress)
     step = steps(progress, "layers", len(model.layers))
     for layer in model.layers:
         if layer.spec.shared_with is None:

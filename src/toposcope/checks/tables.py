@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from toposcope.checkpoints.view import Model
 from toposcope.checks.findings import Finding
-from toposcope.encodings import sinusoidal
-from toposcope.encodings.record import Array
+from toposcope.encodings.record import Array, short
+from toposcope.encodings.stored import stored_sinusoid
 
 RANDOM_Z = 5.0  # 200 fresh tables stayed below 3.4; five trained ones were between 59 and 69
 EDGE = 1.05  # largest singular value over the edge: fresh tables stayed below 1.03, trained ones were above 2.9
@@ -105,24 +105,13 @@ def one_tone(rows_ND: Array) -> Array:
 
 
 def published_sinusoid(rows_ND: Array) -> str | None:
-    """The name of the known sinusoid that the table equals up to a factor, or None."""
-    n, width = rows_ND.shape
-    at = np.arange(n)
-    for layout in ("interleaved", "half"):
-        if width % 2 and layout == "half":
-            continue
-        for denominator in (width / 2, width / 2 - 1):
-            if denominator <= 0:
-                continue
-            for offset in (0, 1, 2):
-                made = sinusoidal(width, layout=layout, denominator=denominator, offset=offset).input
-                assert made is not None
-                theirs = made.vectors(at)
-                scale = float((theirs * rows_ND).sum() / (theirs**2).sum())
-                if np.abs(rows_ND - scale * theirs).max() <= 0.01 * abs(scale):
-                    start = f", counted from {offset}" if offset else ""
-                    return f"{layout}, base 10000{start}, size {scale:.3g}"
-    return None
+    """What the sinusoid is that the table equals, or None."""
+    found = stored_sinusoid(rows_ND)
+    if found is None:
+        return None
+    said = found.encoding.parameters
+    start = f", counted from {said['offset']}" if said["offset"] else ""
+    return f"{said['layout']}, base {short(said['base'])}{start}, size {said['scale']:.3g}"
 
 
 def position_tables(model: Model) -> Iterator[Finding]:

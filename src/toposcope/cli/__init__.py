@@ -179,7 +179,8 @@ def _application(called: str | None) -> Callable[..., None]:
     app = typer.Typer(
         cls=_grouped(),
         help="Toposcope shows what positional encoding does to the tokens of a Transformer.",
-        epilog="MODEL is a directory, a .safetensors, .gguf or torch file, or a name from 'toposcope ls models'.\n",
+        epilog="MODEL is a directory, a .safetensors, .gguf or torch file, org/name on the hub, or a name from "
+        "'toposcope ls models'.\n",
         add_completion=False,
         no_args_is_help=True,
         pretty_exceptions_enable=False,

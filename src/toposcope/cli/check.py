@@ -6,7 +6,16 @@ from typing import Annotated
 
 import typer
 
-from toposcope.cli.common import CsvOption, FamilyOption, HtmlOption, JsonOption, ModelArgument, NumHeadsOption
+from toposcope.cli.common import (
+    AdapterOption,
+    CsvOption,
+    FamilyOption,
+    HtmlOption,
+    JsonOption,
+    ModelArgument,
+    NumHeadsOption,
+    WeightsOption,
+)
 from toposcope.cli.deliver import deliver, watched
 
 
@@ -14,6 +23,8 @@ def run(
     model: ModelArgument,
     family: FamilyOption = None,
     num_heads: NumHeadsOption = None,
+    adapter: AdapterOption = None,
+    weights: WeightsOption = True,
     strict: Annotated[bool, typer.Option("--strict", help="Warnings count as failure too.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Explain what is in order too.")] = False,
     json: JsonOption = None,
@@ -24,7 +35,7 @@ def run(
     from toposcope.checks import check
 
     with watched() as progress:
-        result = check(model, family=family, num_heads=num_heads, progress=progress)
+        result = check(model, family=family, num_heads=num_heads, adapter=adapter, weights=weights, progress=progress)
     deliver(result, json=json, csv=csv, html=html, full=verbose)
     if result.worst == "fault" or (strict and result.worst == "warning"):
         raise typer.Exit(1)

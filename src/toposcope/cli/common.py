@@ -14,11 +14,14 @@ if TYPE_CHECKING:
 ModelArgument = Annotated[
     str,
     typer.Argument(
-        metavar="MODEL", help="Directory, file, or a name from 'toposcope ls models'.", show_default=False
+        metavar="MODEL", help="Directory, file, org/name on the hub, or a name from 'ls models'.", show_default=False
     ),
 ]
 FamilyOption = Annotated[
     str | None, typer.Option("--family", metavar="NAME", help="Read it as this family ('toposcope ls families').")
+]
+AdapterOption = Annotated[
+    str | None, typer.Option("--adapter", metavar="DIR", help="Merge this adapter of PEFT (LoRA, rsLoRA, DoRA).")
 ]
 NumHeadsOption = Annotated[
     int | None, typer.Option("--num-heads", metavar="N", min=1, help="Number of heads, where the file does not say.")
@@ -27,6 +30,9 @@ HeadsOption = Annotated[
     int | None, typer.Option("--heads", metavar="N", min=1, help="Number of heads, where the file does not say.")
 ]
 LayersOption = Annotated[str | None, typer.Option("--layers", metavar="0-3,7", help="Only these layers.")]
+WeightsOption = Annotated[
+    bool, typer.Option("--weights/--no-weights", help="Without, only configuration, headers and position tables.")
+]
 JsonOption = Annotated[
     str | None, typer.Option("--json", metavar="FILE|-", help="Write the result as JSON ('-': standard output).")
 ]

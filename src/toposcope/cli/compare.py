@@ -31,6 +31,9 @@ def run(
     jobs: Annotated[int | None, typer.Option("--jobs", metavar="N", min=1, help="Threads.")] = None,
     family: FamilyOption = None,
     num_heads: NumHeadsOption = None,
+    adapter: Annotated[
+        str | None, typer.Option("--adapter", metavar="DIR", help="Merge this adapter of PEFT into B.")
+    ] = None,
     json: JsonOption = None,
     csv: CsvOption = None,
     html: HtmlOption = None,
@@ -38,6 +41,7 @@ def run(
 ) -> None:
     """Before and after fine-tuning: how far did each head's Q'K and O V move, and does its verdict still stand?
 
+    'compare BASE BASE --adapter DIR' says what an adapter changed: it is merged into the second model.
     Exit code 0 whether or not the two differ; what differs is in the output.
     """
     if "numpy" not in sys.modules:  # matrices are small: threads inside BLAS would only get in the way
@@ -47,7 +51,14 @@ def run(
     check_names(figure)
     with watched() as progress:
         result = compare(
-            _given(a), _given(b), layers=layers, jobs=jobs, family=family, num_heads=num_heads, progress=progress
+            _given(a),
+            _given(b),
+            layers=layers,
+            jobs=jobs,
+            family=family,
+            num_heads=num_heads,
+            adapter=adapter,
+            progress=progress,
         )
     deliver(result, json=json, csv=csv, html=html, figure=figure, full=head_table)
 

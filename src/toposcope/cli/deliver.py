@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from toposcope.cli.common import console
 
@@ -71,12 +71,29 @@ def watched() -> Iterator[Progress | None]:
         if not sys.stderr.isatty():
             yield None
             return
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+        from rich.progress import (
+            BarColumn,
+            DownloadColumn,
+            MofNCompleteColumn,
+            Progress,
+            Task,
+            TaskID,
+            TextColumn,
+            TimeRemainingColumn,
+        )
+
+        from toposcope.core.progress import FETCHING
+
+        in_bytes = DownloadColumn()
+
+        class Count(MofNCompleteColumn):
+            def render(self, task: Task) -> Any:
+                return in_bytes.render(task) if task.description.startswith(FETCHING) else super().render(task)
 
         columns = (
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=16),
-            MofNCompleteColumn(),
+            Count(),
             TimeRemainingColumn(compact=True),
         )
         # not redirected: rich would write its colours through our cleaned stream, as text

@@ -6,7 +6,15 @@ from typing import Annotated, Any
 
 import typer
 
-from toposcope.cli.common import CsvOption, FamilyOption, FigureOption, HtmlOption, JsonOption, NumHeadsOption
+from toposcope.cli.common import (
+    AdapterOption,
+    CsvOption,
+    FamilyOption,
+    FigureOption,
+    HtmlOption,
+    JsonOption,
+    NumHeadsOption,
+)
 from toposcope.cli.deliver import check_names, deliver, watched
 from toposcope.core.errors import BadValue
 
@@ -74,6 +82,7 @@ def run(
     ] = None,
     family: FamilyOption = None,
     num_heads: NumHeadsOption = None,
+    adapter: AdapterOption = None,
     json: JsonOption = None,
     csv: CsvOption = None,
     html: HtmlOption = None,
@@ -104,7 +113,7 @@ def run(
             model, head=head, layer=layer, stack=stack, W=w, V=v, preset=preset, text=text, token_ids=token_ids,
             start=start, tokens=tokens, seed=seed, encoding=encodings, diagonal=diagonal, causal=causal,
             horizon=horizon, growth_cap=growth_cap, max_evaluations=max_evaluations, rtol=rtol, save=save,
-            family=family, num_heads=num_heads or heads, progress=progress, **options,
+            family=family, num_heads=num_heads or heads, adapter=adapter, progress=progress, **options,
         )  # fmt: skip
     if movie is not None:
         result.movie(movie)

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from toposcope.cli.common import (
+    AdapterOption,
     CsvOption,
     FamilyOption,
     HtmlOption,
@@ -14,6 +15,7 @@ from toposcope.cli.common import (
     LayersOption,
     ModelArgument,
     NumHeadsOption,
+    WeightsOption,
     console,
 )
 from toposcope.cli.deliver import deliver, watched
@@ -27,6 +29,8 @@ def run(
     ] = False,
     family: FamilyOption = None,
     num_heads: NumHeadsOption = None,
+    adapter: AdapterOption = None,
+    weights: WeightsOption = True,
     json: JsonOption = None,
     csv: CsvOption = None,
     html: HtmlOption = None,
@@ -37,8 +41,20 @@ def run(
     from toposcope.report.views.inspect import FEW
 
     with watched() as progress:
-        result = inspect(model, layers=layers, family=family, num_heads=num_heads, progress=progress)
-        checked = [check(model, family=family, num_heads=num_heads, progress=progress)] if html else []
+        result = inspect(
+            model,
+            layers=layers,
+            family=family,
+            num_heads=num_heads,
+            adapter=adapter,
+            weights=weights,
+            progress=progress,
+        )
+        checked = []
+        if html:
+            checked.append(
+                check(model, family=family, num_heads=num_heads, adapter=adapter, weights=weights, progress=progress)
+            )
     deliver(result, json=json, csv=csv, html=html, beside=checked, full=head_table)
     if len(result.heads) > FEW and not head_table and "-" not in (json, csv, html):
         console().print(f"{len(result.heads)} heads: --head-table prints each, --csv and --json write them.")

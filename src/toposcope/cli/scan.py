@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from toposcope.cli.common import (
+    AdapterOption,
     CsvOption,
     FamilyOption,
     FigureOption,
@@ -55,6 +56,7 @@ def run(
     ] = None,
     family: FamilyOption = None,
     num_heads: NumHeadsOption = None,
+    adapter: AdapterOption = None,
     json: JsonOption = None,
     csv: CsvOption = None,
     html: HtmlOption = None,
@@ -72,7 +74,7 @@ def run(
         result = scan(
             model, layers=layers, encoding=encoding or (), context=context, layer_sums=layer_sums,
             random_baseline=random_baseline, seed=seed, out=out, jobs=jobs, engine=engine, ray_address=ray_address,
-            family=family, num_heads=num_heads, progress=progress,
+            family=family, num_heads=num_heads, adapter=adapter, progress=progress,
         )  # fmt: skip
-    findings = [check(model, family=family, num_heads=num_heads)] if html else []
+    findings = [check(model, family=family, num_heads=num_heads, adapter=adapter)] if html else []
     deliver(result, json=json, csv=csv, html=html, figure=figure, full=head_table, beside=findings)

@@ -23,6 +23,10 @@ class BadFile(ToposcopeError):
     """A file is damaged, truncated, mislabelled or hostile: it cannot be what its name says."""
 
 
+class HubError(ToposcopeError):
+    """The hub cannot be reached, keeps a model from us, or does not answer as it should."""
+
+
 class RefusedPickle(ToposcopeError):
     """A pickle holds more than tensors; loading it could run code, so it is not loaded."""
 

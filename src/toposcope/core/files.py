@@ -14,11 +14,14 @@ from typing import Any
 from toposcope.core.errors import BadValue, NotFound
 
 
-def write_bytes(path: str | Path, content: bytes) -> Path:
-    """Write a file as a whole or not at all: to a temporary name beside it, to the disk, then renamed."""
+def write_bytes(path: str | Path, content: bytes, *, durable: bool = True) -> Path:
+    """Write a file as a whole or not at all: to a temporary name beside it, to the disk, then renamed.
+
+    One that need not be `durable` may be found empty after a loss of power, and is not waited for.
+    """
     target = Path(path)
     try:
-        _write(target, content)
+        _write(target, content, durable)
     except FileNotFoundError as error:
         raise NotFound(
             f"cannot write {target}: the directory {target.parent} does not exist. Create it first."
@@ -58,7 +61,7 @@ def make_directory(path: str | Path) -> Path:
     return target
 
 
-def _write(target: Path, content: bytes) -> None:
+def _write(target: Path, content: bytes, durable: bool) -> None:
     target = target.resolve()  # a link stays a link, and the file it points at is replaced
     if target.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(target))
@@ -75,9 +78,11 @@ def _write(target: Path, content: bytes) -> None:
                 temporary.chmod(stat.S_IMODE(mode))
             file.write(content)
             file.flush()
-            os.fsync(file.fileno())
+            if durable:
+                os.fsync(file.fileno())
         temporary.replace(target)
-        _sync_directory(target.parent)
+        if durable:
+            _sync_directory(target.parent)
     except BaseException:  # also when interrupted: no litter
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)

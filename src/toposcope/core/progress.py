@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 Progress = Callable[[str, int, int], None]
+FETCHING = "fetching"  # work that begins with this word is counted in bytes
 
 
 def silent(what: str, done: int, total: int) -> None:

@@ -47,7 +47,11 @@ class Skipped:
 
 @dataclass(frozen=True)
 class Subject:
-    """What was analysed: what it is called, where it is, its format and family, and a hash of what was read of it."""
+    """What was analysed: what it is called, where it is, its format and family, and a hash of what was read of it.
+
+    `adapter` is where the adapter lies that was merged into it; `remarks` are on how it was opened; `commit` is the
+    version of a model on the hub.
+    """
 
     name: str
     path: str
@@ -55,6 +59,9 @@ class Subject:
     family: str
     sha256: str
     encodings: tuple[str, ...] = ()
+    adapter: str | None = None
+    remarks: tuple[str, ...] = ()
+    commit: str | None = None
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from toposcope.checkpoints.opened import ModelLike, opened, subject
+from toposcope.checkpoints.opened import ModelLike, name_of, opened, subject
 from toposcope.checkpoints.view import Model
 from toposcope.core.drawing import drawing
-from toposcope.core.errors import BadValue
+from toposcope.core.errors import BadFile, BadValue
 from toposcope.core.fields import plain
 from toposcope.core.progress import Progress, silent
 from toposcope.core.ranges import parse_heads
@@ -110,6 +110,11 @@ class Flow:
     observed: str  # the same in words
     trajectory: PlanePath
 
+    def __post_init__(self) -> None:
+        lengths = {len(series) for series in self.observables.values()}
+        if "time" not in self.observables or len(lengths) != 1:
+            raise BadFile("the observables of a flow must be series of one length, the times among them.")
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FlowResult(Result):
@@ -181,6 +186,7 @@ def flow(
     save: str | Path | None = None,
     family: str | None = None,
     num_heads: int | None = None,
+    adapter: str | Path | None = None,
     progress: Progress | None = None,
 ) -> FlowResult:
     """Let tokens flow and record what becomes of them, beside what a theorem says.
@@ -194,6 +200,7 @@ def flow(
     `diagonal` adds tau x_i.x_j to the logits ("auto": enough for them to be positive), `causal` masks the future
     (default: as the model), `norms` are the model's norms: "on", at the "start", "off". A run ends at the `horizon`
     (default: by the weights), when tokens have grown `growth_cap`-fold, or after `max_evaluations` of the field.
+    `adapter` is one of PEFT, merged into the model's weights as they are read.
     `save` writes the whole trajectory of a single flow as .npz; `toposcope.dynamics.Trajectory.load` reads it.
     """
     started = time.perf_counter()
@@ -204,7 +211,9 @@ def flow(
         raise BadValue("save holds one flow, and several encodings are asked for. Run them singly.")
     shared: dict[str, Any] = {"absolute": absolute, "diagonal": parse_diagonal(diagonal)}
     shared |= {} if causal is None else {"causal": causal}
-    with nullcontext() if model is None else opened(model, family=family, num_heads=num_heads) as view:
+    with (
+        nullcontext() if model is None else opened(model, family=family, num_heads=num_heads, adapter=adapter) as view
+    ):
         if view is None:
             if stack or any(each is not None for each in (text, token_ids, head, layer)):
                 raise BadValue("text, token_ids, head, layer and stack belong to a MODEL, and none is given.")
@@ -213,7 +222,7 @@ def flow(
             shared |= {} if norms is None else {"norms": norms}
             x0, words = starting_tokens(view, text, token_ids, start, cloud, tokens, seed)
             make = _of_model(view, head, layer, stack, x0, shared, positioned=start is not None)
-            system = _System(make, view.path.name, words)
+            system = _System(make, name_of(view), words)
         flows = []
         for number, spec in enumerate(chosen):
             problem = system.make(spec)

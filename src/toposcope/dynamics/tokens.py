@@ -119,7 +119,7 @@ def text_ids(model: Model, text: str, count: int) -> NDArray[np.int64]:
             "Without it, use --token-ids, or leave --text out for tokens drawn from the vocabulary."
         ) from error
     content = read_text(text)
-    path = Path(model.path)
+    path = Path(model.path) if model.hub is None else model.hub.tokenizer()
     where = {"gguf_file": path.name} if path.suffix == ".gguf" else {}
     place = path.parent if path.is_file() else path
     require_sound_files(place, weights=False)

@@ -98,17 +98,28 @@ def rope_from_config(
     default_base: float = 10000.0,
     default_partial: float = 1.0,
     rotary_dim: int | None = None,
+    whole_heads: bool = False,
 ) -> Encoding:
     """The rotary encoding that a configuration puts in force for heads of `head_dim` channels.
 
-    `rotary_dim` overrules what the file says about the number of rotary channels. A layer type declared with None
-    does not rotate: the result is `NONE`. What is odd about the settings is found in the encoding's notes.
+    `rotary_dim` overrules what the file says about the number of rotary channels. `whole_heads`: the architecture
+    never reads what fraction of a head is to turn. A layer type declared with None does not rotate: the result is
+    `NONE`. What is odd about the settings is found in the encoding's notes.
     """
     found = rope_settings(config, layer_type, default_base=default_base, default_partial=default_partial)
     if not found.rotates:
         return NONE
     kind, partial = found.get("scaling"), found.get("partial")
     remarks = list(found.remarks)
+    if whole_heads and partial != 1 and kind != "proportional":
+        where = found.settings["partial"].source
+        if kind != "default":  # transformers itself fails: cosines for some channels, queries with all of them
+            raise BadConfig(
+                f"{where} is {plain(partial)} beside {kind} scaling, but this architecture rotates whole heads: "
+                f"such a model cannot be run. Remove {where}."
+            )
+        remarks.append(f"{where} has no effect: this architecture rotates whole heads.")
+        partial = 1.0
     width: dict[str, Any]
     channels = rotary_dim if rotary_dim is not None else found.get("rotary_dim")
     if kind == "proportional":

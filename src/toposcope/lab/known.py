@@ -1,4 +1,4 @@
-"""What Toposcope knows by name: models and texts of installed packages, families, encodings, tasks."""
+"""What Toposcope knows by name: models and texts of installed packages, cached ones, families, encodings, tasks."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from toposcope.checkpoints.families import families, family_origins
+from toposcope.checkpoints.hub_cached import cached_models
+from toposcope.checkpoints.hub_meter import show_bytes
 from toposcope.checkpoints.installed import MODELS, TEXT_PREFIX, TEXTS, InstalledItem
 from toposcope.core.errors import BadValue, did_you_mean
 from toposcope.core.result import Provenance, Result
@@ -65,6 +67,19 @@ def _items(items: Sequence[InstalledItem]) -> list[KnownName]:
     ]
 
 
+def _cached() -> list[KnownName]:
+    """The models from the hub of which something is here, whole files first."""
+    return [
+        KnownName(
+            each.repo,
+            f"{show_bytes(each.size)} {each.holds}",
+            each.origin,
+            details=tuple(f"commit {commit}" for commit in each.commits),
+        )
+        for each in cached_models()
+    ]
+
+
 def _families() -> list[KnownName]:
     origin = family_origins()
     return [
@@ -96,7 +111,7 @@ def _tasks() -> list[KnownName]:
 
 
 _LISTS: Mapping[str, Callable[[], list[KnownName]]] = {
-    "models": lambda: _items(MODELS),
+    "models": lambda: [*_items(MODELS), *_cached()],
     "families": _families,
     "encodings": _encodings,
     "tasks": _tasks,

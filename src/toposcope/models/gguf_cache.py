@@ -18,10 +18,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from toposcope.core.cache import SETTING as SETTING
+from toposcope.core.cache import cache_root
 from toposcope.core.errors import BadFile
 from toposcope.core.untrusted import open_file
 
-SETTING = "TOPOSCOPE_CACHE"
 LAYOUT = 2  # counts changes in how copies are written: older ones are not read
 WRITING = ".writing-"
 _DONE = "config.json"
@@ -30,13 +31,11 @@ _HEX = 32  # digits of the hash in a copy's name
 
 def directory_for(gguf: Path) -> Path | None:
     """Where the copy of a file belongs; None where the cache is switched off."""
-    import platformdirs
     import transformers
 
-    told = os.environ.get(SETTING, "")
-    if told.lower() == "off":
+    root = cache_root()
+    if root is None:
         return None
-    root = Path(told) if told else Path(platformdirs.user_cache_dir("toposcope"))
     with open_file(gguf) as file:
         digest = _sha256(file)
     versions = f"{transformers.__version__}-{importlib.metadata.version('gguf')}"

@@ -1,4 +1,4 @@
-"""Load a model and its tokenizer with transformers, from files that are already here: nothing is downloaded."""
+"""Load a model and its tokenizer with transformers, from files that are here; those of org/name are fetched first."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from toposcope.checkpoints import installed
+from toposcope.checkpoints.hub_name import is_commit, parse_hub_name
 from toposcope.checkpoints.installed import read_text as read_text
 from toposcope.checkpoints.locate import require_sound_files
+from toposcope.checkpoints.peft.settings import CONFIG as ADAPTER
 from toposcope.core.errors import BadConfig, BadFile, MissingExtra, NotFound, ToposcopeError, did_you_mean
 from toposcope.core.memory import available
 from toposcope.models.smiles import is_smiles, smiles_tokenizer
@@ -32,6 +34,12 @@ class Reference:
     tokenizer: Any
 
     @property
+    def commit(self) -> str | None:
+        """The version of a model from the hub, by which its cache names the directory."""
+        place = self.path if self.path.is_dir() else self.path.parent
+        return place.name if place.parent.name == "snapshots" and is_commit(place.name) else None
+
+    @property
     def context(self) -> int | None:
         """The most tokens it takes, as far as its configuration and tokenizer say."""
         text = self.model.config.get_text_config()
@@ -42,7 +50,7 @@ class Reference:
 
 
 def load_reference(target: str | Path, *, head: bool = False, attention: str = "eager") -> Reference:
-    """A directory in Hugging Face layout, a .gguf file, a file of such a directory, or an installed model's name.
+    """A directory in Hugging Face layout, a .gguf file, a file of such a directory, or the name of a model.
 
     `head`: with the head that predicts tokens, where the checkpoint has one. `attention`: 'eager' writes the
     probabilities out, 'sdpa' never holds them and takes longer texts.
@@ -53,6 +61,7 @@ def load_reference(target: str | Path, *, head: bool = False, attention: str = "
     require_sound_files(
         place.directory, weights=place.gguf is None or path.is_dir(), given=path.name if path.is_file() else None
     )
+    _refuse_adapter(place)
     with _quiet():
         if place.gguf is None:
             return _reference(path, place, head, attention)
@@ -63,6 +72,15 @@ def load_reference(target: str | Path, *, head: bool = False, attention: str = "
             if copy is place:
                 raise
             raise BadFile(f"{error} It is a copy of {path}: remove the directory, and it is made anew.") from error
+
+
+def _refuse_adapter(place: _Place) -> None:
+    """With peft installed, transformers takes an adapter that lies beside a model into it, without a word."""
+    if place.gguf is None and (place.directory / ADAPTER).is_file() and _there("peft"):
+        raise BadFile(
+            f"an adapter lies in {place.directory} beside the model, and transformers would run the two together, "
+            f"because peft is installed. Move {ADAPTER} away to run the model alone, or merge the two with PEFT."
+        )
 
 
 def _reference(path: Path, place: _Place, head: bool, attention: str) -> Reference:
@@ -80,6 +98,11 @@ def locate(target: str | Path) -> Path:
         found = installed.find(name).path()
         if found is not None:
             return found
+    hub_name = parse_hub_name(target)
+    if hub_name is not None:
+        from toposcope.checkpoints.hub import fetch_to_run
+
+        return fetch_to_run(hub_name)
     names = (item.name for item in installed.MODELS)
     raise NotFound(f"there is no file, directory or installed model '{name}'. {did_you_mean(name, names)}")
 

@@ -60,7 +60,7 @@ def running_subject(model: Any, given: RunnableLike = None, *, sha256: str | Non
     module = model.model if isinstance(model, Reference) else model
     known = subject(view(module), sha256=sha256 or weights_digest(module))
     path = Path(getattr(model, "path", known.path))
-    return replace(known, name=called(given, path), path=str(path))
+    return replace(known, name=called(given, path), path=str(path), commit=getattr(model, "commit", None))
 
 
 def _tokenizer(name: str, model: Any) -> Any:

@@ -11,7 +11,7 @@ from toposcope.core.errors import BadValue
 from toposcope.core.fields import plain
 from toposcope.core.result import Result, Subject
 from toposcope.report import figure, notebook, terminal
-from toposcope.report.blocks import Page
+from toposcope.report.blocks import Page, Paragraphs
 from toposcope.report.kinds import KINDS, add_view, from_dict
 from toposcope.report.page import page_html
 
@@ -53,7 +53,11 @@ def page_of(results: Sequence[Result], title: str | None = None) -> Page:
     for kind in (kind for kind in KINDS if any(each.kind == kind for each in results)):
         add_view([each for each in results if each.kind == kind], page)
     # the same model may stand there with other hashes, where other parts of it were read
-    subjects = list({each.path: each for result in results for each in result.provenance.subjects}.values())
+    every = [each for result in results for each in result.provenance.subjects]
+    subjects = list({(each.path, each.adapter): each for each in every}.values())
+    remarks = dict.fromkeys(f"{each.name}: {remark}" for each in subjects for remark in each.remarks)
+    if remarks:
+        page.add("Remarks", Paragraphs(tuple(remarks), soft=True))
     page.title = page.title or " and ".join(each.name for each in subjects) or f"Toposcope: {results[0].kind}"
     if len(subjects) == 1 and not page.line:
         page.line = about(subjects[0])

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from toposcope.checkpoints.opened import ModelLike, called, opened
+from toposcope.checkpoints.opened import ModelLike, called, name_of, opened, said
 from toposcope.checkpoints.view import Model
 from toposcope.core.errors import BadValue
 from toposcope.core.progress import Progress
@@ -127,12 +127,14 @@ def compare(
     jobs: int | None = None,
     family: str | None = None,
     num_heads: int | None = None,
+    adapter: str | Path | None = None,
     progress: Progress | None = None,
 ) -> CompareResult:
     """Before and after fine-tuning: how far did each head's Q'K and O V move, and does its verdict still stand?
 
     `a` and `b` are two models, each a name, a path, a `Model` or a loaded model; or two results of one kind that have
-    heads, each as `toposcope.read` gives it, or the file of a scan.
+    heads, each as `toposcope.read` gives it, or the file of a scan. `adapter` is one of PEFT that is merged into `b`:
+    compare(base, base, adapter=DIR) says what it changed.
     """
     started = time.perf_counter()
     one, two = _stored(a), _stored(b)
@@ -142,15 +144,19 @@ def compare(
             "files."
         )
     if one is not None and two is not None:
-        if layers:
-            raise BadValue("--layers chooses layers of models; stored results are compared as they are.")
+        if layers or adapter is not None:
+            given = "--layers chooses layers" if layers else "--adapter changes weights"
+            raise BadValue(f"{given} of models; stored results are compared as they are.")
         found = compare_results(one, two, names=_names(a, b, one, two))
     else:
         with ExitStack() as stack:
-            first, second = (stack.enter_context(opened(each, family=family, num_heads=num_heads)) for each in (a, b))
+            first, second = (
+                stack.enter_context(opened(each, family=family, num_heads=num_heads, adapter=merged))
+                for each, merged in ((a, None), (b, adapter))
+            )
             names = _names(a, b, first, second)
             found = compare_models(first, second, layers, names=names, jobs=jobs, progress=progress)
-    options = {"layers": layers, "family": family, "num_heads": num_heads}
+    options = {"layers": layers, "family": family, "num_heads": num_heads, "adapter": said(adapter)}
     done = replace(found.provenance, options=options, seconds=time.perf_counter() - started)
     return replace(found, provenance=done)
 
@@ -173,6 +179,8 @@ def _names(a: Any, b: Any, first: Any, second: Any) -> tuple[str, str]:
 
 
 def _name(given: Any, found: Any) -> str:
+    if isinstance(found, Model) and found.adapter is not None:
+        return name_of(found, given)
     if isinstance(given, str | Path):
         return Path(given).name if Path(given).exists() else str(given)
     if isinstance(found, Result):
@@ -192,6 +200,8 @@ def compare_models(
     """Scan two models of the same shape, and compare their weights and scans head by head."""
     refuse_other_shape(a, b)
     chosen = parse_range(layers, len(a.layers))
+    for model in (a, b):
+        model.expect(chosen, progress)
     weights = {}
     for number in chosen:
         first, second = a.layers[number], b.layers[number]

@@ -35,6 +35,7 @@ def run(
     target: str,
     family: str | None = None,
     num_heads: int | None = None,
+    adapter: str | None = None,
     address: str | None = None,
     workers: int | None = None,
 ) -> None:
@@ -44,7 +45,12 @@ def run(
     with model.source.ledger.noted() as drawn:
         moment = second_moment(model)
     path = Path(target)
-    where = {"target": str(path.resolve()) if path.exists() else target, "family": family, "num_heads": num_heads}
+    where = {
+        "target": str(path.resolve()) if path.exists() else target,
+        "family": family,
+        "num_heads": num_heads,
+        "adapter": adapter,
+    }
     ray = connect(address)
     try:
         with stop_signals() as stopped:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from toposcope.checkpoints.decode import Ledger
-from toposcope.checkpoints.opened import ModelLike, opened, subject
+from toposcope.checkpoints.opened import ModelLike, opened, said, subject
 from toposcope.checkpoints.view import Model
 from toposcope.core.cluster import cores
 from toposcope.core.errors import BadValue, ToposcopeError
@@ -47,6 +47,7 @@ def scan(
     ray_address: str | None = None,
     family: str | None = None,
     num_heads: int | None = None,
+    adapter: str | Path | None = None,
     progress: Progress | None = None,
 ) -> ScanResult:
     """From the weights alone: are tokens driven together or apart, to zero or to infinity; which theorem says so?
@@ -56,6 +57,8 @@ def scan(
     own; `context` is the length at which kernels are looked at ("128k"; by default the model's). `layer_sums` asks
     for the layers as wholes, whose cost grows with the cube of the width; None leaves out wide ones.
     `random_baseline` compares with the same heads in random orientation; `seed` draws these, and samples.
+
+    `family` and `num_heads` say how a file is to be read; `adapter` is one of PEFT, merged as it is read.
 
     With `out` each finished layer is kept in that directory: a stopped scan continues there, and leaves result.json.
     `jobs` is the number of threads, or of layers at once on a Ray cluster (`engine`, `ray_address`).
@@ -69,15 +72,16 @@ def scan(
         )
     names = (encoding,) if isinstance(encoding, str) else tuple(encoding)
     length = None if context is None else parse_length(context, least=2, what="context")
-    with opened(model, family=family, num_heads=num_heads) as view:
+    with opened(model, family=family, num_heads=num_heads, adapter=adapter) as view:
         chosen, sample = _chosen(view, layers, seed)
         options = ScanOptions(
             length or view.spec.context or DEFAULT_CONTEXT, names, layer_sums, random_baseline, seed
         )
         _ = options.encodings  # a wrong name is said before any work
-        where = (
-            {"target": _target(model, view), "family": family, "num_heads": num_heads} if engine == "ray" else None
-        )
+        where = None
+        if engine == "ray":
+            merged = None if view.adapter is None else str(view.adapter.resolve())
+            where = {"target": _target(model, view), "family": family, "num_heads": num_heads, "adapter": merged}
         entries, factors = _entries(
             view, chosen, options, out=out, jobs=jobs, where=where, address=ray_address, progress=progress
         )
@@ -87,7 +91,7 @@ def scan(
     asked = {
         "layers": layers if layers is None or isinstance(layers, str) else show_range(list(layers)),
         "encoding": list(names), "context": length, "layer_sums": layer_sums, "random_baseline": random_baseline,
-        "seed": seed, "family": family, "num_heads": num_heads,
+        "seed": seed, "family": family, "num_heads": num_heads, "adapter": said(adapter),
     }  # fmt: skip
     found = replace(found, estimate=estimate, provenance=Provenance((about,), asked, time.perf_counter() - started))
     if out is not None:
@@ -108,6 +112,8 @@ def _chosen(model: Model, layers: str | Sequence[int] | None, seed: int) -> tupl
 
 def _target(model: ModelLike, view: Model) -> str:
     """What nodes of a cluster can open themselves."""
+    if view.hub is not None:
+        return str(view.path)  # the commit, whatever the name stands for by then
     if not isinstance(model, str | Path | Model) or not view.path.exists():
         raise BadValue(
             "the nodes of a cluster read the checkpoint themselves: give its name or path to scan with ray."
@@ -143,6 +149,7 @@ def _entries(
             tell("scanning layers", len(entries), len(numbers))
 
         if where is None:
+            model.expect(todo, progress)
             return entries, scan_here(model, todo, options, keep, threads=jobs or cores())
         from toposcope.scanning import on_ray
 

@@ -61,7 +61,9 @@ def _gram(table: InputTable, contexts: Sequence[int]) -> Iterator[Point]:
 
 def _sinusoid(encoding: Encoding, table: InputTable) -> Array | None:
     """The frequencies of a sinusoid of even width, read from its own table: there P P^T is a rotary kernel."""
-    if encoding.name != "sinusoidal" or table.width % 2 or encoding.parameters["scale"] == 0:
+    if encoding.name != "sinusoidal" or table.length is not None or table.width % 2:
+        return None
+    if encoding.parameters["scale"] == 0:
         return None
     vectors = table.vectors([1 - float(encoding.parameters["offset"])])[0]
     sine, cosine = (

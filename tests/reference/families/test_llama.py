@@ -42,6 +42,11 @@ DYNAMIC = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 1e4}
         ("linear", {"rope_parameters": {"rope_type": "linear", "factor": 4.0, "rope_theta": 500.0}}),
         ("yarn", {"rope_parameters": YARN}),
         ("llama3", {"rope_parameters": LLAMA3}),
+        ("a fraction that is not read", {"partial_rotary_factor": 0.5}),
+        (
+            "a fraction that is not read, inside",
+            {"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5}},
+        ),
         ("dynamic, within", {"rope_parameters": DYNAMIC}),
         ("dynamic, beyond", {"rope_parameters": DYNAMIC, "max_position_embeddings": 8}),
     ],

@@ -175,3 +175,24 @@ def test_senseless_shape(tmp_path: Path) -> None:
     torch.save(state, file)
     with pytest.raises(MissingTensor, match="c_attn"):
         toposcope.load(file, num_heads=HEADS)
+
+
+def test_a_sinusoid_in_the_place_of_the_learned_table(tmp_path: Path) -> None:
+    model = Tiny()
+    angle = torch.arange(LENGTH)[:, None] * 10000.0 ** (-torch.arange(WIDTH // 2) / (WIDTH // 2 - 1))
+    with torch.no_grad():
+        model.transformer["wpe"].weight.copy_(2 * torch.cat([angle.sin(), angle.cos()], dim=1))
+    torch.save({"model": model.state_dict(), "model_args": ARGS}, tmp_path / "ckpt.pt")
+    with toposcope.load(tmp_path / "ckpt.pt") as ours:
+        encoding = ours.layers[0].encoding
+        said = {name: encoding.parameters[name] for name in ("layout", "base", "offset")}
+        assert said == {"layout": "half", "base": 10000.0, "offset": 0}
+        assert encoding.parameters["scale"] == pytest.approx(2.0, rel=1e-5)
+
+
+def test_a_rotation_beside_the_table_is_named(tmp_path: Path) -> None:
+    state = {**Tiny().state_dict(), "transformer.h.0.attn.rotary.inv_freq": torch.ones(4)}
+    torch.save({"model": state, "model_args": ARGS}, tmp_path / "ckpt.pt")
+    with toposcope.load(tmp_path / "ckpt.pt") as ours:
+        assert [entry.tensors for entry in ours.skipped] == [("transformer.h.0.attn.rotary.inv_freq",)]
+        assert ours.layers[0].encoding.name == "learned"

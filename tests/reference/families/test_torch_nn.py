@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -329,3 +330,88 @@ def test_safetensors_hold_state_dicts_too(saved: Path) -> None:
 def test_a_file_without_attention_is_refused(saved: Path) -> None:
     with pytest.raises(UnknownFamily, match=r"nn\.MultiheadAttention"):
         toposcope.load(save(nn.Linear(4, 4), saved), family="torch")
+
+
+@pytest.mark.parametrize(
+    ("stored", "first", "scale"),
+    [
+        (lambda rows: rows, 0, 1.0),
+        (lambda rows: torch.cat([torch.zeros(1, WIDTH), rows]), 1, 1.0),
+        (lambda rows: rows * WIDTH**0.5, 0, WIDTH**0.5),
+        (lambda rows: rows / rows.norm(dim=1, keepdim=True), 0, (WIDTH / 2) ** -0.5),
+    ],
+)
+def test_a_stored_sinusoid_is_known_by_its_numbers(
+    saved: Path, stored: Callable[[torch.Tensor], torch.Tensor], first: int, scale: float
+) -> None:
+    table = stored(sinusoid(50))
+    state = {**encoder().state_dict(), "pos_encoder.pe": table}
+    with toposcope.load(save(state, saved), num_heads=HEADS) as ours:
+        encoding = ours.layers[0].encoding
+        assert encoding.name == "sinusoidal"
+        assert encoding.parameters["base"] == 10000.0
+        assert encoding.parameters["layout"] == "interleaved"
+        assert encoding.parameters["scale"] == pytest.approx(scale, rel=1e-5)
+        assert encoding.input is not None
+        np.testing.assert_array_equal(encoding.input.vectors(np.arange(50)), array(table[first:]).astype(float))
+        assert ours.spec.context == 50
+        assert not ours.skipped
+
+
+def test_a_learned_table_stays_one(saved: Path) -> None:
+    state = {**encoder().state_dict(), "pos_encoder.pe": torch.randn(50, WIDTH)}
+    with toposcope.load(save(state, saved), num_heads=HEADS) as ours:
+        assert ours.layers[0].encoding.name == "learned"
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("layers.0.self_attn.rel_pos_bias", (HEADS, 9, 9)),
+        ("layers.1.self_attn.relative_position_bias_table", (81, HEADS)),
+        ("layers.0.self_attn.rotary_emb.inv_freq", (4,)),
+        ("rotary_emb.inv_freq", (4,)),
+        ("alibi_slopes", (HEADS,)),
+        ("layers.0.self_attn.slopes", (HEADS, 1, 1)),
+        ("rel_embeddings.weight", (64, 8)),
+        ("pos_emb", (3, 3, WIDTH)),
+        ("freqs_cis", (50, 4)),
+        ("pos_proj.weight", (WIDTH, 2)),
+    ],
+)
+def test_what_speaks_of_position_and_is_not_understood_is_named(
+    saved: Path, name: str, shape: tuple[int, ...]
+) -> None:
+    state = {**encoder().state_dict(), name: torch.randn(shape)}
+    for more in ({}, {"pos_encoder.pe": sinusoid(50)}):
+        with toposcope.load(save({**state, **more}, saved), num_heads=HEADS) as ours:
+            assert [entry.tensors for entry in ours.skipped if name in entry.tensors] == [(name,)]
+            assert ours.layers[0].encoding.name == ("sinusoidal" if more else "none")
+            assert any("position" in warning for warning in ours.layers[0].spec.warnings)
+            found = {finding.id: finding.status for finding in toposcope.check(ours).findings}
+            assert found["position-unknown"] == "warning"
+            assert found.get("no-position") is None
+
+
+@pytest.mark.parametrize("name", ["spatial_encoder.weight", "centrality_encoder.weight", "edge_embedding.weight"])
+def test_what_may_carry_position_is_named_where_none_was_found(saved: Path, name: str) -> None:
+    state = {**encoder().state_dict(), name: torch.randn(40, HEADS), "token_embedding.weight": torch.randn(70, WIDTH)}
+    with toposcope.load(save(state, saved), num_heads=HEADS) as ours:
+        assert [entry.tensors for entry in ours.skipped] == [(name,)]
+        assert "no-position" not in {finding.id for finding in toposcope.check(ours).findings}
+    state["pos_encoder.pe"] = sinusoid(50)
+    with toposcope.load(save(state, saved), num_heads=HEADS) as ours:
+        assert not ours.skipped
+
+
+def test_without_anything_the_fault_stays(saved: Path) -> None:
+    with toposcope.load(save(encoder(), saved), num_heads=HEADS) as ours:
+        assert {finding.id: finding.status for finding in toposcope.check(ours).findings}["no-position"] == "fault"
+        assert not ours.skipped
+
+
+@pytest.mark.parametrize("name", ["layers.0.self_attn.gate.weight", "layers.0.self_attn.sinks"])
+def test_other_parts_of_attention_are_refused(saved: Path, name: str) -> None:
+    state = {**encoder().state_dict(), name: torch.randn(HEADS)}
+    with pytest.raises(UnknownFamily, match=name.split(".")[3]):
+        toposcope.load(save(state, saved), num_heads=HEADS)

@@ -126,7 +126,8 @@ def overlap_offsets(rng: np.random.Generator, content: bytes) -> bytes:
     return safetensors_bytes(header, data)
 
 
-def safetensors_seeds() -> list[bytes]:
+def safetensors_seeds(*, codes: bool = True) -> list[bytes]:
+    """Sound files; without `codes` none of numbers that the front door refuses to take for weights."""
     rng = np.random.default_rng(1)
     kinds: dict[str, Any] = {
         "F32": np.float32,
@@ -138,6 +139,8 @@ def safetensors_seeds() -> list[bytes]:
         "I64": np.int64,
         "U8": np.uint8,
     }
+    if not codes:
+        kinds = {kind: kinds[kind] for kind in ("F32", "F16", "BF16", "F64")}
     seeds = []
     for count in (1, 3, len(kinds)):
         arrays = {
@@ -150,7 +153,7 @@ def safetensors_seeds() -> list[bytes]:
     return seeds
 
 
-def gguf_seeds() -> list[bytes]:
+def gguf_seeds(*, codes: bool = True) -> list[bytes]:
     rng = np.random.default_rng(2)
     pairs = [
         gguf_pair("general.architecture", 8, gguf_string("llama")),
@@ -165,7 +168,7 @@ def gguf_seeds() -> list[bytes]:
     for names in (
         ["F32"],
         ["Q4_1", "F16", "BF16"],
-        ["Q8_0", "Q4_K", "Q6_K", "IQ2_XXS", "IQ4_XS", "TQ1_0", "F64", "I8"],
+        ["Q8_0", "Q4_K", "Q6_K", "IQ2_XXS", "IQ4_XS", "TQ1_0", "F64", *(["I8"] if codes else [])],
     ):
         tensors, data = [], b""
         for number, name in enumerate(names):
@@ -270,7 +273,7 @@ def test_damaged_gguf(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["safetensors", "gguf"])
 def test_damaged_files_through_the_front_door(tmp_path: Path, name: str) -> None:
     """The same through `open_checkpoint`, which looks at the first bytes and at the name."""
-    seeds = safetensors_seeds() if name == "safetensors" else gguf_seeds()
+    seeds = safetensors_seeds(codes=False) if name == "safetensors" else gguf_seeds(codes=False)
     counts = fuzz(tmp_path, seeds, ANYWHERE, lambda path: open_checkpoint(path).source, name, FILES // 4)
     assert counts.total() == FILES // 4
 

@@ -135,8 +135,8 @@ def test_a_mislabelled_file_is_told_what_it_is(tmp_path: Path, name: str, conten
 
 def test_safetensors_whose_length_looks_like_a_pickle(tmp_path: Path) -> None:
     """A header of 0x0280 bytes begins with the two bytes of a pickle."""
-    header = json.dumps({"w": {"dtype": "U8", "shape": [1], "data_offsets": [0, 1]}}).encode().ljust(0x280)
-    content = len(header).to_bytes(8, "little") + header + b"\x05"
+    header = json.dumps({"w": {"dtype": "F16", "shape": [1], "data_offsets": [0, 2]}}).encode().ljust(0x280)
+    content = len(header).to_bytes(8, "little") + header + b"\x00\x45"
     assert content[:2] == b"\x80\x02"
     assert open_checkpoint(written(tmp_path / "m.safetensors", content)).source.read("w")[0] == 5
 

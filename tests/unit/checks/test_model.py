@@ -69,7 +69,7 @@ def test_the_verb_takes_a_path_a_model_and_what_is_in_memory(tmp_path: Path) -> 
     found = toposcope.check(path)
     assert holds(found, tmp_path)["provenance"]["subjects"][0]["name"] == "model"
     assert found.layers == 3
-    assert found.provenance.options == {"family": None, "num_heads": None, "weights": True}
+    assert found.provenance.options == {"family": None, "num_heads": None, "adapter": None, "weights": True}
     with toposcope.load(path) as model:
         assert toposcope.check(model).findings == found.findings
     transformers = pytest.importorskip("transformers")
@@ -207,7 +207,7 @@ def test_trained_up_to_a_position(tmp_path: Path, start: int) -> None:
         ({"scale": 0.3}, "interleaved, base 10000, size 0.3"),
         ({"layout": "half"}, "half, base 10000, size 1"),
         ({"offset": 1}, "interleaved, base 10000, counted from 1, size 1"),
-        ({"base": 300.0}, "other"),
+        ({"base": 300.0}, "interleaved, base 300, size 1"),
     ],
 )
 def test_sinusoid_in_disguise(tmp_path: Path, options: dict[str, Any], known: str) -> None:
@@ -218,6 +218,14 @@ def test_sinusoid_in_disguise(tmp_path: Path, options: dict[str, Any], known: st
     finding = found(report, "position-table")
     assert finding.evidence["state"] == "sinusoid"
     assert finding.evidence["sinusoid"] == known
+
+
+def test_sinusoid_of_frequencies_of_its_own(tmp_path: Path) -> None:
+    made = sinusoidal(32).input
+    assert made is not None
+    finding = found(check(bert(tmp_path, made.vectors(0.7 * np.arange(128)))), "position-table")
+    assert finding.evidence["state"] == "sinusoid"
+    assert finding.evidence["sinusoid"] == "other"
 
 
 def test_half_precision_sinusoid(tmp_path: Path) -> None:

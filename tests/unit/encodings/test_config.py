@@ -198,3 +198,13 @@ def test_callers_defaults_yield_to_the_file() -> None:
 def test_values_that_make_no_sense_are_named(config: dict[str, Any], message: str) -> None:
     with pytest.raises(BadConfig, match=re.escape(message)):
         rope_from_config(config, 16)
+
+
+def test_a_fraction_in_an_architecture_that_rotates_whole_heads() -> None:
+    asked = {"partial_rotary_factor": 0.5, "rope_theta": 1e4}
+    made = rope_from_config(asked, 8, whole_heads=True)
+    assert made.rotary is not None
+    assert made.rotary.channels == 8
+    assert any("partial_rotary_factor" in note for note in made.notes)
+    with pytest.raises(BadConfig, match="linear"):
+        rope_from_config({**asked, "rope_scaling": {"type": "linear", "factor": 2.0}}, 8, whole_heads=True)

@@ -18,6 +18,7 @@ from toposcope.checkpoints.source import TensorSource
 from toposcope.checkpoints.spec import ModelSpec
 from toposcope.core.errors import UnknownFamily, did_you_mean
 from toposcope.core.plugins import Plugin, origins, plugins
+from toposcope.core.printable import printable
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,26 @@ def choose_family(config: Config, source: TensorSource, forced: str | None = Non
         f"{source.path if source.format == 'gguf' else config.where} {named}; the tensors are called {seen}, ... "
         "If it is built like a known family, name it with --family. "
         f"{did_you_mean(str(kind or ''), _types(families(), source))}"
+    )
+
+
+def claims(family: Family, config: Config, source: TensorSource) -> bool:
+    """Whether a family says of itself that it reads this type; a file that names none cannot contradict it."""
+    _, kind = _named_type(config, source)
+    if kind is None:
+        return family.container == "torch" or any(
+            name.endswith(family.signature) for name in source.names() if family.signature
+        )
+    return kind in family.model_types and (family.container == "gguf") == (source.format == "gguf")
+
+
+def not_compared(family: Family, config: Config, source: TensorSource, why: str) -> str:
+    """The remark on a family that the user named for a model of another type, where it could not be compared."""
+    key, kind = _named_type(config, source)
+    named = f"{key} '{printable(kind, 60)}', which that family does not claim" if kind else f"no {key}"
+    return (
+        f"read as '{family.name}' because --family says so: the model names {named}, and nothing was compared "
+        f"with its own code: {why}."
     )
 
 

@@ -73,7 +73,9 @@ def describe_gemma3(config: Config, source: TensorSource) -> ModelSpec:
     scale = _positive(inner, "query_pre_attn_scalar") ** -0.5
     bases = {SLIDING: 1e4, FULL: 1e6}
     encodings = {
-        kind: rope_from_config(inner, draft.sizes.head_dim, layer_type=kind, default_base=bases[kind])
+        kind: rope_from_config(
+            inner, draft.sizes.head_dim, layer_type=kind, default_base=bases[kind], whole_heads=True
+        )
         for kind in set(kinds)
     }
 

@@ -8,7 +8,7 @@ that the model has, or llama.cpp runs it differently, the layers carry a warning
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
@@ -57,6 +57,7 @@ def describe(name: str, config: Config, source: TensorSource) -> ModelSpec:
         layers=tuple(_layer(row, facts, i, encoding) for i in range(facts.layers)),
         embedding="token_embd.weight",
         context=facts.context,
+        accounted=tuple(_before_the_mlp(facts)) if name == "falcon" else (),
     )
 
 
@@ -149,6 +150,13 @@ def _falcon(facts: GgufFacts, layer: LayerSpec, at: str) -> LayerSpec:
     if not facts.has(f"{at}attn_norm_2.weight"):
         return layer
     return replace(layer, input_norm=NormSpec.at("layer", f"{at}attn_norm_2", facts.eps("layer")))
+
+
+def _before_the_mlp(facts: GgufFacts) -> Iterator[str]:
+    """Falcon's norms that are called attention's and stand before the feed-forward part."""
+    for index in range(facts.layers):
+        if facts.has(f"blk.{index}.attn_norm_2.weight"):
+            yield from (f"blk.{index}.attn_norm.weight", f"blk.{index}.attn_norm.bias")
 
 
 def _phi3(facts: GgufFacts, layer: LayerSpec, at: str) -> LayerSpec:

@@ -164,7 +164,7 @@ def describe(config: Config, source: TensorSource) -> ModelSpec:
         layers=tuple(layer(i) for i in range(sizes.layers)),
         embedding="embed.weight",
         context=context,
-        tables=tuple(tables),
+        accounted=tuple(tables),
     )
 
 

@@ -56,7 +56,7 @@ def _rotation(config: Config, head_dim: int, kind: str) -> Encoding:
     written = config.get("rope_parameters")
     if isinstance(written, Mapping) and written.get(kind) is None:
         config = config.updated(rope_parameters={**written, kind: {"rope_type": "default"}})
-    return rope_from_config(config, head_dim, layer_type=kind, default_base=BASES[kind])
+    return rope_from_config(config, head_dim, layer_type=kind, default_base=BASES[kind], whole_heads=True)
 
 
 FAMILIES = (

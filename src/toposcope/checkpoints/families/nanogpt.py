@@ -9,9 +9,11 @@ from typing import Any
 
 from toposcope.checkpoints.families import Family, gpt2
 from toposcope.checkpoints.families.common import Config, find_root
+from toposcope.checkpoints.families.state_dict import with_unknown_positions
 from toposcope.checkpoints.source import TensorSource
 from toposcope.checkpoints.spec import ModelSpec
 from toposcope.core.errors import BadConfig, MissingTensor
+from toposcope.encodings.stored import table_encoding
 
 _FUSED = "h.0.attn.c_attn.weight"
 
@@ -37,7 +39,12 @@ def describe(config: Config, source: TensorSource) -> ModelSpec:
     if "block_size" in values:
         values.setdefault("n_positions", values["block_size"])
     table = gpt2.GPT2 if transposed else replace(gpt2.GPT2, family="nanogpt", transposed=False)
-    return gpt2.describe(Config(values, str(source.path)), source, table=table)
+    spec = gpt2.describe(Config(values, str(source.path)), source, table=table)
+    name = f"{root}wpe.weight"
+    encoding = table_encoding(source.read(name), note=f"the table is the tensor '{name}', as stored.")
+    if encoding.name == "sinusoidal":
+        spec = replace(spec, layers=tuple(replace(layer, encoding=encoding) for layer in spec.layers))
+    return with_unknown_positions(spec, source)
 
 
 def _count_layers(source: TensorSource, root: str) -> int:

@@ -54,7 +54,9 @@ def describe_olmo3(config: Config, source: TensorSource) -> ModelSpec:
     # the older generation's scaling is for the full layers alone
     settings = {kind: draft.config.updated(rope_scaling=None) if kind == SLIDING else draft.config for kind in kinds}
     encodings = {
-        kind: rope_from_config(settings[kind], draft.sizes.head_dim, layer_type=kind, default_base=5e5)
+        kind: rope_from_config(
+            settings[kind], draft.sizes.head_dim, layer_type=kind, default_base=5e5, whole_heads=True
+        )
         for kind in settings
     }
 

@@ -30,6 +30,7 @@ PHI3 = Table(
     },
     linear=("self_attn.qkv_proj", "self_attn.o_proj"),
     windowed=True,
+    rope={"default_partial": 1.0},
 )
 # mixtures of experts: Llama with LayerNorm
 PHIMOE = Table(

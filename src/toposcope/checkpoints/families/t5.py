@@ -10,7 +10,7 @@ from toposcope.checkpoints.families import Family
 from toposcope.checkpoints.families.common import Config, find_root
 from toposcope.checkpoints.families.table import Draft, Table
 from toposcope.checkpoints.source import TensorSource
-from toposcope.checkpoints.spec import LayerSpec, ModelSpec
+from toposcope.checkpoints.spec import LayerSpec, ModelSpec, Skipped
 from toposcope.core.errors import MissingTensor
 from toposcope.encodings import NONE, Encoding, t5
 
@@ -40,6 +40,7 @@ CROSS = replace(
     linear=tuple(name.replace("SelfAttention", "EncDecAttention") for name in DECODER.linear),
 )
 BIAS = "SelfAttention.relative_attention_bias.weight"
+CROSS_BIAS = "EncDecAttention.relative_attention_bias.weight"
 
 
 def describe(family: str, config: Config, source: TensorSource) -> ModelSpec:
@@ -76,8 +77,15 @@ def describe(family: str, config: Config, source: TensorSource) -> ModelSpec:
         spec,
         family=family,
         embedding=next((name for name in embeddings if name in source.names()), None),
-        tables=tuple(tables),
+        accounted=tuple(tables),
+        skipped=_never_used(source),
     )
+
+
+def _never_used(source: TensorSource) -> tuple[Skipped, ...]:
+    """The bias of cross-attention, which the published files hold and no version of the model uses."""
+    held = tuple(sorted(name for name in source.names() if name.endswith(CROSS_BIAS)))
+    return (Skipped("EncDecAttention.relative_attention_bias", "no version of the model uses it", held),) * bool(held)
 
 
 def _buckets(source: TensorSource, name: str, heads: int, bidirectional: bool, distance: int) -> Encoding:

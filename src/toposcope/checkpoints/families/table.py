@@ -128,10 +128,11 @@ class Draft:
     eps: float
 
     def rope(self) -> Encoding:
-        """The rotation that the configuration asks for."""
+        """The rotation that the configuration asks for; a family whose table names a `default_partial` reads one."""
         if not self.table.rotates:
             return NONE
-        return rope_from_config(self.config, self.sizes.head_dim, **self.table.rope)
+        whole = "default_partial" not in self.table.rope
+        return rope_from_config(self.config, self.sizes.head_dim, whole_heads=whole, **self.table.rope)
 
     def prefix(self, index: int) -> str:
         """What stands before the names of a layer's tensors."""

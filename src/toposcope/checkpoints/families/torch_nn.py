@@ -5,7 +5,7 @@ A state dict holds tensors and nothing else, so what their code knows must be gi
 * whether norms stand before or after attention: `norm_first`; after, as is PyTorch's default, where it is not said
 * the mask: decoders are causal and encoders are not, unless `causal` says otherwise
 * the position table: a tensor whose name says so (`pos_encoder.pe`, `position_embedding.weight`, ...), or the one
-  that `position_table` names
+  that `position_table` names; a sinusoid is known by its numbers, and other tensors that carry position are named
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ from dataclasses import dataclass, replace
 
 from toposcope.checkpoints.families import Family
 from toposcope.checkpoints.families.common import Config
+from toposcope.checkpoints.families.state_dict import with_unknown_positions
 from toposcope.checkpoints.source import TensorSource
 from toposcope.checkpoints.spec import LayerSpec, Linear, ModelSpec, NormSpec, Skipped
 from toposcope.core.errors import BadConfig, MissingTensor, UnknownFamily
-from toposcope.encodings import NONE, Encoding, learned
+from toposcope.encodings import NONE, Encoding
+from toposcope.encodings.stored import table_encoding
 
 HEADS = ("num_heads", "num_attention_heads", "nhead")
 # a stack's name, the layer's number if there is one, and which attention of the layer it is
@@ -67,13 +69,14 @@ def describe(config: Config, source: TensorSource) -> ModelSpec:
         layers.append(_layer(config, source, module, names[module.stack], index, encoding))
     skipped += _extra_keys(source, modules)
     lengths = [encoding.input.length for encoding in encodings.values() if encoding.input is not None]
-    return ModelSpec(
+    spec = ModelSpec(
         family="torch",
         layers=tuple(layers),
         embedding=_token_embedding(source, tables, {layer.width for layer in layers}),
         context=lengths[0] if lengths else None,
         skipped=tuple(skipped),
     )
+    return with_unknown_positions(spec, source, [module.stack for module in modules if module.frame])
 
 
 def _modules(source: TensorSource) -> list[_Module]:
@@ -259,8 +262,7 @@ def _positions(source: TensorSource, tables: Sequence[str], side: str, skipped: 
         raise MissingTensor(
             f"the position table '{chosen[0]}' in {source.path} has shape {table.shape}; expected (n, width)."
         )
-    encoding = learned(table)
-    return replace(encoding, notes=(*encoding.notes, f"the table is the tensor '{chosen[0]}', as stored."))
+    return table_encoding(table, note=f"the table is the tensor '{chosen[0]}', as stored.")
 
 
 def _speaks_of(name: str, side: str) -> bool:

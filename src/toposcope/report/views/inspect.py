@@ -120,8 +120,8 @@ def _strengths(page: Page, layers: Sequence[InspectedLayer]) -> Listing:
     parts = ("least", "median", "most")
     rows = [
         {"layer": row.layer, "heads": row.heads}
-        | {f"looks {part}": getattr(row.logit_strength, part) for part in parts}
-        | {f"writes {part}": getattr(row.write_strength, part) for part in parts}
+        | {f"looks {part}": getattr(row.logit_strength, part, None) for part in parts}
+        | {f"writes {part}": getattr(row.write_strength, part, None) for part in parts}
         for row in layers
     ]
     columns = [Column("layer", "layer"), Column("heads", "heads")]

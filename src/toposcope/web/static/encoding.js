@@ -41,14 +41,14 @@
       own.factor = slider({ id: "factor", label: "Scaling factor", min: 0, max: 6, step: 1, value: fallback("factor", 8), scale: "log2", change });
       own.original_context = slider({ id: "original_context", label: "Context before scaling", min: 8, max: 17, step: 1, value: fallback("original_context", 4096), scale: "log2", change });
     }
-    if (chosen.value === "rope-partial") own.partial = slider({ id: "partial", label: "Share of channels that turn", min: 0.1, max: 1, step: 0.05, value: fallback("partial", 0.5), change });
-    if (known.has("scale_base")) own.scale_base = slider({ id: "scale_base", label: "Tokens of decay", min: 4, max: 14, step: 0.25, value: fallback("scale_base", 512), scale: "log2", change });
+    if (chosen.value === "rope-partial") own.partial = slider({ id: "partial", label: "Fraction of channels rotated", min: 0.1, max: 1, step: 0.05, value: fallback("partial", 0.5), change });
+    if (known.has("scale_base")) own.scale_base = slider({ id: "scale_base", label: "Decay length (tokens)", min: 4, max: 14, step: 0.25, value: fallback("scale_base", 512), scale: "log2", change });
     if (known.has("max_bias")) own.max_bias = slider({ id: "max_bias", label: "Flattest slope 2^-k, k", min: 1, max: 16, step: 0.5, value: fallback("max_bias", 8), change });
     if (known.has("kernel")) own.kernel = choice({ id: "kernel", label: "Kernel", options: [["log", "logarithm"], ["power", "power"]], value: wanted.kernel || "log", change });
     if (known.has("r1")) own.r1 = slider({ id: "r1", label: "Strength r1", min: 0.05, max: 4, step: 0.05, value: fallback("r1", 1), change });
     if (known.has("r2")) own.r2 = slider({ id: "r2", label: "Shape r2", min: 0.05, max: 2, step: 0.05, value: fallback("r2", 1), change });
     if (known.has("buckets")) own.buckets = slider({ id: "buckets", label: "Buckets", min: 2, max: 8, step: 1, value: fallback("buckets", 32), scale: "log2", change });
-    if (known.has("max_distance")) own.max_distance = slider({ id: "max_distance", label: "Longest distance apart", min: 5, max: 12, step: 1, value: fallback("max_distance", 128), scale: "log2", change });
+    if (known.has("max_distance")) own.max_distance = slider({ id: "max_distance", label: "Largest bucketed distance", min: 5, max: 12, step: 1, value: fallback("max_distance", 128), scale: "log2", change });
     if (known.has("c")) own.c = slider({ id: "c", label: "c of ln(c x + 1)", min: 0.02, max: 2, step: 0.02, value: fallback("c", 0.1), change });
     if (known.has("threshold")) own.threshold = slider({ id: "threshold", label: "Threshold L", min: 4, max: 12, step: 1, value: fallback("threshold", 512), scale: "log2", change });
     if (known.has("seed")) own.seed = slider({ id: "seed", label: "Seed before training", min: 0, max: 20, step: 1, value: fallback("seed", 0), change });
@@ -132,8 +132,8 @@
     const said = STATEMENTS[point.statement];
     const between = point.statement === "bound" ? `; it lies between ${show4(point.lower)} and ${show4(point.upper)}` : "";
     const rotary = ["rotary", "none"].includes(byName[chosen.value].mechanism);
-    const what = rotary ? "what all tokens share keeps" : "the kernel's largest eigenvalue, over n, is";
-    return `At ${n} positions ${what} ${show4(point.lambda_max_over_n)}${rotary ? " of its norm" : ""} (${said}${between}).`;
+    const what = rotary ? "the shared-content factor is" : "the kernel's largest eigenvalue, over n, is";
+    return `At ${n} positions ${what} ${show4(point.lambda_max_over_n)}${rotary ? " of 1, which would mean no effect of position" : ""} (${said}${between}).`;
   }
 
   const status = document.getElementById("status");

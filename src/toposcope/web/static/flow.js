@@ -37,16 +37,16 @@
   // ---------------------------------------------------------------- around it
   const ENCODINGS = [["none", "none"], ["rope", "rope: rotation"], ["xpos", "xpos: rotation and decay"], ["alibi", "alibi: penalty on distance"], ["kerple", "kerple: logarithmic penalty"], ["t5", "t5: buckets"], ["sinusoidal", "sinusoidal vectors"]];
   const encoding = choice({ id: "encoding", label: "Encoding", options: [["", "as given"], ...ENCODINGS], value: word("encoding", "none").split(":")[0], change: () => { arrange(); change(); } });
-  const turns = slider({ id: "turns", label: "Tokens for one turn", min: 1, max: 7, step: 0.05, value: number("turns", 2 * Math.PI), scale: undefined, format: (x) => (2 ** x).toPrecision(3), change });
+  const turns = slider({ id: "turns", label: "Tokens per turn", min: 1, max: 7, step: 0.05, value: number("turns", 2 * Math.PI), scale: undefined, format: (x) => (2 ** x).toPrecision(3), change });
   turns.value = Math.log2(number("turns", 2 * Math.PI));
-  const absolute = choice({ id: "absolute", label: "Vectors are added", options: [["input", "at the input only"], ["reinject", "again in every step"], ["logits", "to the logits only"]], value: word("absolute", "input"), change });
-  const causal = choice({ id: "causal", label: "Who is seen", options: [["1", "the past only (causal)"], ["0", "all tokens"], ["", "as given"]], value: word("causal", "1"), change });
+  const absolute = choice({ id: "absolute", label: "Position vectors added", options: [["input", "at the input only"], ["reinject", "again in every step"], ["logits", "to the logits only"]], value: word("absolute", "input"), change });
+  const causal = choice({ id: "causal", label: "Attention mask", options: [["1", "the past only (causal)"], ["0", "all tokens"], ["", "as given"]], value: word("causal", "1"), change });
   const diagonal = slider({ id: "diagonal", label: "Diagonal τ added to W", min: -4, max: 8, step: 0.1, value: number("diagonal", 0), change });
-  const automatic = tick({ id: "automatic", label: "as much τ as makes W positive", value: word("diagonal", "") === "auto", change: () => { arrange(); change(); } });
+  const automatic = tick({ id: "automatic", label: "smallest τ that makes W positive definite", value: word("diagonal", "") === "auto", change: () => { arrange(); change(); } });
   const count = slider({ id: "n", label: "Tokens", min: 1, max: 128, step: 1, value: number("n", 24), change: () => { touched.n = true; change(); } });
-  const seed = slider({ id: "seed", label: "Seed of the start", min: 0, max: 50, step: 1, value: number("seed", 0), change });
-  const size = slider({ id: "size", label: "Size of the start", min: -2, max: 2, step: 0.05, value: number("size", 1), scale: "log10", change });
-  const horizon = slider({ id: "horizon", label: "How long to look", min: 0, max: 2.5, step: 0.05, value: number("horizon", 20), scale: "log10", change: () => { touched.horizon = true; change(); } });
+  const seed = slider({ id: "seed", label: "Random seed", min: 0, max: 50, step: 1, value: number("seed", 0), change });
+  const size = slider({ id: "size", label: "Initial token size", min: -2, max: 2, step: 0.05, value: number("size", 1), scale: "log10", change });
+  const horizon = slider({ id: "horizon", label: "Integration time", min: 0, max: 2.5, step: 0.05, value: number("horizon", 20), scale: "log10", change: () => { touched.horizon = true; change(); } });
   const touched = { n: remembered.has("n"), horizon: remembered.has("horizon") };
 
   function defaults() {
@@ -138,8 +138,8 @@
     text("verdict-meaning", given.meaning.charAt(0).toUpperCase() + given.meaning.slice(1) + ".");
     text("verdict-statement", given.statement.charAt(0).toUpperCase() + given.statement.slice(1) + ".");
     text("agreement", found.observed ? "The run: " + found.observed + "." : "");
-    const pairs = [["theorem", given.theorem], ["speaks of", given.speaks_of], ["exact", given.exact], ["margin", given.margin === null ? "–" : show(given.margin) + (["T5", "T6"].includes(given.rule) ? " (relative change of V and O it survives)" : "")],
-      ["real parts of V", `${show(given.omega)} to ${show(given.alpha)}`], ["sym(W)", `${show(given.w_min)} to ${show(given.w_max)}`], ["sym(VᵀW)", `${show(given.a_min)} to ${show(given.a_max)}`], ["growth index", show(given.growth_index) + " (an index)"]];
+    const pairs = [["theorem", given.theorem], ["holds for", given.speaks_of], ["exact", given.exact], ["margin", given.margin === null ? "–" : show(given.margin) + (["T5", "T6"].includes(given.rule) ? " (relative change of V and O it survives)" : "")],
+      ["real parts of V", `${show(given.omega)} to ${show(given.alpha)}`], ["sym(W)", `${show(given.w_min)} to ${show(given.w_max)}`], ["sym(VᵀW)", `${show(given.a_min)} to ${show(given.a_max)}`], ["growth index", show(given.growth_index) + " (heuristic)"]];
     if (given.distance) pairs.push([`distance to Re = ${show(given.distance.s)}`, `proven ≥ ${show(given.distance.lower)}, attained ${show(given.distance.upper)}`]);
     if (given.certificate) {
       pairs.push(["certificate (T8)", `w′ = ${show(given.certificate.w_prime)}, bound ${show(given.certificate.bound)}`]);

@@ -73,7 +73,7 @@
     text("verdict-word", show(given.verdict) + (given.rule ? `, by ${given.theorem}` : ""));
     text("verdict-statement", given.statement.charAt(0).toUpperCase() + given.statement.slice(1) + ". " + given.meaning.charAt(0).toUpperCase() + given.meaning.slice(1) + ".");
     const row = rows.get(found.layer + "." + found.head) || {};
-    const pairs = [["theorem", given.theorem], ["speaks of", given.speaks_of], ["exact", given.exact], ["margin", given.margin === null ? "–" : show(given.margin, "percent")], ["survives the rounding of the stored weights", given.robust],
+    const pairs = [["theorem", given.theorem], ["holds for", given.speaks_of], ["exact", given.exact], ["margin", given.margin === null ? "–" : show(given.margin, "percent")], ["survives the rounding of the stored weights", given.robust],
       ["real parts of V O", `${show(given.omega)} to ${show(given.alpha)}`], ["signs of V O", `${given.n_pos} positive, ${given.n_neg} negative, ${given.n_zero} zero`], ["sym(W)", `${show(given.w_min)} to ${show(given.w_max)}`],
       ["growth, spread, pair", [found.growth_index, found.spread_index, found.pair_index].map((v) => show(v)).join(", ") + " (heuristics)"], ["metastable", found.metastable], ["its kernel", found.kernel ? found.kernel.looks : "–"], ["key-value group", found.kv_group], ["encoding", found.encoding]];
     if (row.lambda_max_over_n != null) pairs.push(["shared-content factor", `${show(row.lambda_max_over_n)} (1: position has no effect)`]);

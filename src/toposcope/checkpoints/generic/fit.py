@@ -1,0 +1,116 @@
+"""One computation of attention, measured: where its channels come from and what position does to them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from toposcope.checkpoints.generic.bounds import Refused
+from toposcope.checkpoints.generic.logits import Logits, measured
+from toposcope.checkpoints.generic.match import Columns, Flow, before, columns, through
+from toposcope.checkpoints.generic.record import Array, Call, Passed, Recorded, arrays, flat
+from toposcope.checkpoints.generic.rotation import Turning, by_position, turning
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """One call: its arrays, the maps behind them, and what turns, scales and masks."""
+
+    call: Call
+    number: int  # among the calls of the run
+    q: Array
+    k: Array
+    v: Array
+    probabilities: Array
+    logits: Logits
+    linears: list[Flow]
+    norms: list[Flow]
+    later_linears: list[Flow]
+    later_norms: list[Flow]
+    queries: Columns
+    keys: Columns
+    values: Columns
+    turn: Turning | None
+    query_sizes_N: Array | None  # what multiplies a query by its own position
+    norm_after: bool  # norms of queries and keys follow the rotation
+
+
+def fit(noted: Recorded, number: int, *, earlier: bool = False) -> Fitted:
+    """Explain call `number`. With `earlier` its maps are looked for in earlier layers too (shared keys)."""
+    call = noted.calls[number]
+    q, k, v, p = arrays(call, noted.texts)
+    logits = measured(q, k, p, call.scaling, call.softcap)
+    inside = call.layer or call.module.rpartition(".")[0]
+    first = 0 if earlier else number
+
+    def flows(passed: list[Passed], least: int, most: int, near: str) -> list[Flow]:
+        found = []
+        for each in passed:
+            if least <= each.after <= most and _within(each.name, near):
+                x, y = (flat(t, noted.texts, q.shape[2]) for t in (each.x, each.y))
+                if x is not None and y is not None:
+                    found.append(Flow(each.name, x, y, int(each.x.shape[-1]), each.after))
+        return found
+
+    linears = flows(noted.linears, first, number, "")
+    norms = flows(noted.norms, first, number, "" if earlier else inside)
+    found = {
+        "queries": columns(q, linears, norms, "queries"),
+        "keys": columns(k, linears, norms, "keys"),
+        "values": columns(v, linears, norms, "values"),
+    }
+    turns, sizes, after = {}, {}, {}
+    for side, target in (("queries", q), ("keys", k)):
+        turns[side], sizes[side], after[side] = _turned(found[side], linears, target)
+    _agree(turns["queries"], turns["keys"])
+    if sizes["keys"] is not None:
+        raise Refused("keys are scaled by position")
+    if None not in after.values() and after["queries"] != after["keys"]:
+        raise Refused("queries are normed before they turn and keys after, or the reverse")
+    return Fitted(
+        call=call,
+        number=number,
+        q=q,
+        k=k,
+        v=v,
+        probabilities=p,
+        logits=logits,
+        linears=linears,
+        norms=norms,
+        later_linears=flows(noted.linears, number + 1, number + 1, inside),
+        later_norms=flows(noted.norms, number + 1, number + 1, inside),
+        turn=turns["queries"],
+        query_sizes_N=sizes["queries"],
+        norm_after=True in after.values(),
+        **found,
+    )
+
+
+def _within(name: str, near: str) -> bool:
+    return not near or name == near or name.startswith(f"{near}.")
+
+
+def _turned(found: Columns, linears: list[Flow], target: Array) -> tuple[Turning | None, Array | None, bool | None]:
+    """The rotation of one side, its size by position where that is not 1, and whether a norm comes only after."""
+    pre, after = before(found, linears, target)
+    if after and found.norm is not None:
+        target = through(found, found.norm.x, target.shape[1], target.shape[3])
+    size = by_position(pre, target)
+    turn = None
+    if size is None:
+        turn = turning(pre, target)
+        size = turn.size_N
+    size = size / size[0]
+    return turn, size if np.abs(size - 1).max() > 1e-5 else None, after
+
+
+def _agree(one: Turning | None, other: Turning | None) -> None:
+    if (one is None) != (other is None):
+        raise Refused("queries turn and keys do not, or the reverse")
+    if one is None or other is None:
+        return
+    if not np.array_equal(one.pairs_F2, other.pairs_F2) or one.pairing != other.pairing:
+        raise Refused("queries and keys turn in different pairs")
+    if np.abs(one.frequencies_F - other.frequencies_F).max() > 1e-5:
+        raise Refused("queries and keys turn by different angles")

@@ -1,0 +1,106 @@
+"""From a configuration that no adapter knows to a description of the file it belongs to."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import replace
+
+from toposcope.checkpoints.families import Family
+from toposcope.checkpoints.families.common import Config
+from toposcope.checkpoints.generic import cache
+from toposcope.checkpoints.generic.bounds import Refused
+from toposcope.checkpoints.generic.encode import made, with_query_scale
+from toposcope.checkpoints.generic.measure import Measured, measure
+from toposcope.checkpoints.generic.names import prefix_change, reprefixed
+from toposcope.checkpoints.source import TensorSource
+from toposcope.checkpoints.spec import Compared, ModelSpec
+from toposcope.core.errors import MissingExtra, UnknownFamily
+from toposcope.core.printable import printable
+
+
+def described(config: Config, source: TensorSource) -> ModelSpec | None:
+    """The description of a model whose type transformers knows and no adapter does; None where it does not either."""
+    kind = config.get("model_type")
+    if source.format == "gguf" or not isinstance(kind, str):
+        return None
+    values = dict(config)
+    measured = cache.find(values)
+    if measured is None and not _installed():
+        raise MissingExtra(
+            f"{config.where} names model_type '{printable(kind, 60)}', which no adapter knows. transformers may: "
+            "with it, such models are measured before they are read. Install it with: pip install 'toposcope[hf]'"
+        )
+    try:
+        if measured is None:
+            from toposcope.checkpoints.generic.shrink import known
+
+            if not known(kind):
+                return None
+            measured = measure(values)
+            cache.keep(values, measured)
+        return put_onto(measured, kind, source)
+    except Refused as reason:
+        raise UnknownFamily(
+            f"{config.where} names model_type '{printable(kind, 60)}', which no adapter knows, and its attention "
+            f"could not be measured: {printable(reason)}. If it is built like a known family, name it with --family."
+        ) from reason
+
+
+def checked(family: Family, config: Config, source: TensorSource) -> Compared | str:
+    """How a family that the user named for another type agrees with the model that transformers has, refused if not.
+
+    Where there is nothing to compare with: why.
+    """
+    kind = config.get("model_type")
+    if source.format == "gguf" or not isinstance(kind, str):
+        return "its file names no type of transformers"
+    if not _installed():
+        return "transformers is not installed"
+    from toposcope.checkpoints.generic.forced import compared
+    from toposcope.checkpoints.generic.shrink import known
+
+    if not known(kind):
+        return f"transformers does not know the type '{printable(kind, 60)}'"
+    try:
+        return compared(family, dict(config))
+    except Refused as reason:
+        return str(reason)
+
+
+def put_onto(measured: Measured, kind: str, source: TensorSource) -> ModelSpec:
+    """The description with the names and encodings of a file, whose tensors must have the shapes they should have."""
+    old, new = prefix_change(set(measured.shapes), set(source.names()))
+
+    def rename(name: str) -> str:
+        return new + name[len(old) :] if name.startswith(old) else name
+
+    for name, shape in measured.shapes.items():
+        found = source.info(rename(name)).shape
+        if tuple(found) != tuple(shape):
+            raise Refused(f"'{rename(name)}' has shape {tuple(found)} in the file; expected {tuple(shape)}")
+    layers = []
+    for each in measured.layers:
+        spec = each.spec if old == new else reprefixed(each.spec, old, new)
+        encoding = with_query_scale(made(each.position, source, rename), each.query_scale)
+        layers.append(replace(spec, encoding=encoding))
+    embedding = None if measured.embedding is None else rename(measured.embedding)
+    return ModelSpec(
+        family=kind,
+        layers=tuple(layers),
+        embedding=embedding if embedding in source.names() else None,
+        context=measured.context,
+        skipped=measured.skipped,
+        accounted=tuple(
+            dict.fromkeys(
+                rename(str(recipe.options["tensor"]))
+                for each in measured.layers
+                for recipe in each.position
+                if "tensor" in recipe.options
+            )
+        ),
+        compared=measured.compared,
+    )
+
+
+def _installed() -> bool:
+    return all(importlib.util.find_spec(name) is not None for name in ("transformers", "torch"))

@@ -1,0 +1,192 @@
+"""Servers that refuse, lie or break: each gives one sentence, and no wrong number."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import toposcope
+from tests.hub import Hub, used
+from tests.unit.checkpoints.test_hub import COMMIT, numbers, saved, write_model
+from toposcope.checkpoints.hub_http import _NEXT
+from toposcope.checkpoints.hub_name import HubName, is_sound_file, parse_hub_name
+from toposcope.checkpoints.locate import open_checkpoint
+from toposcope.core.errors import BadFile, HubError, NotFound, ToposcopeError
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    write_model(tmp_path / "served/org/tiny", num_hidden_layers=2)
+    with Hub(tmp_path / "served") as server, used(server, tmp_path, monkeypatch):
+        yield server
+
+
+def test_an_unknown_name_gets_near_ones_and_says_both(hub: Hub, tmp_path: Path) -> None:
+    saved(hub, tmp_path, "config.json")
+    with pytest.raises(NotFound, match=r"path.*org/tiny"):
+        open_checkpoint("org/tiyn")
+
+
+@pytest.mark.parametrize(
+    "target", ["./org/name", "/org/name", "a/b/c", "org/name.gguf", "org/model.safetensors", "org"]
+)
+def test_what_can_only_be_a_path_is_not_asked_for(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(NotFound):
+        open_checkpoint(target)
+    assert hub.requests == []
+
+
+def test_a_path_that_exists_comes_first(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path / "served")
+    assert open_checkpoint("org/tiny").commit is None
+    assert hub.requests == []
+
+
+@pytest.mark.parametrize("token", [None, "hf_right"])
+def test_a_gated_model_says_how_to_get_it(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, token: str | None
+) -> None:
+    hub.gated, hub.token, hub.granted = frozenset({"org/tiny"}), "hf_right", False
+    with used(hub, tmp_path, monkeypatch, token=token):
+        with pytest.raises(HubError, match=f"{hub.endpoint}/org/tiny.*{'ask' if token else 'hf auth login'}"):
+            open_checkpoint("org/tiny")
+        hub.granted = True
+        if token:
+            assert open_checkpoint("org/tiny").commit == COMMIT
+
+
+def test_a_wrong_token_is_said(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub.token = "hf_right"
+    with used(hub, tmp_path, monkeypatch, token="hf_wrong"), pytest.raises(HubError, match="token"):
+        open_checkpoint("org/tiny")
+
+
+def test_without_a_hub_it_is_said(hub: Hub) -> None:
+    hub.close()
+    with pytest.raises(HubError, match="cannot be reached"):
+        open_checkpoint("org/tiny")
+
+
+@pytest.mark.parametrize("redirects", [False, True])
+def test_a_server_that_ignores_ranges_is_refused_before_it_sends_all(hub: Hub, redirects: bool) -> None:
+    hub.redirects, hub.ignore_ranges = redirects, True
+    with pytest.raises(HubError, match="hf download org/tiny"):
+        toposcope.scan("org/tiny")
+
+
+def test_answers_that_always_end_early_are_given_up(hub: Hub) -> None:
+    hub.shorten = 0
+    with pytest.raises(HubError, match="in a row"):
+        toposcope.scan("org/tiny")
+
+
+@pytest.mark.parametrize("redirects", [False, True])
+def test_a_file_that_changes_between_ranges_is_refused(hub: Hub, redirects: bool) -> None:
+    hub.redirects, hub.tags = redirects, ["one", "one", "two"]
+    with pytest.raises(BadFile, match="ETag"):
+        toposcope.scan("org/tiny")
+
+
+@pytest.mark.parametrize("redirects", [False, True])
+@pytest.mark.parametrize("more", [b"", b"more"])
+def test_a_file_that_was_replaced_after_it_was_listed_is_refused(hub: Hub, redirects: bool, more: bytes) -> None:
+    hub.redirects = redirects
+    with toposcope.load("org/tiny") as model:
+        file = hub.root / "org/tiny/model.safetensors"
+        content = file.read_bytes()
+        file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]) + more)
+        with pytest.raises(BadFile):
+            _ = [layer.weights for layer in model.layers]
+
+
+@pytest.mark.parametrize("to", ["ftp://127.0.0.1/x", "http://", "http://[", "file:///etc/passwd", "http://x:99999/"])
+def test_redirects_that_lead_nowhere_are_not_followed(hub: Hub, to: str) -> None:
+    hub.redirect_to = to
+    with pytest.raises(HubError, match=r"not followed|circles"):
+        open_checkpoint("org/tiny")
+
+
+def test_redirects_in_a_circle_end(hub: Hub) -> None:
+    hub.redirect_to = f"/org/tiny/resolve/{COMMIT}/model.safetensors"
+    with pytest.raises(HubError, match="circles"):
+        open_checkpoint("org/tiny")
+
+
+def test_a_store_whose_address_expired_is_asked_for_anew(hub: Hub) -> None:
+    hub.redirects = True
+    with toposcope.load("org/tiny") as model:
+        hub.trouble = [403]
+        hub.forget()
+        assert model.layers[0].weights.q_HRD.shape == (4, 16, 64)
+    assert sum(" hub " in request for request in hub.requests) == 1
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+def test_a_server_in_trouble_is_asked_again(hub: Hub, status: int) -> None:
+    hub.trouble = [status, status]
+    assert numbers(toposcope.scan("org/tiny")) == numbers(toposcope.scan(hub.root / "org/tiny"))
+    write_model(hub.root / "org/other")
+    hub.trouble = [status] * 50
+    with pytest.raises(HubError, match=str(status)):
+        open_checkpoint("org/other")
+
+
+def test_a_model_without_weights_says_what_it_holds(hub: Hub) -> None:
+    (hub.root / "org/empty").mkdir()
+    (hub.root / "org/empty/README.md").write_text("")
+    with pytest.raises(NotFound, match=r"README\.md"):
+        open_checkpoint("org/empty")
+
+
+NAMES = {
+    "org/name": HubName("org/name"),
+    "hf://org/name": HubName("org/name"),
+    "hf://o/n.gguf": HubName("o/n.gguf"),
+    "org/name@v1": HubName("org/name", "v1"),
+    "org/name@refs/pr/3": HubName("org/name", "refs/pr/3"),
+    "org/name:Q4_K_M": HubName("org/name", "main", "Q4_K_M"),
+    "hf://org/name-1.5_b@main:q8_0": HubName("org/name-1.5_b", "main", "q8_0"),
+    "org/name.gguf": None,
+    "org/scan.json": None,
+    "name": None,
+    "org/name/file": None,
+    "../name": None,
+    "org/..": None,
+    "org/a--b": None,
+    "org/name@a..b": None,
+    "org/na me": None,
+    "org/name\n": None,
+    "órg/name": None,
+    "x" * 90 + "/" + "y" * 90: None,
+}
+
+
+@pytest.mark.parametrize("text", NAMES)
+def test_names(text: str) -> None:
+    assert parse_hub_name(text) == NAMES[text]
+    if NAMES[text] is not None:
+        pinned = parse_hub_name(str(NAMES[text].pinned(COMMIT)))
+        assert pinned is not None or text.endswith(".gguf")
+
+
+@pytest.mark.parametrize("text", ["hf://name", "hf://", "hf://a/b/c", "hf://a/b\0"])
+def test_what_cannot_be_a_name_on_the_hub_is_said(text: str) -> None:
+    with pytest.raises(ToposcopeError):
+        open_checkpoint(text)
+
+
+@pytest.mark.parametrize("name", ["../x", "/x", "a/../b", "a//b", "./a", "a\\b", "c:x", "", "a/" + "x" * 300, "a\0"])
+def test_files_that_leave_their_repository(name: str) -> None:
+    assert not is_sound_file(name)
+    assert is_sound_file("deep/down/model-00001-of-00002.safetensors")
+
+
+def test_the_next_page() -> None:
+    said = _NEXT.search('<https://hub/api/x?cursor=1>; rel="next"')
+    assert said is not None
+    assert said[1] == "https://hub/api/x?cursor=1"
