@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 import warnings
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
@@ -56,7 +58,8 @@ class Judged:
 
 def judge(model_type: str, group: str, *, batch: int = BATCH, length: int = LENGTH, seed: int = SEED) -> Judged:
     """Build, save, read, run and compare one type."""
-    with warnings.catch_warnings(), tempfile.TemporaryDirectory() as directory:
+    fresh = patch.dict(os.environ, {"TOPOSCOPE_CACHE": "off"})  # what was measured once is measured again
+    with warnings.catch_warnings(), tempfile.TemporaryDirectory() as directory, fresh:
         warnings.simplefilter("ignore")
         try:
             model = build(model_type, group)
@@ -71,7 +74,7 @@ def judge(model_type: str, group: str, *, batch: int = BATCH, length: int = LENG
             with toposcope.load(Path(directory)) as ours:
                 return _compared(model_type, group, ours, model, noted, batch)
         except ToposcopeError as error:
-            outcome = Outcome.REFUSED if noted.attended else Outcome.NO_SOFTMAX
+            outcome = Outcome.REFUSED if noted.attended or noted.unseen else Outcome.NO_SOFTMAX
             why = str(error).replace(directory, model_type)
             return Judged(model_type, group, outcome, why, calls=len(noted.attended))
 

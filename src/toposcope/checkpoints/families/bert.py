@@ -139,7 +139,7 @@ def describe_mpnet(config: Config, source: TensorSource) -> ModelSpec:
     if name not in source.names():
         raise MissingTensor(f"{source.path} holds no tensor '{name}', the relative bias of all layers.")
     both = combine(encoding, t5(source.read(name), bidirectional=True, max_distance=128))
-    return replace(draft.spec(both), tables=(name,))
+    return replace(draft.spec(both), accounted=(name,))
 
 
 _LARGE = {"num_hidden_layers": 24, "hidden_size": 1024, "num_attention_heads": 16}

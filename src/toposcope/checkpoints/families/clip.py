@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import partial
 
 from toposcope.checkpoints.families import Family
+from toposcope.checkpoints.families.bert import describe as describe_bert
 from toposcope.checkpoints.families.common import Config, find_root, learned_table
 from toposcope.checkpoints.families.table import Table
 from toposcope.checkpoints.families.vit import patch_positions
@@ -85,6 +86,13 @@ def describe_vision(config: Config, source: TensorSource) -> ModelSpec:
     return draft.spec(patch_positions(source, f"{draft.root}embeddings.position_embedding.weight", "the class token"))
 
 
+def describe_chinese(config: Config, source: TensorSource) -> ModelSpec:
+    """Chinese CLIP: a BERT for texts beside CLIP's image tower."""
+    text = describe_bert(_part(config, "text_config").updated(model_type="bert"), source)
+    vision = describe_vision(_part(config, "vision_config"), source)
+    return ModelSpec("chinese_clip", (*text.layers, *vision.layers), text.embedding, text.context)
+
+
 def _holds(source: TensorSource, tower: str) -> bool:
     return any(name.endswith(f"{tower}_model.{TEXT.first}") for name in source.names())
 
@@ -110,6 +118,7 @@ FAMILIES = (
         "SigLIP 1 and 2: both towers see in both directions",
     ),
     Family("clip", ("clip", "metaclip_2"), describe, "CLIP: causal text tower and image tower, learned positions"),
+    Family("chinese_clip", ("chinese_clip",), describe_chinese, "Chinese CLIP: a BERT and an image tower"),
     Family("clip_text", ("clip_text_model",), describe_text, "CLIP's text tower alone"),
     Family("clip_vision", ("clip_vision_model",), describe_vision, "CLIP's image tower alone"),
 )
