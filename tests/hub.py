@@ -320,7 +320,7 @@ class _Handler(BaseHTTPRequestHandler):
                 if hub.cuts > 0:
                     hub.cuts -= 1
                     upto = min(upto, hub.cut_after)
-        if large:
+        if large and hub.slow:
             time.sleep(hub.slow)
         hub.note(name, start, upto)  # before: the asker may be quicker than we are
         with contextlib.suppress(ConnectionError):
