@@ -17,6 +17,7 @@ from tests.unit.checkpoints.test_hub import COMMIT, numbers, saved, write_model
 from toposcope.checkpoints import hub_http
 from toposcope.checkpoints.hub_http import _NEXT
 from toposcope.checkpoints.hub_name import HubName, is_sound_file, parse_hub_name
+from toposcope.checkpoints.hub_repo import Snapshot
 from toposcope.checkpoints.locate import open_checkpoint
 from toposcope.core.errors import BadFile, BadValue, HubError, NotFound, ToposcopeError
 
@@ -126,6 +127,17 @@ def test_a_file_that_was_replaced_after_it_was_listed_is_refused(hub: Hub, redir
 def test_redirects_that_lead_nowhere_are_not_followed(hub: Hub, to: str) -> None:
     hub.redirect_to = to
     with pytest.raises(HubError, match=r"not followed|circles"):
+        open_checkpoint("org/tiny")
+
+
+@pytest.mark.parametrize("redirects", [False, True])
+def test_content_other_than_the_listed_one_is_not_begun(hub: Hub, redirects: bool) -> None:
+    hub.redirects = redirects
+    assert Snapshot(HubName("org/tiny")).files  # kept
+    file = hub.root / "org/tiny/model.safetensors"
+    content = file.read_bytes()
+    file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(BadFile, match="ETag"):
         open_checkpoint("org/tiny")
 
 
