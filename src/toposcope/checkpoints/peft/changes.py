@@ -73,7 +73,7 @@ class Changes:
 def sorted_changes(adapter: TensorSource, settings: AdapterSettings, base: TensorSource) -> Changes:
     """Sort an adapter's tensors by name; what has no place in the base at all, or is not understood, is refused."""
     names = set(base.names())
-    find = _Finder(names)
+    find = TensorFinder(names)
     found: dict[str, Change] = {}
     homeless: list[str] = []
     fresh: set[str] = set()
@@ -236,11 +236,14 @@ def _no_fit(
 def _other_base(settings: AdapterSettings, base: TensorSource) -> str:
     if base.format == "gguf":
         return "A GGUF file has names of its own: give the base in its original format."
-    trained = f"It was trained on '{settings.base}': give" if settings.base else "Give"
-    return f"{trained} the model that it was trained on."
+    trained = f"It was trained on '{settings.base}'. " if settings.base else ""
+    return (
+        f"{trained}Give the model that it was trained on; if this is it, its files have other names than "
+        "transformers gives the modules, and the two can only be merged with PEFT."
+    )
 
 
-class _Finder:
+class TensorFinder:
     """The tensor of a file that a name in memory means; None where there is none, or more than one.
 
     From the list of layers on ('layers.0.self_attn.q_proj.weight') the two agree. Of what stands before, files leave
