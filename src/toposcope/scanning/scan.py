@@ -197,7 +197,8 @@ def assemble(
     heads = tuple(row for record in records for row in record.heads)
     layers = tuple(record.whole for record in records if record.whole is not None)
     baseline = [row for record in records for row in record.baseline]
-    complete = len(numbers) == len(model.layers)
+    plain = not any(layer.spec.value_path for layer in model.layers)  # O V is what moves tokens
+    complete = plain and len(numbers) == len(model.layers)
     parts: list[Factored] = []
     if complete and product_fits(model.layers):
         judged = [each.layer for each in layers]

@@ -188,7 +188,7 @@ def test_a_journal_notices_another_adapter_of_the_same_shape(base: Path, tmp_pat
         ("transformer.h.0.q.weight", ["h.0.q.weight"], 0),
         ("h.0.q.weight", ["transformer.h.0.q.weight", "transformer.h.1.q.weight"], 0),
         ("model.language_model.layers.0.q.weight", ["model.layers.0.q.weight", "visual.layers.0.q.weight"], 0),
-        ("model.language_model.layers.0.q.weight", ["vis.layers.0.q.weight", "language_model.model.layers.0.q.weight"], 1),
+        ("a.language_model.layers.0.q.weight", ["vis.layers.0.q.weight", "language_model.a.layers.0.q.weight"], 1),
         ("model.language_model.embed_tokens.weight", ["model.embed_tokens.weight"], 0),
         ("model.vision_tower.layers.0.q.weight", ["model.layers.0.q.weight"], None),  # another tower
         ("decoder.layers.0.q.weight", ["encoder.layers.0.q.weight"], None),
