@@ -248,10 +248,10 @@ class Model:
         return self.source.path
 
     @property
-    def adapter(self) -> Path | None:
-        """The directory of the adapter that is merged into it, where one is."""
+    def adapter(self) -> str | None:
+        """The directory, or the name on the hub, of the adapter that is merged into it, where one is."""
         settings = getattr(self.source, "settings", None)
-        return None if settings is None else settings.directory
+        return None if settings is None else settings.place
 
     @property
     def family(self) -> str:

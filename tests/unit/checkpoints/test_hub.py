@@ -17,10 +17,11 @@ from safetensors.numpy import load_file, save_file
 import toposcope
 from tests.hub import Hub, used
 from tests.unit.checkpoints.making import gguf_bytes, gguf_tensor, written
-from tests.unit.tiny import CONFIG, tensors
+from tests.unit.tiny import CONFIG, tensors, write_adapter
 from toposcope.checkpoints import hub_file, hub_meter
 from toposcope.checkpoints.locate import open_checkpoint
 from toposcope.cli import main
+from toposcope.core import files
 from toposcope.core.errors import BadConfig, BadFile, NotFound
 from toposcope.core.result import Result
 
@@ -137,6 +138,14 @@ def test_shards_are_opened_as_they_are_needed(hub: Hub) -> None:
     assert numbers(by_name) == numbers(toposcope.scan(place))
     assert hub.bytes <= 1.1 * attention_bytes(place) + 4 * hub_file.HEAD
     assert all(hub.twice(f"model-0000{part}-of-00004.safetensors") == 0 for part in (1, 2, 3, 4))
+
+
+def test_long_headers_are_fetched_once(hub: Hub) -> None:
+    place = write_model(hub.root / "org/long", shards=2, num_hidden_layers=2)
+    for shard in place.glob("*.safetensors"):
+        save_file(load_file(shard), shard, metadata={"remark": "x" * 3 * hub_file.HEAD})
+    assert numbers(toposcope.scan("org/long")) == numbers(toposcope.scan(place))
+    assert all(hub.twice(shard.name) == 0 for shard in place.glob("*.safetensors"))
 
 
 def test_numbered_files_without_an_index_are_one_model(hub: Hub) -> None:
@@ -314,13 +323,25 @@ def test_several_may_read_into_one_cache(hub: Hub) -> None:
         np.testing.assert_array_equal(found[0], other)
 
 
-def test_a_full_disk_is_a_sentence(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object, **__: object) -> None:
-        raise OSError(28, "No space left on device")
+@pytest.mark.parametrize("written_before", range(6))
+def test_a_full_disk_is_a_sentence_and_loses_nothing(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch, written_before: int
+) -> None:
+    real, left = files._write, written_before
 
-    monkeypatch.setattr("toposcope.core.files._write", full)
-    with pytest.raises(toposcope.ToposcopeError, match=r"disk is full.*TOPOSCOPE_CACHE"):
-        toposcope.scan("org/tiny")
+    def full(*given: Any) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise OSError(28, "No space left on device")
+        real(*given)
+
+    with monkeypatch.context() as disk:
+        disk.setattr(files, "_write", full)
+        with pytest.raises(toposcope.ToposcopeError, match=r"disk is full.*TOPOSCOPE_CACHE"):
+            toposcope.scan("org/tiny", layers="0-1")
+    found = toposcope.scan("org/tiny", layers="0-1")
+    assert numbers(found) == numbers(toposcope.scan(hub.root / "org/tiny", layers="0-1"))
 
 
 def test_the_cache_can_be_switched_off(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -336,7 +357,7 @@ def test_both_caches_are_listed(hub: Hub, tmp_path: Path) -> None:
     saved(hub, tmp_path, "config.json", repo="org/tiny")
     listed = {(each.name, each.origin): each for each in toposcope.ls("models").names if each.name == "org/tiny"}
     assert {origin for _, origin in listed} == {"the Hugging Face cache", "Toposcope's cache"}
-    assert all(any(COMMIT in detail for detail in each.details) for each in listed.values())
+    assert all(each.details == (COMMIT,) and each.ready for each in listed.values())
 
 
 # ------------------------------------------------------------------ foretold, and told while it arrives
@@ -439,3 +460,44 @@ def test_an_adapter_on_the_hub_says_what_it_is(hub: Hub) -> None:
     save_file({"a": np.ones(2, dtype=np.float32)}, place / "adapter_model.safetensors")
     with pytest.raises(NotFound, match="--adapter"):
         open_checkpoint("org/lora")
+
+
+def write_lora(place: Path) -> Path:
+    """Of the queries in layer 3, whose second head it changes alone, and of a map outside attention."""
+    random = np.random.default_rng(2)
+    made = {"self_attn.q_proj": (64, 64), "mlp.up_proj": (256, 64)}
+    factors: dict[str, np.ndarray] = {}
+    for name, (out, into) in made.items():
+        at = f"base_model.model.model.layers.3.{name}.lora"
+        factors[f"{at}_A.weight"] = random.standard_normal((2, into)).astype(np.float32)
+        factors[f"{at}_B.weight"] = np.zeros((out, 2), dtype=np.float32)
+        factors[f"{at}_B.weight"][16:32] = 1
+    return write_adapter(place, factors, base_model_name_or_path="org/tiny")
+
+
+def test_an_adapter_by_name_equals_that_by_path(hub: Hub) -> None:
+    place = write_lora(hub.root / "org/lora")
+    local = toposcope.scan(hub.root / "org/tiny", layers="3", adapter=place)
+    hub.forget()
+    named = toposcope.scan("org/tiny", layers="3", adapter="org/lora")
+    assert numbers(named) == numbers(local)
+    (about,) = named.provenance.subjects
+    assert (about.name, about.adapter) == ("org/tiny + org/lora", f"org/lora@{COMMIT}")
+    assert not any("trained on" in remark for remark in about.remarks)
+    hub.forget()
+    again = toposcope.compare("org/tiny", "org/tiny", adapter="org/lora", layers="3")
+    assert hub.bytes == 0
+    first, *rest = again.ranked()
+    assert (first.layer, first.head) == (3, 1)
+    assert all(head.size == 0 for head in rest)
+
+
+def test_a_model_on_the_hub_is_no_adapter(hub: Hub) -> None:
+    with pytest.raises(NotFound, match=r"adapter_config\.json|adapter_model"):
+        toposcope.load("org/tiny", adapter="org/tiny")
+
+
+def test_an_adapter_on_the_hub_names_its_base(hub: Hub) -> None:
+    write_lora(hub.root / "org/lora")
+    with pytest.raises(NotFound, match="scan org/tiny --adapter org/lora"):
+        toposcope.load("org/lora")

@@ -58,7 +58,7 @@ def test_a_planted_change_is_found_in_its_head_alone(base: Path, tmp_path: Path)
                 assert np.allclose(head.q, expected, rtol=0, atol=1e-6)
                 assert np.array_equal(head.k, before.k)
                 assert np.array_equal(head.o, before.o)
-        assert merged.adapter == adapter
+        assert merged.adapter == str(adapter)
         assert plain.adapter is None
 
 
@@ -125,6 +125,22 @@ def test_a_flow_of_a_merged_head(base: Path, tmp_path: Path) -> None:
     ]
     assert flows[1].provenance.subjects[0].adapter == str(adapter)
     assert flows[0].provenance.subjects[0].sha256 != flows[1].provenance.subjects[0].sha256
+
+
+def test_a_quantised_base(base: Path, tmp_path: Path) -> None:
+    """Codes are given their size before anything is added to them: here by bitsandbytes' maxima of rows."""
+    tensors = load_file(base / "model.safetensors")
+    codes = np.random.default_rng(0).integers(-127, 128, (16, 16)).astype(np.int8)
+    maxima = np.linspace(1, 2, 16).astype(np.float32)
+    save_file({**tensors, f"{Q}.weight": codes, f"{Q}.SCB": maxima}, base / "model.safetensors")
+    config = json.loads((base / "config.json").read_text())
+    said = {"quant_method": "bitsandbytes", "load_in_8bit": True}
+    (base / "config.json").write_text(json.dumps({**config, "quantization_config": said}))
+    parts = factors()
+    plain = codes.astype(float) * maxima[:, None] / 127
+    with toposcope.load(base, adapter=write_adapter(tmp_path / "lora")) as model:
+        found = np.concatenate([head.q for head in model.layers[1].heads])
+    assert np.allclose(found, plain + 1.5 * parts[B].astype(float) @ parts[A], atol=1e-6)
 
 
 # ------------------------------------------------------------------ base and base + adapter are two models

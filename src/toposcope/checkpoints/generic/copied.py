@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from toposcope.checkpoints.generic import shrink
 from toposcope.checkpoints.generic.bounds import Deadline, Refused, understood
 from toposcope.checkpoints.generic.compare import ATTENTION, OUTPUT, Taps, boosted, difference, readable
@@ -15,7 +17,7 @@ from toposcope.checkpoints.generic.fit import fit
 from toposcope.checkpoints.generic.names import FileNames, renumbered, tensors_of
 from toposcope.checkpoints.generic.position import position
 from toposcope.checkpoints.generic.record import Recorded, run
-from toposcope.checkpoints.generic.texts import LENGTH, TEXTS, text_inputs
+from toposcope.checkpoints.generic.texts import LENGTH, TEXTS, inputs, senses
 from toposcope.checkpoints.live import MemorySource
 from toposcope.checkpoints.spec import LayerSpec
 from toposcope.checkpoints.view import Layer
@@ -84,13 +86,18 @@ class Copy:
         return MemorySource(type(self.model).__name__, self.names.saved)
 
     def _first_run(self) -> Recorded:
-        """Run the copy in double precision, or in single where it insists on that."""
-        self.model.double()
-        try:
-            return self.run(21, 12, keep=lambda name: False)
-        except RuntimeError:
-            self.model.float()
-            return self.run(21, 12, keep=lambda name: False)
+        """Find inputs that the copy takes, in double precision or in single where it insists on that."""
+        first: Exception | None = None
+        for sense in senses(self.model):
+            self.sense = sense
+            for precision in ("double", "float"):
+                getattr(self.model, precision)()
+                try:
+                    return self.run(21, 12, keep=lambda name: False)
+                except (RuntimeError, TypeError, ValueError, AttributeError, LookupError, Refused) as error:
+                    self.deadline.check()
+                    first = first or error
+        raise first or Refused("it takes no input")
 
     def run(
         self,
@@ -103,20 +110,26 @@ class Copy:
         **more: Any,
     ) -> Recorded:
         """Run the copy on random texts."""
-        inputs = {**text_inputs(self.model, texts, length, seed), **more}
-        return run(self.model, inputs, texts, self.deadline, keep, boost, until)
+        given = {**inputs(self.model, self.sense, texts, length, seed), **more}
+        return run(self.model, given, texts, self.deadline, keep, boost, until)
 
     def describe_layers(self, config: dict[str, Any]) -> None:
         """Fit a layer, try its description on the others, and go on with the first it does not fit."""
         if not self.survey.calls:
             seen = self.survey.softmaxes
-            raise Refused("its softmax is not that of queries and keys" if seen else "it has no softmax attention")
+            raise Refused(
+                "its softmax is not that of queries and keys" if seen else "no softmax over keys was seen in it"
+            )
         calls = range(len(self.survey.calls))
         while left := [n for n in calls if n not in self.found and n not in self.reasons]:
             try:
                 self.fit_layer(left[0], config)
             except (Refused, ToposcopeError) as reason:
                 self.reasons[left[0]] = str(reason)
+                continue
+            except (ValueError, IndexError, KeyError, np.linalg.LinAlgError) as error:  # shapes nobody thought of
+                self.deadline.check()
+                self.reasons[left[0]] = f"its attention has an unknown layout ({type(error).__name__})"
                 continue
             self._spread(self.found[left[0]], left[1:])
 
@@ -134,22 +147,34 @@ class Copy:
         drafted = draft(fitted, self.model)
         spec, recipes, scale = position(drafted, config, self.names.held)
         taps = Taps(drafted.reads, drafted.o_module, drafted.keys_read)
+        spec = self._placed(spec, number)
         self._keep_if_equal(number, Found(spec, recipes, scale, taps, call.layer, number))
+
+    def _placed(self, spec: LayerSpec, number: int) -> LayerSpec:
+        """The layer with its number in the stack: the part of its name that varies, or its turn where none does."""
+        paths = [each.module for each in self.survey.calls]
+        alike = [n for n, path in enumerate(paths) if relative(path) == relative(paths[number])]
+        parts = np.array([[int(part) for part in paths[n].split(".") if part.isdigit()] for n in alike])
+        at = alike.index(number)
+        first = next(n for n, other in enumerate(alike) if paths[other] == paths[number])
+        varying = [column for column in parts.T if np.ptp(column)] if parts.size else []
+        if len({paths[n] for n in alike}) < len(alike) or len(varying) > 1:
+            return replace(spec, index=at, shared_with=None if first == at else first)
+        return replace(spec, index=int(varying[0][at]) if varying else int(parts[at][-1]) if parts.size else at)
 
     def _spread(self, template: Found, left: list[int]) -> None:
         """Try a layer's description on others, under their names."""
         for number in left:
             layer = self.survey.calls[number].layer
-            if layer is None or template.layer is None or layer == template.layer:
+            if layer is None or template.layer is None:
                 continue
             spec = renumbered(template.spec, template.layer, layer)
-            index = next((int(part) for part in reversed(layer.split(".")) if part.isdigit()), spec.index)
             if not tensors_of(spec) <= set(self.names.held):
                 continue
             taps = template.taps.moved(template.layer, layer)
             try:
                 self._keep_if_equal(
-                    number, replace(template, spec=replace(spec, index=index), taps=taps, layer=layer)
+                    number, replace(template, spec=self._placed(spec, number), taps=taps, layer=layer)
                 )
             except (Refused, ToposcopeError):
                 continue
@@ -177,16 +202,16 @@ class Copy:
 
     def _fresh(self, taps: Taps) -> list[Recorded]:
         """Runs on fresh texts in which these modules, and those alike in other layers, were noted."""
-        wanted = {_relative(name) for name in taps.names()}
+        wanted = {relative(name) for name in taps.names()}
         if not self._runs or not wanted <= self._tapped:
             self._tapped |= wanted
             self._runs = [
-                self.run(length, seed, keep=lambda name: _relative(name) in self._tapped, boost=boost)
+                self.run(length, seed, keep=lambda name: relative(name) in self._tapped, boost=boost)
                 for length, seed, boost in _FRESH
             ]
         return self._runs
 
 
-def _relative(name: str) -> str:
+def relative(name: str) -> str:
     """A module's name without the numbers of its layers."""
     return ".".join("N" if part.isdigit() else part for part in name.split("."))

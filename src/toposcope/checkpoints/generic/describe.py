@@ -110,12 +110,12 @@ class _Drafting:
             norm, down, rows, q_factor = latent
             parts["q_latent"] = LatentSpec(self._linear(down, rows), self._norm(norm), len(rows))
             entered = fitted.linears[down].x
-        if (latent := self._latent(v)) is not None:
+        if fitted.key_linears is fitted.linears and (latent := self._latent(v)) is not None:
             order = self._latent_keys(parts, v, *latent)
-            source = fitted.linears[latent[1]]
+            source = fitted.key_linears[latent[1]]
         else:
             order = self._plain_keys(parts, v)
-            source = fitted.linears[self._one(fitted.keys, "keys")]
+            source = fitted.key_linears[self._one(fitted.keys, "keys")]
         rows = np.take_along_axis(fitted.queries.column, np.tile(order, (self.heads, 1)), 1)
         parts["q"] = self._linear(q, rows.ravel(), factor=q_factor)
         cross = None if same(source.x, entered) else source.name
@@ -130,12 +130,13 @@ class _Drafting:
         for each in (fitted.queries, fitted.keys):
             if (np.argsort(each.column, axis=1, kind="stable") != order).any():
                 raise Refused("heads order their channels differently")
-        if not same(fitted.linears[v].x, fitted.linears[k].x):
+        if not same(fitted.key_linears[v].x, fitted.key_linears[k].x):
             raise Refused("values read another input than keys")
         rows = np.take_along_axis(fitted.keys.column, np.tile(order, (self.groups, 1)), 1)
-        parts["k"] = self._linear(k, rows.ravel())
+        parts["k"] = linear(self.modules, fitted.key_linears[k].name, rows.ravel())
         factor = self._constant(fitted.values.factor, "values")
-        parts["v"] = self._linear(v, fitted.values.column.ravel(), factor=factor)
+        name = fitted.key_linears[v].name
+        parts["v"] = linear(self.modules, name, fitted.values.column.ravel(), factor=factor)
         if fitted.values.norm is not None:
             if abs(factor - 1) > 1e-5 or abs(fitted.values.norm_factor - 1) > 1e-5:
                 raise Refused("a factor beside a norm of values")
@@ -248,7 +249,7 @@ class _Drafting:
         return int(numbers[0])
 
     def _flow(self, name: str) -> Flow:
-        return next(each for each in self.fitted.linears if each.name == name)
+        return next(each for each in self.fitted.key_linears if each.name == name)
 
     def _linear(self, number: int, rows: Index, factor: float = 1.0) -> Linear:
         return linear(self.modules, self.fitted.linears[number].name, rows, factor)

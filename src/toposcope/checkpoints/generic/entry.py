@@ -8,7 +8,9 @@ import numpy as np
 
 from toposcope.checkpoints.generic.copied import Copy
 from toposcope.checkpoints.generic.encode import Recipe
+from toposcope.checkpoints.generic.match import same
 from toposcope.checkpoints.generic.record import Array, Recorded, double, flat
+from toposcope.checkpoints.generic.texts import inputs
 from toposcope.encodings.absolute import sinusoidal
 
 _LENGTH, _TOKEN = 12, 40
@@ -21,20 +23,40 @@ def input_positions(copy: Copy, widths: dict[int, int]) -> dict[str, Recipe]:
     """
     import torch
 
-    ids = torch.full((1, _LENGTH), _TOKEN)
-    more: dict[str, Any] = {"input_ids": ids}
-    if getattr(copy.model.config, "is_encoder_decoder", False):
-        more["decoder_input_ids"] = ids
-    noted = copy.run(_LENGTH, 1, 1, lambda name: False, **more)
+    given = inputs(copy.model, copy.sense, 1, _LENGTH, 1)
+    for name, each in given.items():
+        if torch.is_tensor(each):  # one token everywhere, an image or a sound of one colour
+            given[name] = torch.full_like(each, _TOKEN) if not each.is_floating_point() else torch.ones_like(each)
+    noted = copy.run(_LENGTH, 1, 1, lambda name: False, **given)
     found: dict[str, Recipe] = {}
     stacks = dict.fromkeys(each.layer.rpartition(".")[0] for each in noted.calls if each.layer)
     for stack in stacks:
         first = next(name for name in noted.layers if name.rpartition(".")[0] == stack)
-        x = flat(noted.layer_inputs[first], 1, _LENGTH)
-        if x is None or np.ptp(x[0], axis=0).max() < 1e-6 * np.abs(x).max():
+        x_ND = double(noted.layer_inputs[first]).reshape(-1, noted.layer_inputs[first].shape[-1])
+        if np.ptp(x_ND, axis=0).max() < 1e-6 * np.abs(x_ND).max():
             continue
-        found[stack] = _table(copy, noted, stack) or _sinusoid(x[0], widths) or Recipe("unnamed")
+        found[stack] = (
+            _table(copy, noted, stack) or _parameter(copy, x_ND) or _sinusoid(x_ND, widths) or Recipe("unnamed")
+        )
     return found
+
+
+def _parameter(copy: Copy, x_ND: Array) -> Recipe | None:
+    """The table, stored as a plain parameter, whose differences from row to row the input has."""
+    steps = np.diff(x_ND[1:], axis=0)  # the first may be a token of its own
+    for name, tensor in copy.names.held.items():
+        if tensor.dim() not in (2, 3) or tensor.shape[-1] != x_ND.shape[1] or tensor.numel() < x_ND[1:].size:
+            continue
+        rows = double(tensor)
+        if rows.ndim == 3 and len(rows) != 1:
+            continue
+        rows = rows.reshape(-1, x_ND.shape[1])
+        for offset in range(min(4, len(rows) - len(x_ND) + 2)):
+            if same(np.diff(rows[offset : offset + len(x_ND) - 1], axis=0), steps, 1e-5) and offset >= 1:
+                return Recipe("learned", {"tensor": name, "offset": offset - 1})
+            if offset == 0 and same(np.diff(rows[: len(x_ND) - 1], axis=0), steps, 1e-5):
+                return None  # the first vector of the input has no row: positions would be off by one
+    return None
 
 
 def _table(copy: Copy, noted: Recorded, stack: str) -> Recipe | None:

@@ -25,6 +25,7 @@ class Fitted:
     probabilities: Array
     logits: Logits
     linears: list[Flow]
+    key_linears: list[Flow]  # the same unless keys are of another text, of another length
     norms: list[Flow]
     later_linears: list[Flow]
     later_norms: list[Flow]
@@ -44,25 +45,28 @@ def fit(noted: Recorded, number: int, *, earlier: bool = False) -> Fitted:
     inside = call.layer or call.module.rpartition(".")[0]
     first = 0 if earlier else number
 
-    def flows(passed: list[Passed], least: int, most: int, near: str) -> list[Flow]:
+    def flows(passed: list[Passed], least: int, most: int, near: str, length: int = q.shape[2]) -> list[Flow]:
         found = []
         for each in passed:
             if least <= each.after <= most and _within(each.name, near):
-                x, y = (flat(t, noted.texts, q.shape[2]) for t in (each.x, each.y))
+                x, y = (flat(t, noted.texts, length) for t in (each.x, each.y))
                 if x is not None and y is not None:
                     found.append(Flow(each.name, x, y, int(each.x.shape[-1]), each.after))
         return found
 
     linears = flows(noted.linears, first, number, "")
     norms = flows(noted.norms, first, number, "" if earlier else inside)
+    same_length = k.shape[2] == q.shape[2]
+    key_linears = linears if same_length else flows(noted.linears, first, number, "", k.shape[2])
+    key_norms = norms if same_length else []
     found = {
         "queries": columns(q, linears, norms, "queries"),
-        "keys": columns(k, linears, norms, "keys"),
-        "values": columns(v, linears, norms, "values"),
+        "keys": columns(k, key_linears, key_norms, "keys"),
+        "values": columns(v, key_linears, key_norms, "values"),
     }
     turns, sizes, after = {}, {}, {}
-    for side, target in (("queries", q), ("keys", k)):
-        turns[side], sizes[side], after[side] = _turned(found[side], linears, target)
+    for side, target, maps in (("queries", q, linears), ("keys", k, key_linears)):
+        turns[side], sizes[side], after[side] = _turned(found[side], maps, target)
     _agree(turns["queries"], turns["keys"])
     if sizes["keys"] is not None:
         raise Refused("keys are scaled by position")
@@ -77,6 +81,7 @@ def fit(noted: Recorded, number: int, *, earlier: bool = False) -> Fitted:
         probabilities=p,
         logits=logits,
         linears=linears,
+        key_linears=key_linears,
         norms=norms,
         later_linears=flows(noted.linears, number + 1, number + 1, inside),
         later_norms=flows(noted.norms, number + 1, number + 1, inside),

@@ -11,13 +11,14 @@ import numpy as np
 from toposcope.checkpoints.generic import shrink
 from toposcope.checkpoints.generic.bounds import Deadline, Refused, quiet, require_reasonable, understood
 from toposcope.checkpoints.generic.compare import difference
-from toposcope.checkpoints.generic.copied import Copy, Found
+from toposcope.checkpoints.generic.copied import Copy, Found, relative
 from toposcope.checkpoints.generic.encode import Recipe
 from toposcope.checkpoints.generic.entry import input_positions
 from toposcope.checkpoints.generic.logits import mask_pattern
 from toposcope.checkpoints.generic.names import FileNames, tensors_of
 from toposcope.checkpoints.generic.probes import Path, generalised, thresholds, with_values
 from toposcope.checkpoints.generic.record import arrays
+from toposcope.checkpoints.generic.texts import token_table
 from toposcope.checkpoints.spec import Compared, LayerSpec, Skipped
 from toposcope.core.errors import ToposcopeError
 from toposcope.encodings.record import QueryScale
@@ -81,6 +82,7 @@ class _Measuring:
         copy.describe_layers(self.values)
         if not copy.found:
             raise Refused(next(iter(copy.reasons.values())))
+        self._require_all_layers()
         unreached = [*self._thresholds(), *self._far()]
         widths, layers = {}, {}
         for number in sorted(copy.found):
@@ -193,8 +195,10 @@ class _Measuring:
 
         at = torch.arange(21)[None].expand(2, -1) + FAR
         try:
-            noted = self.copy.run(21, 12, position_ids=at)
-        except (Refused, ToposcopeError, RuntimeError, TypeError, ValueError, IndexError):
+            with understood("it takes no positions"):
+                noted = self.copy.run(21, 12, position_ids=at)
+        except Refused:
+            self.deadline.check()
             return []
         for number, each in self.copy.found.items():
             theirs = arrays(noted.calls[number], noted.texts)[3]
@@ -229,6 +233,13 @@ class _Measuring:
         source = None if spec.source_width is None else grown[spec.source_width]
         return replace(spec, width=width, source_width=None if source == width else source)
 
+    def _require_all_layers(self) -> None:
+        """Complain where the model has further layers like those that were measured: the copy is too shallow."""
+        kinds = {relative(name) for each in self.copy.found.values() for name in tensors_of(each.spec)}
+        missing = {name for name in self.true.held if relative(name) in kinds} - set(self.copy.names.held)
+        if missing:
+            raise Refused(f"a copy small enough to be run lacks '{min(missing)}'")
+
     def _in_file(self, recipe: Recipe) -> Recipe:
         if "tensor" not in recipe.options:
             return recipe
@@ -256,8 +267,9 @@ class _Measuring:
         return tuple(gone)
 
     def _embedding(self) -> str | None:
-        table = self.copy.model.get_input_embeddings()
-        name = next((n for n, module in self.copy.model.named_modules() if module is table), None)
+        table = token_table(self.copy.model)
+        named = self.copy.model.named_modules()
+        name = None if table is None else next((n for n, module in named if module is table), None)
         try:
             return None if name is None else self.copy.names.plain(f"{name}.weight")
         except Refused:

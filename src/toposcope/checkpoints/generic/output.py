@@ -147,9 +147,24 @@ def _added(
             if base is None or total is None or base.shape != added.shape or total.shape != added.shape:
                 continue
             gain = _gain(total - base, added)
-            if gain is not None:
-                return base, output_norm, norm, None if isinstance(gain, float) and abs(gain - 1) < 1e-5 else gain
+            if gain is None:
+                continue
+            if norm is not None and not _is_stream(fitted, norm, sums):
+                norm = None
+            return base, output_norm, norm, None if isinstance(gain, float) and abs(gain - 1) < 1e-5 else gain
     return None, output_norm, None, None
+
+
+def _is_stream(fitted: Fitted, norm: Flow, sums: list[tuple[Flow | None, Array | None]]) -> bool:
+    """Whether what a norm gives is what the next part of the layer is added to, rather than what it was given."""
+    for _, total in sums:
+        for flow in fitted.later_linears:
+            if total is not None and total.shape == flow.y.shape == norm.x.shape:
+                if same(total - norm.x, flow.y, 1e-5):
+                    return False
+                if same(total - norm.y, flow.y, 1e-5):
+                    return True
+    return True
 
 
 def _gain(difference: Array, added: Array) -> float | Array | None:

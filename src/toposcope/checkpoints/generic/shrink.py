@@ -164,7 +164,7 @@ def _small(values: Mapping[str, Any], *, narrow: bool, shallow: bool, other: boo
             if key.endswith("config") or "_config" in key or key in ("encoder", "decoder", "text_encoder"):
                 small[key] = _small(value, narrow=narrow, shallow=shallow, other=sense)
         elif other:
-            if key in _LAYERS and shallow and isinstance(value, int) and not isinstance(value, bool):
+            if key in _LAYERS and shallow and _is_count(value):
                 small[key] = min(value, 2)
         elif key in _VOCABULARY and isinstance(value, int):
             small[key] = min(value, VOCABULARY)
@@ -176,6 +176,9 @@ def _small(values: Mapping[str, Any], *, narrow: bool, shallow: bool, other: boo
             small[key] = _at_most(value, 2)
         elif key in _GROUPS:
             small[key] = _at_most(value, 1)
+    patch, side = values.get("patch_size"), values.get("image_size")
+    if shallow and _is_count(patch) and _is_count(side) and patch:
+        small["image_size"] = min(side, 4 * patch)
     if not other:
         _renumber(small)
         width = next((small[key] for key in _WIDTH if isinstance(small.get(key), int)), None)

@@ -73,7 +73,7 @@ class Changes:
 
 
 def sorted_changes(adapter: TensorSource, settings: AdapterSettings, base: TensorSource) -> Changes:
-    """Sort an adapter's tensors; what does not fit the base, or is not understood, is refused."""
+    """Sort an adapter's tensors by name; what has no place in the base at all, or is not understood, is refused."""
     names = set(base.names())
     find = _Finder(names)
     found: dict[str, Change] = {}
@@ -93,13 +93,10 @@ def sorted_changes(adapter: TensorSource, settings: AdapterSettings, base: Tenso
             found[name] = change
     if not found:
         raise MissingTensor(
-            f"no tensor of the adapter {printable(settings.directory)} belongs to one of {printable(base.path)}: "
+            f"no tensor of the adapter {printable(settings.place)} belongs to one of {printable(base.path)}: "
             f"there is no '{printable(_plain(homeless[0] if homeless else 'lora_A'))}'. "
             f"{_other_base(settings, base)}"
         )
-    for name, change in found.items():
-        if name not in fresh:
-            _require_fit(adapter, settings, base, name, change)
     return Changes(found, tuple(homeless), frozenset(fresh))
 
 
@@ -116,11 +113,11 @@ def _modules(adapter: TensorSource, settings: AdapterSettings) -> dict[str, dict
             part = f"={part}"
         if not module or _OF_AN_ADAPTER.search(module if ending else plain):
             raise BadFile(
-                f"the adapter {printable(settings.directory)} holds a tensor '{printable(name)}', which is no part "
+                f"the adapter {printable(settings.place)} holds a tensor '{printable(name)}', which is no part "
                 f"of a LoRA, rsLoRA or DoRA that is known here. {MERGE}"
             )
         if part in found[module]:
-            raise BadFile(f"the adapter {printable(settings.directory)} holds '{printable(plain)}' twice.")
+            raise BadFile(f"the adapter {printable(settings.place)} holds '{printable(plain)}' twice.")
         found[module][part] = name
     return found
 
@@ -143,7 +140,7 @@ def _of_module(
         if a not in parts or b not in parts or ("magnitudes" in parts) != settings.magnitudes:
             held = ", ".join(printable(parts[key]) for key in (a, b, "magnitudes") if key in parts)
             raise BadFile(
-                f"the adapter {printable(settings.directory)} holds for '{printable(module)}' only {held}; its "
+                f"the adapter {printable(settings.place)} holds for '{printable(module)}' only {held}; its "
                 f"settings ask for {settings.method}. The files are incomplete, or of two adapters: get them again."
             )
         rank = adapter.info(parts[a]).shape[:1]
@@ -179,7 +176,7 @@ def _joined(adapter: TensorSource, one: Change, two: Change) -> Change:
     return replace(one, **{name: getattr(two, name) for name in kinds})
 
 
-def _require_fit(
+def require_fit(
     adapter: TensorSource, settings: AdapterSettings, base: TensorSource, name: str, change: Change
 ) -> None:
     """Refuse tensors whose shapes are not those that the base's tensor asks for."""
@@ -232,7 +229,7 @@ def _no_fit(
 ) -> MissingTensor:
     has = f" of shape {adapter.info(tensor).shape}" if tensor in adapter.names() else ""
     return MissingTensor(
-        f"'{printable(tensor)}'{has} in the adapter {printable(settings.directory)} does not fit "
+        f"'{printable(tensor)}'{has} in the adapter {printable(settings.place)} does not fit "
         f"'{printable(name)}' of shape {base.info(name).shape} in {printable(base.path)}. "
         f"{_other_base(settings, base)}"
     )

@@ -26,6 +26,7 @@ from toposcope.checkpoints.quantised.stored import (
     Tensors,
     Weight,
     beside,
+    in_groups,
     modules,
 )
 from toposcope.checkpoints.source import Stored
@@ -52,7 +53,7 @@ class _Grid:
 
 def find(names: Collection[str], settings: Settings) -> Iterator[Weight]:
     for codes, scale, zero in _NAMES:
-        for module in modules(names, f".{scale}"):
+        for module in modules(names, f".{scale if codes == 'weight' else codes}"):
             parts = beside(names, module, codes=codes, scale=scale, groups="weight_g_idx")
             if zero is not None:
                 parts |= beside(names, module, zero=zero)
@@ -65,7 +66,7 @@ def form(tensors: Tensors) -> Form:
     info = tensors.info("codes")
     if tensors.kind("codes") not in CODES:
         return Form(info.shape, info.dtype)
-    tensors.require_alone()
+    tensors.require_alone("scale")
     if tensors.kind("codes") not in SMALL_FLOATS | {"I8"}:
         raise tensors.bad(f"it is stored as {info.dtype}; expected 8-bit floats or I8")
     shape = tensors.shape("codes", 2)
@@ -91,9 +92,7 @@ def read(tensors: Tensors, form: Form) -> Stored:
         found = _zeros(tensors)
         zero = np.broadcast_to(found.reshape(_as_grid(found.shape, grid)), grid.sides) if found.any() else None
     if tensors.has("groups") and (columns := _columns(tensors, grid)) is not None:
-        weight -= 0 if zero is None else zero[:, columns]
-        weight *= scale[:, columns]
-        return weight
+        return in_groups(weight, scale, np.zeros_like(scale) if zero is None else zero, columns)
     _apply(weight, scale, zero, grid)
     return weight
 
