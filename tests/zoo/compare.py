@@ -44,6 +44,10 @@ class Difference:
         return self.attention <= ATTENTION and (self.output is None or self.output <= OUTPUT)
 
 
+# MiniMax adds attention's output to what its norm gave, not to what entered it: the stream is normed already.
+NORMED_STREAM = frozenset({"minimax"})
+
+
 def differences(ours: Model, theirs: nn.Module, noted: Record, batch: int) -> tuple[list[Difference], dict[int, str]]:
     """For each layer of ours that was run its difference, and for the others the reason why there is none."""
     pairing = _Pairing(ours, theirs, noted)
@@ -94,6 +98,7 @@ class _Pairing:
 
     def __init__(self, ours: Model, theirs: nn.Module, noted: Record) -> None:
         self.ours, self.noted = ours, noted
+        self._stream_is_normed = theirs.config.model_type in NORMED_STREAM
         self._values = {name: _flat(values) for name, values in theirs.state_dict().items()}
         self._used: dict[str, int] = {}
 
@@ -161,6 +166,8 @@ class _Pairing:
 
     def _is_normed(self, x: Tensor) -> bool:
         """Whether a norm gave this just so, and no layer of ours has it after its addition: then one is missed."""
+        if self._stream_is_normed:
+            return False
         after = {layer.residual_norm.weight for layer in self.ours.spec.layers if layer.residual_norm is not None}
         known = {self.module(name) for name in after if name is not None}
         return any(

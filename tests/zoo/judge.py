@@ -77,6 +77,8 @@ def judge(model_type: str, group: str, *, batch: int = BATCH, length: int = LENG
             outcome = Outcome.REFUSED if noted.attended or noted.unseen else Outcome.NO_SOFTMAX
             why = str(error).replace(directory, model_type)
             return Judged(model_type, group, outcome, why, calls=len(noted.attended))
+        except Exception as error:  # noqa: BLE001 - a bug of ours: as bad as a wrong answer
+            return Judged(model_type, group, Outcome.DIFFERENT, f"{type(error).__name__}: {error}"[:200])
 
 
 def _compared(model_type: str, group: str, ours: Any, theirs: Any, noted: Record, batch: int) -> Judged:

@@ -78,10 +78,27 @@ def _wrapped(eager: Callable[..., Any], model: nn.Module, noted: Record, mode: _
         with mode.paused():
             gave = eager(module, *given, **named)
         if isinstance(gave, tuple) and torch.is_tensor(gave[1]):
-            noted.attended.append(Attended(noted.tick(), names.get(module, ""), gave[1].detach()))
+            used = _in_force(gave[1].detach(), given[2] if len(given) > 2 else named.get("value"), gave[0].detach())
+            noted.attended.append(Attended(noted.tick(), names.get(module, ""), used))
         return gave
 
     return attend
+
+
+def _in_force(probabilities: Tensor, values: Tensor | None, out: Tensor) -> Tensor:
+    """The probabilities as they act on the values: some models scale the sum afterwards, as a sink would."""
+    if values is None or out.ndim != 4 or probabilities.ndim != 4 or probabilities.shape[1] % values.shape[1]:
+        return probabilities
+    wide = values.repeat_interleave(probabilities.shape[1] // values.shape[1], 1)
+    if wide.shape[2] != probabilities.shape[3]:
+        return probabilities
+    plain = (probabilities @ wide).transpose(1, 2)
+    if plain.shape != out.shape:
+        return probabilities
+    factor = (out * plain).sum(-1) / (plain * plain).sum(-1).clamp_min(1e-30)  # (B, N, H)
+    scaled = (out - factor[..., None] * plain).abs().max() < 1e-5 * plain.abs().max()
+    changed = (factor - 1).abs().max() > 1e-4
+    return probabilities * factor.transpose(1, 2)[..., None] if scaled and changed else probabilities
 
 
 class _Softmax(TorchFunctionMode):

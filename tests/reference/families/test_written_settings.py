@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.numpy import load_file, save_file
 from transformers import (
     CONFIG_MAPPING,
     AutoConfig,
@@ -22,7 +23,7 @@ from transformers import (
 )
 
 import toposcope
-from tests.zoo import inputs, randomise
+from tests.zoo import build, inputs, randomise
 from tests.zoo.compare import differences
 from tests.zoo.record import record
 from toposcope.checkpoints.attention import attention
@@ -453,3 +454,33 @@ def test_axes_of_a_rotation_in_several_axes(tmp_path: Path) -> None:
         with toposcope.load(directory) as ours:
             mine = attention(ours.layers[0], array(seen[0][0][0]), positions=at.T)
         np.testing.assert_allclose(mine, array(noted.attended[0].probabilities[0]), atol=TOLERANCE)
+
+
+@pytest.mark.parametrize(
+    ("outer", "inner", "prefix"),
+    [
+        ("gemma3n", "gemma3n_text", "model.language_model."),
+        ("kimi_k25", "deepseek_v3", "language_model.model."),
+        ("llama4", "llama4_text", "language_model.model."),
+        ("qwen3_5", "qwen3_5_text", "model.language_model."),
+    ],
+)
+def test_names_as_published(tmp_path: Path, outer: str, inner: str, prefix: str) -> None:
+    """The text part under the prefix that published files have, beside a tower that is none of its business."""
+    model = build(inner, "causal")
+    model.save_pretrained(tmp_path)
+    tensors = {
+        name.replace("model.", prefix, 1): each for name, each in load_file(tmp_path / "model.safetensors").items()
+    }
+    tensors["vision_tower.layers.0.self_attn.q_proj.weight"] = np.ones((4, 4), dtype=np.float32)
+    save_file(tensors, tmp_path / "model.safetensors")
+    text = json.loads((tmp_path / "config.json").read_text())
+    text["model_type"] = {"deepseek_v3": "kimi_k2"}.get(inner, inner)
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": outer, "text_config": text}))
+    noted = record(model, inputs(model, 2, 21, 3))
+    with toposcope.load(tmp_path) as ours:
+        found, missing = differences(ours, model, noted, 2)
+        assert not missing
+        assert len(found) == len(noted.attended) > 0
+        assert max(each.attention for each in found) <= TOLERANCE
+        assert any("vision_tower.layers.0.self_attn.q_proj.weight" in each.tensors for each in ours.skipped)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import re
+from collections import defaultdict
 from dataclasses import replace
 
 from toposcope.checkpoints.families import Family
@@ -13,7 +15,7 @@ from toposcope.checkpoints.generic.encode import made, with_query_scale
 from toposcope.checkpoints.generic.measure import Measured, measure
 from toposcope.checkpoints.generic.names import prefix_change, reprefixed
 from toposcope.checkpoints.source import TensorSource
-from toposcope.checkpoints.spec import Compared, ModelSpec
+from toposcope.checkpoints.spec import Compared, ModelSpec, Skipped, claimed, linears
 from toposcope.core.errors import MissingExtra, UnknownFamily
 from toposcope.core.printable import printable
 
@@ -84,7 +86,7 @@ def put_onto(measured: Measured, kind: str, source: TensorSource) -> ModelSpec:
         encoding = with_query_scale(made(each.position, source, rename), each.query_scale)
         layers.append(replace(spec, encoding=encoding))
     embedding = None if measured.embedding is None else rename(measured.embedding)
-    return ModelSpec(
+    whole = ModelSpec(
         family=kind,
         layers=tuple(layers),
         embedding=embedding if embedding in source.names() else None,
@@ -100,6 +102,23 @@ def put_onto(measured: Measured, kind: str, source: TensorSource) -> ModelSpec:
         ),
         compared=measured.compared,
     )
+    return replace(whole, skipped=(*whole.skipped, *_idle(whole, source)))
+
+
+def _idle(spec: ModelSpec, source: TensorSource) -> list[Skipped]:
+    """Tensors of the modules that were measured that attention did not need, one entry for each kind."""
+    modules = {
+        f"{linear.weight.rsplit('.', 2)[0]}."
+        for layer in spec.layers
+        for linear in linears(layer)
+        if "." in linear.weight
+    }
+    used, kinds = claimed(spec), defaultdict(list)
+    for name in sorted(set(source.names()) - used):
+        if name.startswith(tuple(modules)):
+            kinds[re.sub(r"\d+", "N", name)].append(name)
+    why = "it had no effect on attention where that was compared"
+    return [Skipped(kind, why, tuple(names)) for kind, names in kinds.items()]
 
 
 def _installed() -> bool:
