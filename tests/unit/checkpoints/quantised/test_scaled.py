@@ -145,3 +145,9 @@ def test_scales_under_other_names(tmp_path: Path, leaf: str) -> None:
     pairs = arrays | {"q.weight": ("I8", np.ones((2, 2), np.int8))}
     with pytest.raises(BadFile):
         opened(tmp_path, pairs, fp8).read("q.weight")
+
+
+def test_one_number_stays_one(tmp_path: Path) -> None:
+    arrays = {"q.weight": ("F32", np.array(2.0, np.float32)), "q.weight_scale": ("F32", np.ones(1, np.float32))}
+    source = opened(tmp_path, arrays)
+    assert source.read("q.weight").shape == source.info("q.weight").shape == ()
