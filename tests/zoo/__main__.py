@@ -48,7 +48,7 @@ def _all(asked: list[tuple[str, str]], jobs: int) -> Iterator[Judged]:
     if jobs == 1 or len(asked) < 8:
         yield from (judge(*each) for each in asked)
         return
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), max_tasks_per_child=60) as pool:
         yield from pool.map(judge, *zip(*asked, strict=True), chunksize=4)
 
 

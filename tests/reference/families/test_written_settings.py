@@ -484,3 +484,11 @@ def test_names_as_published(tmp_path: Path, outer: str, inner: str, prefix: str)
         assert len(found) == len(noted.attended) > 0
         assert max(each.attention for each in found) <= TOLERANCE
         assert any("vision_tower.layers.0.self_attn.q_proj.weight" in each.tensors for each in ours.skipped)
+
+
+@pytest.mark.parametrize("kind", ["llama4_text", "ministral3"])
+def test_a_query_scale_is_no_second_encoding(tmp_path: Path, kind: str) -> None:
+    build(kind, "causal").save_pretrained(tmp_path)
+    found = [each for each in toposcope.check(tmp_path).findings if each.id == "mechanisms"]
+    assert found
+    assert {each.status for each in found} == {"ok"}
