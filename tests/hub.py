@@ -160,7 +160,7 @@ def used(hub: Hub, place: Path, monkeypatch: pytest.MonkeyPatch, token: str | No
     monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(home / "token"))
     monkeypatch.setattr(constants, "HF_STORED_TOKENS_PATH", str(home / "stored_tokens"))
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_IMPLICIT_TOKEN", False)
-    monkeypatch.setattr("toposcope.checkpoints.hub_http.PAUSE", 0.0)
+    monkeypatch.setattr("toposcope.checkpoints.hub.http.PAUSE", 0.0)
     yield
 
 

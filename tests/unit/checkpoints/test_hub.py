@@ -21,7 +21,8 @@ import toposcope
 from tests.hub import Hub, used
 from tests.unit.checkpoints.making import gguf_bytes, gguf_tensor, written
 from tests.unit.tiny import CONFIG, tensors, write_adapter
-from toposcope.checkpoints import hub_file, hub_meter
+from toposcope.checkpoints.hub import file as hub_file
+from toposcope.checkpoints.hub import hub_meter
 from toposcope.checkpoints.locate import open_checkpoint
 from toposcope.cli import main
 from toposcope.core import files
@@ -448,7 +449,7 @@ def test_a_torch_file_is_fetched_whole_or_left_to_the_user(hub: Hub, monkeypatch
     made = tensors({**CONFIG, "num_hidden_layers": 1})
     torch.save({name: torch.from_numpy(value) for name, value in made.items()}, place / "pytorch_model.bin")
     with monkeypatch.context() as small:
-        small.setattr("toposcope.checkpoints.hub.WORTH_TELLING", 1000)
+        small.setattr("toposcope.checkpoints.hub.opening.WORTH_TELLING", 1000)
         with pytest.raises(toposcope.ToposcopeError, match="hf download org/old"):
             open_checkpoint("org/old")
     assert "pytorch_model.bin" not in hub.sent

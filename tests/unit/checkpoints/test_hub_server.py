@@ -14,10 +14,10 @@ import pytest
 import toposcope
 from tests.hub import Hub, used
 from tests.unit.checkpoints.test_hub import COMMIT, numbers, saved, write_model
-from toposcope.checkpoints import hub_http
-from toposcope.checkpoints.hub_http import _NEXT
-from toposcope.checkpoints.hub_name import HubName, is_sound_file, parse_hub_name
-from toposcope.checkpoints.hub_repo import Snapshot
+from toposcope.checkpoints.hub import http as hub_http
+from toposcope.checkpoints.hub.http import _NEXT
+from toposcope.checkpoints.hub.name import HubName, is_sound_file, parse_hub_name
+from toposcope.checkpoints.hub.repo import Snapshot
 from toposcope.checkpoints.locate import open_checkpoint
 from toposcope.core.errors import BadFile, BadValue, HubError, NotFound, ToposcopeError
 
@@ -169,7 +169,7 @@ def test_a_server_in_trouble_is_asked_again(hub: Hub, status: int) -> None:
 def test_a_server_that_asks_for_time_gets_it(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     waited: list[float] = []
     monkeypatch.setattr(hub_http, "PAUSE", 0.5)
-    monkeypatch.setattr("toposcope.checkpoints.hub_http.time.sleep", waited.append)
+    monkeypatch.setattr("toposcope.checkpoints.hub.http.time.sleep", waited.append)
     hub.trouble, hub.wait = [429, 429, 503], "7"
     open_checkpoint("org/tiny")
     assert waited == [7, 7, 7]

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from toposcope.checkpoints.decode import BLOCK, ROWS, Ledger
-from toposcope.checkpoints.hub_name import parse_hub_name
+from toposcope.checkpoints.hub.name import parse_hub_name
 from toposcope.checkpoints.peft.changes import Change, Changes, LowRank, require_fit, require_side, sorted_changes
 from toposcope.checkpoints.peft.settings import CONFIG, FILES, AdapterSettings, read_settings
 from toposcope.checkpoints.safetensors_file import SafetensorsFile
@@ -46,7 +46,7 @@ def _located(given: str | Path) -> tuple[Path, str]:
         raise NotFound(f"{printable(str(given), 80)} cannot be a path or an adapter's name: {error}.") from error
     name = None if exists else parse_hub_name(given)
     if name is not None:
-        from toposcope.checkpoints.hub import fetch_adapter
+        from toposcope.checkpoints.hub.opening import fetch_adapter
 
         return fetch_adapter(name)
     if place.name in (CONFIG, *FILES):

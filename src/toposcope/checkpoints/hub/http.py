@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from urllib.parse import quote, urljoin, urlsplit
 
 from toposcope._version import __version__
-from toposcope.checkpoints.hub_name import is_commit, is_sound_file
+from toposcope.checkpoints.hub.name import is_commit, is_sound_file
 from toposcope.core.errors import BadFile, HubError, NotFound
 from toposcope.core.printable import printable
 from toposcope.core.untrusted import MEGABYTE, parse_json
