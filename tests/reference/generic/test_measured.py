@@ -59,6 +59,7 @@ def measured_model(where: Path) -> Model:
         ("xglm", "causal"),  # a sinusoid
         ("mpnet", "masked"),  # T5's buckets in another type
         ("blenderbot", "seq2seq"),  # cross-attention
+        ("bart", "masked"),  # post-norm
     ],
 )
 def test_the_file_is_read_as_the_model_computes(kind: str, group: str, tmp_path: Path) -> None:
