@@ -22,7 +22,7 @@ from tests.hub import Hub, used
 from tests.unit.checkpoints.making import gguf_bytes, gguf_tensor, written
 from tests.unit.tiny import CONFIG, tensors, write_adapter
 from toposcope.checkpoints.hub import file as hub_file
-from toposcope.checkpoints.hub import hub_meter
+from toposcope.checkpoints.hub import meter as hub_meter
 from toposcope.checkpoints.locate import open_checkpoint
 from toposcope.cli import main
 from toposcope.core import files

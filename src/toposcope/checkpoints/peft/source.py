@@ -16,7 +16,7 @@ from toposcope.checkpoints.hub.name import parse_hub_name
 from toposcope.checkpoints.peft.changes import Change, Changes, LowRank, require_fit, require_side, sorted_changes
 from toposcope.checkpoints.peft.settings import CONFIG, FILES, AdapterSettings, read_settings
 from toposcope.checkpoints.safetensors_file import SafetensorsFile
-from toposcope.checkpoints.source import Rows, Stored, TensorInfo, TensorSource
+from toposcope.checkpoints.source import Rows, Stored, TensorInfo, TensorSource, headers
 from toposcope.checkpoints.spec import ModelSpec, claimed, linears
 from toposcope.checkpoints.torch_file import TorchFile
 from toposcope.checkpoints.unclaimed import is_attention
@@ -140,6 +140,10 @@ class AdaptedSource:
 
     def names(self) -> Collection[str]:
         return self._names
+
+    def headers(self, *, stored: bool = False) -> list[TensorInfo]:
+        """Those of the base, and of the biases that it gets."""
+        return [*headers(self.base, stored=stored), *map(self.info, sorted(self.changes.fresh))]
 
     def info(self, name: str) -> TensorInfo:
         change = self.changes.by_tensor.get(name)
