@@ -15,6 +15,7 @@ import hashlib
 import json
 import sys
 import threading
+import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -44,9 +45,12 @@ class Hub:
     cuts: int = 0  # connections that are cut,
     cut_after: int = 1000  # after so many bytes of a large file
     tags: list[str] = field(default_factory=list)  # ETags of the next answers with large files
-    trouble: list[int] = field(default_factory=list)  # statuses of the next answers
+    trouble: list[int] = field(default_factory=list)  # statuses of the next answers,
+    wait: str = ""  # and after how many seconds to ask again
     redirect_to: str | None = None  # where large files are said to be instead
     page: int | None = None  # files on a page of the listing
+    slow: float = 0.0  # seconds before each answer with a large file
+    lengthen: bytes = b""  # that comes after each file, and is not announced
 
     sent: Counter[str] = field(default_factory=Counter)  # bytes of bodies, by file
     ranges: dict[str, list[Range]] = field(default_factory=lambda: defaultdict(list))  # that were sent
@@ -156,7 +160,7 @@ def used(hub: Hub, place: Path, monkeypatch: pytest.MonkeyPatch, token: str | No
     monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(home / "token"))
     monkeypatch.setattr(constants, "HF_STORED_TOKENS_PATH", str(home / "stored_tokens"))
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_IMPLICIT_TOKEN", False)
-    monkeypatch.setattr("toposcope.checkpoints.hub_http.PAUSE", 0.0)
+    monkeypatch.setattr("toposcope.checkpoints.hub.http.PAUSE", 0.0)
     yield
 
 
@@ -199,7 +203,7 @@ class _Handler(BaseHTTPRequestHandler):
             hub.tokens[host].add(secret)
         status = hub.take(hub.trouble) if self.command == "GET" else None
         if status is not None:
-            return self._answer(status)
+            return self._answer(status, **({"Retry-After": hub.wait} if hub.wait else {}))
         parts = [unquote(part) for part in urlsplit(self.path).path.strip("/").split("/")]
         if self.is_cdn:
             return self._file(hub.root / "/".join(parts[1:]), parts[1:])
@@ -299,7 +303,12 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(status)
         for key, value in headers.items():
             self.send_header(key, value)
-        self.send_header("Content-Length", str(len(content)))
+        if not (hub.lengthen and name and name != "api"):
+            self.send_header("Content-Length", str(len(content)))
+        else:
+            content += hub.lengthen
+            self.close_connection = True
+            self.send_header("Connection", "close")
         self.end_headers()
         if self.command == "HEAD":
             return
@@ -311,6 +320,8 @@ class _Handler(BaseHTTPRequestHandler):
                 if hub.cuts > 0:
                     hub.cuts -= 1
                     upto = min(upto, hub.cut_after)
+        if large and hub.slow:
+            time.sleep(hub.slow)
         hub.note(name, start, upto)  # before: the asker may be quicker than we are
         with contextlib.suppress(ConnectionError):
             self.wfile.write(content[:upto])

@@ -22,6 +22,7 @@ WRITERS = {
     "runs/local.py": "a worker's last words, in a temporary file",
     "runs/on_ray.py": "a worker's own temporary directory",
     "core/saved.py": "the removal of a checkpoint",
+    "checkpoints/hub_cache.py": "the removal of a damaged range; a cache that goes with the process",
     "models/gguf_cache.py": "a copy of a model: a directory that is renamed",
     "models/load.py": "the content of that copy",
     "report/movie.py": "a movie's temporary directory",

@@ -19,6 +19,7 @@ from tests.zoo.shrink import HEAD
 from toposcope.checkpoints import Layer, Model
 from toposcope.checkpoints.attention import attention, output, project
 from toposcope.checkpoints.spec import LayerSpec
+from toposcope.encodings.record import NONE, InputTable
 
 ATTENTION, OUTPUT = 1e-4, 1e-3  # the largest differences allowed; that of the output is relative to its largest entry
 
@@ -43,6 +44,10 @@ class Difference:
         return self.attention <= ATTENTION and (self.output is None or self.output <= OUTPUT)
 
 
+# MiniMax adds attention's output to what its norm gave, not to what entered it: the stream is normed already.
+NORMED_STREAM = frozenset({"minimax"})
+
+
 def differences(ours: Model, theirs: nn.Module, noted: Record, batch: int) -> tuple[list[Difference], dict[int, str]]:
     """For each layer of ours that was run its difference, and for the others the reason why there is none."""
     pairing = _Pairing(ours, theirs, noted)
@@ -56,34 +61,36 @@ def differences(ours: Model, theirs: nn.Module, noted: Record, batch: int) -> tu
     return found, missing
 
 
-def at_input(ours: Model, noted: Record, batch: int, length: int) -> tuple[float | None, str | None]:
+def at_input(ours: Model, noted: Record, batch: int) -> tuple[float | None, str | None]:
     """What the named tables of positions differ by (None: nothing to compare with), and a module that has no name.
 
     A module places tokens if what it gives is the same for all texts and differs along them.
     """
-    placing = {name: table for name, y in noted.placed.items() if (table := _placing(y, batch, length)) is not None}
+    placing = {name: table for name, y in noted.placed.items() if (table := _placing(y, batch)) is not None}
+    tables = [layer.encoding.input for layer in ours.layers if layer.encoding.input is not None]
     worst: float | None = None
-    for layer in ours.layers:
-        table = layer.encoding.input
-        if table is None:
-            continue
-        mine = table.vectors(np.arange(length))
-        near = {name: float(np.abs(mine - each).max()) for name, each in placing.items() if each.shape == mine.shape}
+    for theirs in placing.values():
+        near = [_apart(table, theirs) for table in tables if table.width == theirs.shape[1]]
         if near:
-            worst = max(worst or 0.0, min(near.values()))
+            worst = max(worst or 0.0, min(near))
     named = any(layer.encoding.input is not None for layer in ours.layers)
     width = max(layer.spec.width for layer in ours.layers)
     unnamed = next((name for name, each in placing.items() if each.shape[1] == width), None)
     return worst, None if named else unnamed
 
 
-def _placing(y: Tensor, batch: int, length: int) -> np.ndarray | None:
-    if not y.is_floating_point() or y.ndim not in (2, 3) or y.shape[-2] != length:
+def _placing(y: Tensor, batch: int) -> np.ndarray | None:
+    if not y.is_floating_point() or y.ndim not in (2, 3):
         return None
-    texts = _array(y.reshape(-1, length, y.shape[-1]))
+    texts = _array(y.reshape(-1, *y.shape[-2:]))
     if len(texts) not in (1, batch) or not np.array_equal(texts[0], texts[-1]):
         return None
     return texts[0] if np.abs(texts[0] - texts[0][:1]).max() > 1e-6 else None
+
+
+def _apart(table: InputTable, theirs: np.ndarray) -> float:
+    length = len(theirs) if table.length is None else min(len(theirs), table.length)
+    return float(np.abs(table.vectors(np.arange(length)) - theirs[:length]).max())
 
 
 class _Pairing:
@@ -91,6 +98,7 @@ class _Pairing:
 
     def __init__(self, ours: Model, theirs: nn.Module, noted: Record) -> None:
         self.ours, self.noted = ours, noted
+        self._stream_is_normed = theirs.config.model_type in NORMED_STREAM
         self._values = {name: _flat(values) for name, values in theirs.state_dict().items()}
         self._used: dict[str, int] = {}
 
@@ -158,6 +166,8 @@ class _Pairing:
 
     def _is_normed(self, x: Tensor) -> bool:
         """Whether a norm gave this just so, and no layer of ours has it after its addition: then one is missed."""
+        if self._stream_is_normed:
+            return False
         after = {layer.residual_norm.weight for layer in self.ours.spec.layers if layer.residual_norm is not None}
         known = {self.module(name) for name in after if name is not None}
         return any(
@@ -170,6 +180,9 @@ class _Pairing:
 
 def _difference(layer: Layer, pairing: _Pairing, batch: int) -> Difference:
     spec = layer.spec
+    if not layer.encoding.exact_tables and layer.encoding.rotary is None:  # position is declared to be elsewhere
+        spec = replace(spec, encoding=NONE)
+        layer = SimpleNamespace(number=layer.number, spec=spec, weights=layer.weights, encoding=NONE)  # type: ignore[assignment]
     query, call = pairing.call(spec)
     theirs_BHNM = _by_head(call.probabilities, batch, spec.heads)
     length = theirs_BHNM.shape[2]

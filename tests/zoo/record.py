@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+_WHOLE = frozenset({"multi_head_attention_forward", "scaled_dot_product_attention"})  # attention as one call
 _PRODUCTS = frozenset({"matmul", "bmm", "__matmul__", "baddbmm", "einsum", "__rmatmul__"})
 
 
@@ -47,6 +48,7 @@ class Record:
     passed: dict[str, list[Passed]] = field(default_factory=lambda: defaultdict(list))
     entered: dict[str, list[tuple[int, Tensor]]] = field(default_factory=lambda: defaultdict(list))
     placed: dict[str, Tensor] = field(default_factory=dict)  # what modules gave that place tokens, or look them up
+    unseen: bool = False  # a softmax inside attention that was not recognised as one of q k^T
     clock: int = 0
 
     def tick(self) -> int:
@@ -76,10 +78,27 @@ def _wrapped(eager: Callable[..., Any], model: nn.Module, noted: Record, mode: _
         with mode.paused():
             gave = eager(module, *given, **named)
         if isinstance(gave, tuple) and torch.is_tensor(gave[1]):
-            noted.attended.append(Attended(noted.tick(), names.get(module, ""), gave[1].detach()))
+            used = _in_force(gave[1].detach(), given[2] if len(given) > 2 else named.get("value"), gave[0].detach())
+            noted.attended.append(Attended(noted.tick(), names.get(module, ""), used))
         return gave
 
     return attend
+
+
+def _in_force(probabilities: Tensor, values: Tensor | None, out: Tensor) -> Tensor:
+    """The probabilities as they act on the values: some models scale the sum afterwards, as a sink would."""
+    if values is None or out.ndim != 4 or probabilities.ndim != 4 or probabilities.shape[1] % values.shape[1]:
+        return probabilities
+    wide = values.repeat_interleave(probabilities.shape[1] // values.shape[1], 1)
+    if wide.shape[2] != probabilities.shape[3]:
+        return probabilities
+    plain = (probabilities @ wide).transpose(1, 2)
+    if plain.shape != out.shape:
+        return probabilities
+    factor = (out * plain).sum(-1) / (plain * plain).sum(-1).clamp_min(1e-30)  # (B, N, H)
+    scaled = (out - factor[..., None] * plain).abs().max() < 1e-5 * plain.abs().max()
+    changed = (factor - 1).abs().max() > 1e-4
+    return probabilities * factor.transpose(1, 2)[..., None] if scaled and changed else probabilities
 
 
 class _Softmax(TorchFunctionMode):
@@ -103,11 +122,15 @@ class _Softmax(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
         name = getattr(func, "__name__", "")
+        if name in _WHOLE:
+            self._noted.unseen = True
         if self._pauses or not torch.is_tensor(out):
             return out
         if name == "softmax" and out.ndim >= 3:
             if any(each.ndim >= 3 and each.numel() == out.numel() for each in self._products):
                 self._probabilities = out
+            elif "att" in (self._running[-1] if self._running else "").lower():
+                self._noted.unseen = True
         elif name in _PRODUCTS:
             seen, tensors = self._probabilities, [each for each in args if torch.is_tensor(each)]
             if seen is not None and any(_same(each, seen) for each in tensors):
@@ -152,7 +175,7 @@ def _entering(name: str, noted: Record, running: list[str]) -> Callable[..., Non
 def _leaving(name: str, module: nn.Module, noted: Record, running: list[str]) -> Callable[..., None]:
     leaf = not any(True for _ in module.children()) and any(True for _ in module.parameters())
     end = name.rpartition(".")[2]
-    places = isinstance(module, nn.Embedding) or ("pos" in end and "rot" not in name)
+    places = isinstance(module, nn.Embedding) or ("pos" in end.replace("post", "") and "rot" not in name)
 
     def hook(_: nn.Module, given: tuple[Any, ...], named: dict[str, Any], gave: Any) -> None:
         if running and running[-1] == name:

@@ -57,7 +57,9 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "mamba2": {"num_heads": 8, "head_dim": 16, "n_groups": 1},
     "ministral3": {"rope_parameters": _GROWING},
     "mistral4": {"rope_parameters": {**_GROWING, "partial_rotary_factor": 0.5}},
+    "gemma2": {"attn_logit_softcapping": 2.0},  # so low that it counts
     "glm4_moe": {"use_qk_norm": True},
+    "vaultgemma": {"attn_logit_softcapping": 2.0},
     "ministral": {"head_dim": 16, "layer_types": _ALTERNATING * 2},
     "qwen2_vl_text": {"rope_parameters": _MROPE},
     "qwen2_5_vl_text": {"rope_parameters": _MROPE},

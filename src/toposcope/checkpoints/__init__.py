@@ -21,7 +21,8 @@ def load(
 
     Only headers and position tables are read now; a layer's weights are read when they are used. `family` forces
     the reader of a family; `num_heads` gives the number of heads where the file does not say it (plain state dicts).
-    `adapter` is the directory of a LoRA, rsLoRA or DoRA that PEFT saved: it is merged as tensors are read.
+    `adapter` is the directory, or the name on the hub, of a LoRA, rsLoRA or DoRA that PEFT saved: it is merged as
+    tensors are read.
     """
     from dataclasses import replace
 

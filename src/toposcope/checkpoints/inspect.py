@@ -176,7 +176,7 @@ def _layer_row(layer: Layer, heads: Sequence[InspectedHead], stored: Collection[
         norm=spec.placement,
         qk_norm=spec.q_norm is not None,
         softcap=spec.softcap,
-        extras=(*spec.value_path, *spec.logit_path()),
+        extras=(*(["attention_sinks"] if spec.sinks else []), *spec.value_path, *spec.logit_path()),
         biases=_biases(layer) if heads else _stored_biases(spec, stored),
         latent=spec.kv_latent is not None,
         shared_with=spec.shared_with,

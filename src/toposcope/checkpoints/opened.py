@@ -73,7 +73,7 @@ def subject(model: Model, given: ModelLike = None, *, sha256: str | None = None)
         family=model.family,
         sha256=sha256 or model.source.digest(),
         encodings=tuple(sorted({layer.encoding.title for layer in model.layers})),
-        adapter=None if model.adapter is None else str(model.adapter),
+        adapter=model.adapter,
         remarks=model.remarks,
         commit=model.commit,
     )
@@ -82,7 +82,10 @@ def subject(model: Model, given: ModelLike = None, *, sha256: str | None = None)
 def name_of(model: Model, given: ModelLike = None) -> str:
     """What to call a model: the user's own name for it, and that of the adapter merged into it."""
     name = called(given, model.path)
-    return name if model.adapter is None else f"{name} + {printable(model.adapter.resolve().name, 80)}"
+    if model.adapter is None:
+        return name
+    place = Path(model.adapter)
+    return f"{name} + {printable(place.resolve().name if place.exists() else model.adapter.partition('@')[0], 80)}"
 
 
 def called(given: ModelLike, path: Path) -> str:

@@ -178,24 +178,27 @@ class LayerSpec:
 
     @property
     def value_path(self) -> tuple[str, ...]:
-        """What stands between the probabilities and the residual stream beside V and O, in words."""
-        named = {
-            "attention sinks": self.sinks,
-            "a value norm": self.v_norm,
-            "an output gate": self.gate,
-            "a norm before O": self.inner_norm,
-        }
+        """What stands between V and O, so that their product is not all that a head writes."""
+        named = {"output_gate": self.gate, "value_norm": self.v_norm, "norm_before_O": self.inner_norm}
         return tuple(name for name, part in named.items() if part is not None)
 
     def logit_path(self, length: int | None = None) -> tuple[str, ...]:
-        """What shapes the logits or the mask of a text beside Q, K, w, g and b, in words (None: of a long text)."""
+        """What shapes the logits or the mask of a text beside Q, K, w, g and b (None: of a long text)."""
         grows = self.encoding.query_scale
         named = {
-            "norms after rotation": self.qk_norm_after,
-            "a chunked mask": self.chunk is not None and (length is None or length > self.chunk),
-            "a query scale": grows is not None and (length is None or length > grows.plain_below),
+            "norms_after_rotation": self.qk_norm_after and not self._norms_commute,
+            "chunked_mask": self.chunk is not None and (length is None or length > self.chunk),
+            "query_scale": grows is not None and (length is None or length > grows.plain_below),
         }
         return tuple(name for name, part in named.items() if part)
+
+    @property
+    def _norms_commute(self) -> bool:
+        """Whether norming a turned vector is turning a normed one: a rotation keeps lengths, a gain has channels."""
+        rotary = self.encoding.rotary
+        keeps = rotary is None or (rotary.attention_factor == 1 and rotary.decay_F is None)
+        norms = [norm for norm in (self.q_norm, self.k_norm) if norm is not None]
+        return keeps and all(norm.kind == "rms" and norm.weight is None and norm.bias is None for norm in norms)
 
     @property
     def placement(self) -> str:

@@ -20,7 +20,7 @@ from toposcope.core.progress import Progress
 from toposcope.encodings.record import Encoding
 
 if TYPE_CHECKING:
-    from toposcope.checkpoints.hub import RemoteTensors
+    from toposcope.checkpoints.hub.opening import RemoteTensors
 
 Array = NDArray[np.float64]
 
@@ -248,10 +248,10 @@ class Model:
         return self.source.path
 
     @property
-    def adapter(self) -> Path | None:
-        """The directory of the adapter that is merged into it, where one is."""
+    def adapter(self) -> str | None:
+        """The directory, or the name on the hub, of the adapter that is merged into it, where one is."""
         settings = getattr(self.source, "settings", None)
-        return None if settings is None else settings.directory
+        return None if settings is None else settings.place
 
     @property
     def family(self) -> str:

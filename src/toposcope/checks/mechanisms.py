@@ -16,6 +16,7 @@ WORDS = {
     "rotary": "rotation of queries and keys",
     "bias": "a bias added to the logits",
     "content": "position that depends on content",
+    "query_scale": "queries that grow with their position",
 }
 _TABLE = re.compile(r"(^|[._])(wpe|embed_positions|position_embeddings?|pos_embed|pos_emb|position_embd)(\.weight)?$")
 # families whose files hold a table that the model's own code never reads
@@ -27,7 +28,7 @@ def mechanisms(model: Model) -> Iterator[Finding]:
     layers = [layer for layer in model.layers if layer.spec.kind == "self"]
     by_kind: dict[tuple[str, ...], list[Layer]] = defaultdict(list)
     for layer in layers:
-        by_kind[layer.encoding.mechanisms].append(layer)
+        by_kind[_encoding(layer.encoding.mechanisms)].append(layer)
     for kinds, members in by_kind.items():
         numbers = tuple(layer.number for layer in members)
         titles = sorted({layer.encoding.title for layer in members})
@@ -49,6 +50,11 @@ def mechanisms(model: Model) -> Iterator[Finding]:
     if () in by_kind and not (unknown and len(by_kind[()]) == len(layers)):
         yield _none(model, by_kind[()], total=len(layers))
     yield from _unread_table(model, layers)
+
+
+def _encoding(found: tuple[str, ...]) -> tuple[str, ...]:
+    """The mechanisms that tell positions apart: a query scale beside another is no second encoding."""
+    return tuple(each for each in found if each != "query_scale") or found
 
 
 def _several(kinds: tuple[str, ...], where: str, titles: list[str], numbers: tuple[int, ...]) -> Finding:

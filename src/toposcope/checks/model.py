@@ -87,7 +87,7 @@ def _encoding(model: Model, findings: list[Finding]) -> str:
     sinusoid = {number for finding in findings if "sinusoid" in finding.evidence for number in finding.layers or ()}
     titles = dict.fromkeys(
         f"sinusoidal vectors stored as a table ({layer.encoding.title})"
-        if layer.number in sinusoid
+        if layer.number in sinusoid and layer.encoding.name != "sinusoidal"
         else layer.encoding.title
         for layer in model.layers
         if layer.spec.kind == "self"

@@ -21,7 +21,7 @@ FamilyOption = Annotated[
     str | None, typer.Option("--family", metavar="NAME", help="Read it as this family ('toposcope ls families').")
 ]
 AdapterOption = Annotated[
-    str | None, typer.Option("--adapter", metavar="DIR", help="Merge this adapter of PEFT (LoRA, rsLoRA, DoRA).")
+    str | None, typer.Option("--adapter", metavar="DIR|NAME", help="Merge this adapter of PEFT (LoRA, DoRA).")
 ]
 NumHeadsOption = Annotated[
     int | None, typer.Option("--num-heads", metavar="N", min=1, help="Number of heads, where the file does not say.")

@@ -32,7 +32,7 @@ def run(
     family: FamilyOption = None,
     num_heads: NumHeadsOption = None,
     adapter: Annotated[
-        str | None, typer.Option("--adapter", metavar="DIR", help="Merge this adapter of PEFT into B.")
+        str | None, typer.Option("--adapter", metavar="DIR|NAME", help="Merge this adapter of PEFT into B.")
     ] = None,
     json: JsonOption = None,
     csv: CsvOption = None,

@@ -154,12 +154,16 @@ def head_setting(layer: Layer, head: Head) -> Setting:
 def outside_theorems(layer: Layer) -> tuple[str, ...]:
     """Why no theorem speaks of this layer exactly, if so.
 
-    `left_out`: Q, K, V and O are not all there is (an output gate, sinks, chunks; what an adapter warns of).
+    `left_out`: the adapter warns that its view leaves something out (clipped values, a mask that had to be assumed).
     """
     spec = layer.spec
-    left_out = (*spec.warnings, *spec.value_path, *spec.logit_path())
-    found = {"post_norm": spec.residual_norm, "output_norm": spec.output_norm, "left_out": left_out or None}
-    return tuple(name for name, cause in found.items() if cause is not None)
+    found = {
+        "post_norm": spec.residual_norm,
+        "output_norm": spec.output_norm,
+        "left_out": spec.warnings or None,
+        "attention_sinks": spec.sinks,
+    }
+    return (*(name for name, cause in found.items() if cause is not None), *spec.value_path, *spec.logit_path())
 
 
 def pair_index(head: Head) -> float | None:

@@ -30,6 +30,7 @@ from toposcope.dynamics.stability import LineDistance, best_line, distance_to_li
 
 Array = NDArray[np.float64]
 BIAS_DRIFT = "bias_drift"
+BETWEEN_V_AND_O = frozenset({"output_gate", "value_norm", "norm_before_O"})  # then O V is not what moves a token
 
 
 class Verdict(StrEnum):
@@ -163,7 +164,9 @@ def decide(system: Reduced, setting: Setting, *, several_heads: bool = False) ->
         warnings.append("bias_with_norm")
     if system.compressed:
         warnings.append("rank_compressed")
-    if facts.singular:
+    if BETWEEN_V_AND_O.intersection(setting.outside):
+        found = _undecided("what stands between V and O decides as well")
+    elif facts.singular:
         warnings.append("rank_deficient")
         found = _first_token_grows(facts, "first_token" if setting.causal else "consensus")
     elif several_heads:

@@ -237,11 +237,13 @@ def _prepared(
 
 
 def _require_known(model: Model, layer: Layer, tokens: int) -> None:
-    unknown = (*layer.spec.value_path, *layer.spec.logit_path(tokens))
+    spec = layer.spec
+    unknown = [*spec.value_path, *spec.logit_path(tokens), *(["attention_sinks"] if spec.sinks else [])]
     if unknown:
         raise BadValue(
-            f"layer {layer.number} of {model.path.name} has {' and '.join(unknown)}, which a flow does not know: "
-            "what moved would not be this model. Use trace on a text, or choose another layer."
+            f"layer {layer.number} of {model.path.name} is more than a flow knows "
+            f"({', '.join(unknown).replace('_', ' ')}): what moved would not be this model. Use trace on a text, or "
+            "choose another layer."
         )
 
 

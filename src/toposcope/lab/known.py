@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from toposcope.checkpoints.families import families, family_origins
-from toposcope.checkpoints.hub_cached import cached_models
-from toposcope.checkpoints.hub_meter import show_bytes
+from toposcope.checkpoints.hub.cached import cached_models
+from toposcope.checkpoints.hub.meter import show_bytes
 from toposcope.checkpoints.installed import MODELS, TEXT_PREFIX, TEXTS, InstalledItem
 from toposcope.core.errors import BadValue, did_you_mean
 from toposcope.core.result import Provenance, Result
@@ -23,7 +23,8 @@ class KnownName:
     """A name, what it stands for, and the package it comes from.
 
     `ready` is False where that package is not installed; `install` is then the command that brings it. `details` are
-    the model types that a family reads, the parameters of an encoding, or the sizes of a task.
+    the model types that a family reads, the parameters of an encoding, the sizes of a task, or the commits of a model
+    from the hub.
     """
 
     name: str
@@ -72,9 +73,9 @@ def _cached() -> list[KnownName]:
     return [
         KnownName(
             each.repo,
-            f"{show_bytes(each.size)} {each.holds}",
+            f"{show_bytes(each.size)} {each.holds}; commit {', '.join(commit[:12] for commit in each.commits)}",
             each.origin,
-            details=tuple(f"commit {commit}" for commit in each.commits),
+            details=each.commits,
         )
         for each in cached_models()
     ]

@@ -95,8 +95,9 @@ class ContentReader:
         beside = self.layers[site.number].spec.logit_path(length)
         if beside:
             raise BadConfig(
-                f"layer {site.number} of {type(self.instrument.model).__name__} has {' and '.join(beside)}: what its "
-                f"queries and keys were before position acted cannot be told from a text of {length} tokens."
+                f"queries and keys of layer {site.number} of {type(self.instrument.model).__name__}, as they were "
+                f"before position acted, cannot be told from a text of {length} tokens "
+                f"({', '.join(beside).replace('_', ' ')})."
             )
 
     def own_frequencies(self, rotary: Rotary, lengths: tuple[int, int]) -> Array:

@@ -80,7 +80,7 @@ def scan(
         _ = options.encodings  # a wrong name is said before any work
         where = None
         if engine == "ray":
-            merged = None if view.adapter is None else str(view.adapter.resolve())
+            merged = None if view.adapter is None else _reachable(view.adapter)
             where = {"target": _target(model, view), "family": family, "num_heads": num_heads, "adapter": merged}
         entries, factors = _entries(
             view, chosen, options, out=out, jobs=jobs, where=where, address=ray_address, progress=progress
@@ -119,6 +119,11 @@ def _target(model: ModelLike, view: Model) -> str:
             "the nodes of a cluster read the checkpoint themselves: give its name or path to scan with ray."
         )
     return str(view.path) if isinstance(model, Model) else str(model)
+
+
+def _reachable(adapter: str) -> str:
+    """An adapter as a node of a cluster finds it, whatever its own directory is."""
+    return str(Path(adapter).resolve()) if Path(adapter).exists() else adapter
 
 
 def _entries(
@@ -192,7 +197,8 @@ def assemble(
     heads = tuple(row for record in records for row in record.heads)
     layers = tuple(record.whole for record in records if record.whole is not None)
     baseline = [row for record in records for row in record.baseline]
-    complete = len(numbers) == len(model.layers)
+    plain = not any(layer.spec.value_path for layer in model.layers)  # O V is what moves tokens
+    complete = plain and len(numbers) == len(model.layers)
     parts: list[Factored] = []
     if complete and product_fits(model.layers):
         judged = [each.layer for each in layers]

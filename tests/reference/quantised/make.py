@@ -2,9 +2,10 @@
 
 `python -m tests.reference.quantised.make`, where these are installed (they are needed for nothing else, and some come
 without a wheel for every machine, so the files are kept): bitsandbytes 0.50.2, compressed-tensors 0.20.0, hqq 0.2.8,
-optimum-quanto 0.2.7, torchao 0.18.0, nvidia-modelopt 0.47.0, auto-gptq 0.7.1, autoawq 0.2.9. The last two are used
-without their own __init__, which asks for CUDA. A file holds the tensors as the package names them, below K, and
-REFERENCE, the weight as the package itself dequantises it; its remarks hold the configuration and who made it.
+optimum-quanto 0.2.7, torchao 0.18.0, nvidia-modelopt 0.47.0, auto-gptq 0.7.1, autoawq 0.2.9, auto-round 0.16.1. The
+last three are used without their own __init__, which asks for CUDA or for more packages. A file holds the tensors as
+the package names them, below K, and REFERENCE, the weight as the package itself dequantises it; its remarks hold the
+configuration and who made it.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ ROWS, COLUMNS = 32, 64  # 4 groups of heads of width 8, in a model of width 64
 def main() -> None:
     torch.manual_seed(17)
     weight = torch.randn(ROWS, COLUMNS)
-    for make in (bitsandbytes, hqq, quanto, torchao, compressed, modelopt, gptq, awq):
+    for make in (bitsandbytes, hqq, quanto, torchao, compressed, modelopt, gptq, awq, auto_round):
         make(weight.clone())
 
 
@@ -208,6 +209,29 @@ def awq(weight: torch.Tensor) -> None:
     tensors = {"qweight": made.qweight, "qzeros": made.qzeros, "scales": made.scales}
     settings = {"quant_method": "awq", "bits": 4, "group_size": size, "version": "gemm", "zero_point": True}
     keep("awq", "autoawq", tensors, found, settings)
+
+
+def auto_round(weight: torch.Tensor) -> None:
+    without_init("auto_round.utils", "bit_packing")
+    sys.modules["auto_round.utils"].get_packing_device = lambda device: "cpu"  # type: ignore[attr-defined]
+    size = 32
+    for name, module, packing, bits in (
+        ("auto_round4", "qlinear_torch", "auto_round", 4),
+        ("auto_round5", "qlinear_torch", "auto_round", 5),
+        ("auto_round4_gptq", "qlinear_torch_zp", "auto_round:auto_gptq", 4),
+    ):
+        parts, most = weight.reshape(ROWS, -1, size), 2**bits - 1
+        low, high = parts.amin(-1), parts.amax(-1)
+        scale = ((high - low) / most).half().float()
+        zero = torch.round(-low / scale).clamp(1, most)
+        made = without_init("auto_round_extension.torch", module).QuantLinear(bits, size, COLUMNS, ROWS, False)
+        made.device = "cpu"
+        made.pack(linear(weight), scale, zero)
+        made.post_init()
+        made.scales = made.scales.float()
+        tensors = {leaf: getattr(made, leaf) for leaf in ("qweight", "qzeros")} | {"scales": made.scales.half()}
+        settings = {"quant_method": "auto-round", "bits": bits, "group_size": size, "sym": False, "data_type": "int"}
+        keep(name, "auto-round", tensors, made(torch.eye(COLUMNS)).T, settings | {"packing_format": packing})
 
 
 def linear(weight: torch.Tensor) -> torch.nn.Linear:

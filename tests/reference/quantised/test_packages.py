@@ -79,11 +79,11 @@ def test_inspect_says_how_weights_are_stored(tmp_path: Path) -> None:
 
 
 def test_every_method_has_a_file() -> None:
-    assert len(FILES) == 35
+    assert len(FILES) == 38
     makers = {SafetensorsFile(HERE / f"{name}.safetensors").metadata["made_by"].split()[0] for name in FILES}
     assert makers == {
         *("bitsandbytes", "compressed-tensors", "hqq", "optimum-quanto", "torchao", "nvidia-modelopt", "auto-gptq"),
-        "autoawq",
+        *("autoawq", "auto-round"),
     }
 
 
@@ -92,7 +92,7 @@ def test_another_method_in_the_configuration_is_a_contradiction(tmp_path: Path, 
     place = model_of(name, tmp_path)
     config = json.loads((place / "config.json").read_text())
     said = config["quantization_config"]["quant_method"]
-    config["quantization_config"]["quant_method"] = "awq" if said == "gptq" else "gptq"
+    config["quantization_config"]["quant_method"] = "awq" if said in ("gptq", "auto-round") else "gptq"
     (place / "config.json").write_text(json.dumps(config))
     with pytest.raises(BadFile), load(place) as model:
         _ = model.layers[0].weights

@@ -245,16 +245,36 @@ def test_no_theorem_speaks_of_such_layers_and_no_flow_moves_them(tmp_path: Path)
     with load(write_llama(tmp_path)) as model:
         layer = model.layers[0]
         assert outside_theorems(layer) == ()
-        for part in (
-            {"sinks": "s"},
-            {"gate": GateSpec(Linear("g"), "sigmoid")},
-            {"chunk": 4},
-            {"qk_norm_after": True},
-        ):
-            changed = replace(layer.spec, **part)
-            layer.spec = changed
-            assert outside_theorems(layer) == ("left_out",)
-            assert changed.value_path + changed.logit_path()
-            with pytest.raises(BadValue):
-                stack_problem(model, np.ones((5, model.layers[0].spec.width)))
-            layer.spec = replace(changed, sinks=None, gate=None, chunk=None, qk_norm_after=False)
+        plain = layer.spec
+        gains = {"q_norm": NormSpec("rms", 1e-6, "q"), "k_norm": NormSpec("rms", 1e-6, "k")}
+        parts = {
+            "attention_sinks": {"sinks": "s"},
+            "output_gate": {"gate": GateSpec(Linear("g"), "sigmoid")},
+            "norm_before_O": {"inner_norm": NormSpec("rms", 1e-6)},
+            "chunked_mask": {"chunk": 4},
+            "norms_after_rotation": {"qk_norm_after": True, **gains},
+        }
+        for name, part in parts.items():
+            layer.spec = replace(plain, **part)
+            assert outside_theorems(layer) == (name,)
+            with pytest.raises(BadValue, match=name.replace("_", " ")):
+                stack_problem(model, np.ones((5, plain.width)))
+
+
+def test_a_norm_without_a_gain_commutes_with_a_rotation(arrays: dict[str, np.ndarray]) -> None:
+    bare = {"q_norm": NormSpec("rms", 1e-6), "k_norm": NormSpec("rms", 1e-6), "encoding": rope(WIDE)}
+    after, before = spec(**bare, qk_norm_after=True), spec(**bare)
+    assert after.logit_path() == ()
+    np.testing.assert_allclose(ours(arrays, after)[0], ours(arrays, before)[0], atol=1e-12)
+
+
+def test_no_verdict_where_something_stands_between_v_and_o() -> None:
+    from toposcope.dynamics.reduction import reduce_values
+    from toposcope.dynamics.regime import Setting, Verdict, decide
+
+    system = reduce_values(-np.eye(3), np.eye(3))
+    assert decide(system, Setting()).verdict is Verdict.CONVERGES
+    assert decide(system, Setting(outside=("attention_sinks",))).verdict is Verdict.CONVERGES
+    assert not decide(system, Setting(outside=("attention_sinks",))).exact
+    for part in ("output_gate", "value_norm", "norm_before_O"):
+        assert decide(system, Setting(outside=(part,))).verdict is Verdict.INDETERMINATE

@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import shutil
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,10 +20,12 @@ from safetensors.numpy import load_file, save_file
 import toposcope
 from tests.hub import Hub, used
 from tests.unit.checkpoints.making import gguf_bytes, gguf_tensor, written
-from tests.unit.tiny import CONFIG, tensors
-from toposcope.checkpoints import hub_file, hub_meter
+from tests.unit.tiny import CONFIG, tensors, write_adapter
+from toposcope.checkpoints.hub import file as hub_file
+from toposcope.checkpoints.hub import meter as hub_meter
 from toposcope.checkpoints.locate import open_checkpoint
 from toposcope.cli import main
+from toposcope.core import files
 from toposcope.core.errors import BadConfig, BadFile, NotFound
 from toposcope.core.result import Result
 
@@ -137,6 +142,14 @@ def test_shards_are_opened_as_they_are_needed(hub: Hub) -> None:
     assert numbers(by_name) == numbers(toposcope.scan(place))
     assert hub.bytes <= 1.1 * attention_bytes(place) + 4 * hub_file.HEAD
     assert all(hub.twice(f"model-0000{part}-of-00004.safetensors") == 0 for part in (1, 2, 3, 4))
+
+
+def test_long_headers_are_fetched_once(hub: Hub) -> None:
+    place = write_model(hub.root / "org/long", shards=2, num_hidden_layers=2)
+    for shard in place.glob("*.safetensors"):
+        save_file(load_file(shard), shard, metadata={"remark": "x" * 3 * hub_file.HEAD})
+    assert numbers(toposcope.scan("org/long")) == numbers(toposcope.scan(place))
+    assert all(hub.twice(shard.name) == 0 for shard in place.glob("*.safetensors"))
 
 
 def test_numbered_files_without_an_index_are_one_model(hub: Hub) -> None:
@@ -314,13 +327,59 @@ def test_several_may_read_into_one_cache(hub: Hub) -> None:
         np.testing.assert_array_equal(found[0], other)
 
 
-def test_a_full_disk_is_a_sentence(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object, **__: object) -> None:
-        raise OSError(28, "No space left on device")
+def by_itself(*words: str) -> subprocess.Popen[bytes]:
+    """A command in a process of its own, with the environment that the fixture has set."""
+    code = "import sys; from toposcope.cli import main; main(sys.argv[1:])"
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
 
-    monkeypatch.setattr("toposcope.core.files._write", full)
-    with pytest.raises(toposcope.ToposcopeError, match=r"disk is full.*TOPOSCOPE_CACHE"):
-        toposcope.scan("org/tiny")
+
+def test_processes_share_a_cache_and_one_may_be_killed(hub: Hub, tmp_path: Path) -> None:
+    hub.slow = 0.05
+    killed, *others = (by_itself("inspect", "org/tiny", "--json", str(tmp_path / f"{each}.json")) for each in "abc")
+    while len(hub.ranges["model.safetensors"]) < 8 and killed.poll() is None:
+        time.sleep(0.01)
+    killed.kill()
+    killed.wait()
+    assert [each.wait() for each in others] == [0, 0]
+    expected = numbers(toposcope.inspect(hub.root / "org/tiny"))
+    assert [numbers(toposcope.read(tmp_path / f"{each}.json")) for each in "bc"] == [expected] * 2
+    hub.forget()
+    assert numbers(toposcope.inspect("org/tiny")) == expected
+    assert hub.bytes == 0
+
+
+def test_of_a_killed_command_hardly_anything_is_fetched_again(hub: Hub) -> None:
+    hub.slow = 0.05
+    killed = by_itself("inspect", "org/tiny")
+    while len(hub.ranges["model.safetensors"]) < 10 and killed.poll() is None:
+        time.sleep(0.01)
+    killed.kill()
+    killed.wait()
+    toposcope.inspect("org/tiny")
+    assert hub.twice("model.safetensors") <= attention_bytes(hub.root / "org/tiny") / 8  # one layer's at most
+
+
+@pytest.mark.parametrize("written_before", range(6))
+def test_a_full_disk_is_a_sentence_and_loses_nothing(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch, written_before: int
+) -> None:
+    real, left = files._write, written_before
+
+    def full(*given: Any) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise OSError(28, "No space left on device")
+        real(*given)
+
+    with monkeypatch.context() as disk:
+        disk.setattr(files, "_write", full)
+        with pytest.raises(toposcope.ToposcopeError, match=r"disk is full.*TOPOSCOPE_CACHE"):
+            toposcope.scan("org/tiny", layers="0-1")
+    found = toposcope.scan("org/tiny", layers="0-1")
+    assert numbers(found) == numbers(toposcope.scan(hub.root / "org/tiny", layers="0-1"))
 
 
 def test_the_cache_can_be_switched_off(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -336,7 +395,7 @@ def test_both_caches_are_listed(hub: Hub, tmp_path: Path) -> None:
     saved(hub, tmp_path, "config.json", repo="org/tiny")
     listed = {(each.name, each.origin): each for each in toposcope.ls("models").names if each.name == "org/tiny"}
     assert {origin for _, origin in listed} == {"the Hugging Face cache", "Toposcope's cache"}
-    assert all(any(COMMIT in detail for detail in each.details) for each in listed.values())
+    assert all(each.details == (COMMIT,) and each.ready for each in listed.values())
 
 
 # ------------------------------------------------------------------ foretold, and told while it arrives
@@ -390,7 +449,7 @@ def test_a_torch_file_is_fetched_whole_or_left_to_the_user(hub: Hub, monkeypatch
     made = tensors({**CONFIG, "num_hidden_layers": 1})
     torch.save({name: torch.from_numpy(value) for name, value in made.items()}, place / "pytorch_model.bin")
     with monkeypatch.context() as small:
-        small.setattr("toposcope.checkpoints.hub.WORTH_TELLING", 1000)
+        small.setattr("toposcope.checkpoints.hub.opening.WORTH_TELLING", 1000)
         with pytest.raises(toposcope.ToposcopeError, match="hf download org/old"):
             open_checkpoint("org/old")
     assert "pytorch_model.bin" not in hub.sent
@@ -439,3 +498,44 @@ def test_an_adapter_on_the_hub_says_what_it_is(hub: Hub) -> None:
     save_file({"a": np.ones(2, dtype=np.float32)}, place / "adapter_model.safetensors")
     with pytest.raises(NotFound, match="--adapter"):
         open_checkpoint("org/lora")
+
+
+def write_lora(place: Path) -> Path:
+    """Of the queries in layer 3, whose second head it changes alone, and of a map outside attention."""
+    random = np.random.default_rng(2)
+    made = {"self_attn.q_proj": (64, 64), "mlp.up_proj": (256, 64)}
+    factors: dict[str, np.ndarray] = {}
+    for name, (out, into) in made.items():
+        at = f"base_model.model.model.layers.3.{name}.lora"
+        factors[f"{at}_A.weight"] = random.standard_normal((2, into)).astype(np.float32)
+        factors[f"{at}_B.weight"] = np.zeros((out, 2), dtype=np.float32)
+        factors[f"{at}_B.weight"][16:32] = 1
+    return write_adapter(place, factors, base_model_name_or_path="org/tiny")
+
+
+def test_an_adapter_by_name_equals_that_by_path(hub: Hub) -> None:
+    place = write_lora(hub.root / "org/lora")
+    local = toposcope.scan(hub.root / "org/tiny", layers="3", adapter=place)
+    hub.forget()
+    named = toposcope.scan("org/tiny", layers="3", adapter="org/lora")
+    assert numbers(named) == numbers(local)
+    (about,) = named.provenance.subjects
+    assert (about.name, about.adapter) == ("org/tiny + org/lora", f"org/lora@{COMMIT}")
+    assert not any("trained on" in remark for remark in about.remarks)
+    hub.forget()
+    again = toposcope.compare("org/tiny", "org/tiny", adapter="org/lora", layers="3")
+    assert hub.bytes == 0
+    first, *rest = again.ranked()
+    assert (first.layer, first.head) == (3, 1)
+    assert all(head.size == 0 for head in rest)
+
+
+def test_a_model_on_the_hub_is_no_adapter(hub: Hub) -> None:
+    with pytest.raises(NotFound, match=r"adapter_config\.json|adapter_model"):
+        toposcope.load("org/tiny", adapter="org/tiny")
+
+
+def test_an_adapter_on_the_hub_names_its_base(hub: Hub) -> None:
+    write_lora(hub.root / "org/lora")
+    with pytest.raises(NotFound, match="scan org/tiny --adapter org/lora"):
+        toposcope.load("org/lora")

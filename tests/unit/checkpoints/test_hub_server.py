@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import toposcope
 from tests.hub import Hub, used
 from tests.unit.checkpoints.test_hub import COMMIT, numbers, saved, write_model
-from toposcope.checkpoints.hub_http import _NEXT
-from toposcope.checkpoints.hub_name import HubName, is_sound_file, parse_hub_name
+from toposcope.checkpoints.hub import http as hub_http
+from toposcope.checkpoints.hub.http import _NEXT
+from toposcope.checkpoints.hub.name import HubName, is_sound_file, parse_hub_name
+from toposcope.checkpoints.hub.repo import Snapshot
 from toposcope.checkpoints.locate import open_checkpoint
-from toposcope.core.errors import BadFile, HubError, NotFound, ToposcopeError
+from toposcope.core.errors import BadFile, BadValue, HubError, NotFound, ToposcopeError
 
 
 @pytest.fixture
@@ -23,10 +29,16 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
         yield server
 
 
-def test_an_unknown_name_gets_near_ones_and_says_both(hub: Hub, tmp_path: Path) -> None:
+def test_an_unknown_name_gets_near_ones_and_says_both(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     saved(hub, tmp_path, "config.json")
+    (tmp_path / "models/my-llama").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(NotFound, match=r"path.*org/tiny"):
         open_checkpoint("org/tiyn")
+    with pytest.raises(NotFound, match=r"path.*models/my-llama"):
+        open_checkpoint("models/my-lama")
 
 
 @pytest.mark.parametrize(
@@ -63,6 +75,13 @@ def test_a_gated_model_says_how_to_get_it(
 def test_a_wrong_token_is_said(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hub.token = "hf_right"
     with used(hub, tmp_path, monkeypatch, token="hf_wrong"), pytest.raises(HubError, match="token"):
+        open_checkpoint("org/tiny")
+
+
+@pytest.mark.parametrize("endpoint", ["", "huggingface.co", "ftp://hub", "http://"])
+def test_an_endpoint_that_is_none_is_said(hub: Hub, monkeypatch: pytest.MonkeyPatch, endpoint: str) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", endpoint)
+    with pytest.raises(HubError, match="HF_ENDPOINT"):
         open_checkpoint("org/tiny")
 
 
@@ -111,6 +130,17 @@ def test_redirects_that_lead_nowhere_are_not_followed(hub: Hub, to: str) -> None
         open_checkpoint("org/tiny")
 
 
+@pytest.mark.parametrize("redirects", [False, True])
+def test_content_other_than_the_listed_one_is_not_begun(hub: Hub, redirects: bool) -> None:
+    hub.redirects = redirects
+    assert Snapshot(HubName("org/tiny")).files  # kept
+    file = hub.root / "org/tiny/model.safetensors"
+    content = file.read_bytes()
+    file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(BadFile, match="ETag"):
+        open_checkpoint("org/tiny")
+
+
 def test_redirects_in_a_circle_end(hub: Hub) -> None:
     hub.redirect_to = f"/org/tiny/resolve/{COMMIT}/model.safetensors"
     with pytest.raises(HubError, match="circles"):
@@ -134,6 +164,33 @@ def test_a_server_in_trouble_is_asked_again(hub: Hub, status: int) -> None:
     hub.trouble = [status] * 50
     with pytest.raises(HubError, match=str(status)):
         open_checkpoint("org/other")
+
+
+def test_a_server_that_asks_for_time_gets_it(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[float] = []
+    monkeypatch.setattr(hub_http, "PAUSE", 0.5)
+    monkeypatch.setattr("toposcope.checkpoints.hub.http.time.sleep", waited.append)
+    hub.trouble, hub.wait = [429, 429, 503], "7"
+    open_checkpoint("org/tiny")
+    assert waited == [7, 7, 7]
+    hub.trouble, hub.wait = [429], "999999999"
+    open_checkpoint(f"org/tiny@{COMMIT}").source.read("model.layers.1.self_attn.q_proj.weight")
+    assert waited[3:] == [0.5]
+
+
+def test_answers_that_go_on_beyond_their_end_are_refused(hub: Hub) -> None:
+    hub.lengthen = b" "
+    with pytest.raises(BadFile):
+        open_checkpoint("org/tiny")
+
+
+def test_a_disk_without_room_is_told_before_anything_is_fetched(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    with toposcope.load("org/tiny") as model:
+        hub.forget()
+        monkeypatch.setattr("shutil.disk_usage", lambda _: shutil._ntuple_diskusage(10**6, 10**6, 1000))
+        with pytest.raises(BadValue, match="TOPOSCOPE_CACHE"):
+            toposcope.scan(model)
+        assert hub.requests == []
 
 
 def test_a_model_without_weights_says_what_it_holds(hub: Hub) -> None:
@@ -184,6 +241,42 @@ def test_what_cannot_be_a_name_on_the_hub_is_said(text: str) -> None:
 def test_files_that_leave_their_repository(name: str) -> None:
     assert not is_sound_file(name)
     assert is_sound_file("deep/down/model-00001-of-00002.safetensors")
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        None,
+        [],
+        {"type": "directory", "path": "x", "size": 0, "oid": "a" * 40},
+        {"type": "file", "path": "../x", "size": 1, "oid": "a" * 40},
+        {"type": "file", "path": 3, "size": 1, "oid": "a" * 40},
+        {"type": "file", "path": "x", "size": -1, "oid": "a" * 40},
+        {"type": "file", "path": "x", "size": True, "oid": "a" * 40},
+        {"type": "file", "path": "x", "size": 1e300, "oid": "a" * 40},
+        {"type": "file", "path": "x", "size": 1, "oid": "../../../etc/passwd"},
+        {"type": "file", "path": "x", "size": 1, "oid": "a" * 40, "lfs": {"oid": "b", "size": 1}},
+    ],
+)
+def test_lines_of_a_listing_that_are_no_files(entry: Any) -> None:
+    assert hub_http._repo_file(entry) is None
+    sound = {"type": "file", "path": "x", "size": 1, "oid": "a" * 40, "lfs": {"oid": "b" * 64, "size": 7}}
+    assert hub_http._repo_file(sound) == hub_http.RepoFile("x", 7, "b" * 64)
+
+
+def test_a_listing_that_is_none(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub_http, "LARGEST_PAGE", 100)
+    with pytest.raises(HubError, match="HF_ENDPOINT"):
+        open_checkpoint("org/tiny")
+
+
+def test_the_library_behind_the_hub_is_imported_for_names_only(tmp_path: Path) -> None:
+    write_model(tmp_path / "model", num_hidden_layers=1)
+    code = (
+        "import sys, toposcope; from toposcope.cli import main; toposcope.load(sys.argv[1]);"
+        "assert not {'huggingface_hub', 'httpx', 'httpx2', 'torch'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / "model")], check=True)
 
 
 def test_the_next_page() -> None:

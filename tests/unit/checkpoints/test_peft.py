@@ -20,6 +20,7 @@ from tests.unit.tiny import write_llama
 from toposcope.checkpoints.identity import identity
 from toposcope.checkpoints.locate import open_checkpoint
 from toposcope.checkpoints.peft import settings
+from toposcope.checkpoints.peft.changes import TensorFinder
 from toposcope.cli import main
 from toposcope.core.errors import BadConfig, BadFile, BadValue, BadWeights, MissingTensor, NotFound, ToposcopeError
 
@@ -58,7 +59,7 @@ def test_a_planted_change_is_found_in_its_head_alone(base: Path, tmp_path: Path)
                 assert np.allclose(head.q, expected, rtol=0, atol=1e-6)
                 assert np.array_equal(head.k, before.k)
                 assert np.array_equal(head.o, before.o)
-        assert merged.adapter == adapter
+        assert merged.adapter == str(adapter)
         assert plain.adapter is None
 
 
@@ -127,6 +128,22 @@ def test_a_flow_of_a_merged_head(base: Path, tmp_path: Path) -> None:
     assert flows[0].provenance.subjects[0].sha256 != flows[1].provenance.subjects[0].sha256
 
 
+def test_a_quantised_base(base: Path, tmp_path: Path) -> None:
+    """Codes are given their size before anything is added to them: here by bitsandbytes' maxima of rows."""
+    tensors = load_file(base / "model.safetensors")
+    codes = np.random.default_rng(0).integers(-127, 128, (16, 16)).astype(np.int8)
+    maxima = np.linspace(1, 2, 16).astype(np.float32)
+    save_file({**tensors, f"{Q}.weight": codes, f"{Q}.SCB": maxima}, base / "model.safetensors")
+    config = json.loads((base / "config.json").read_text())
+    said = {"quant_method": "bitsandbytes", "load_in_8bit": True}
+    (base / "config.json").write_text(json.dumps({**config, "quantization_config": said}))
+    parts = factors()
+    plain = codes.astype(float) * maxima[:, None] / 127
+    with toposcope.load(base, adapter=write_adapter(tmp_path / "lora")) as model:
+        found = np.concatenate([head.q for head in model.layers[1].heads])
+    assert np.allclose(found, plain + 1.5 * parts[B].astype(float) @ parts[A], atol=1e-6)
+
+
 # ------------------------------------------------------------------ base and base + adapter are two models
 def test_identity_tells_adapters_apart(base: Path, tmp_path: Path) -> None:
     named = [None, write_adapter(tmp_path / "one"), write_adapter(tmp_path / "two", lora_alpha=4)]
@@ -162,6 +179,26 @@ def test_a_journal_notices_another_adapter_of_the_same_shape(base: Path, tmp_pat
     write_adapter(tmp_path / "lora", factors(seed=2))
     with pytest.raises(BadFile, match="q_proj"):
         toposcope.scan(base, out=tmp_path / "out", adapter=tmp_path / "lora")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "held", "found"),
+    [
+        ("model.layers.0.q.weight", ["model.layers.0.q.weight", "layers.0.q.weight"], 0),
+        ("transformer.h.0.q.weight", ["h.0.q.weight"], 0),
+        ("h.0.q.weight", ["transformer.h.0.q.weight", "transformer.h.1.q.weight"], 0),
+        ("model.language_model.layers.0.q.weight", ["model.layers.0.q.weight", "visual.layers.0.q.weight"], 0),
+        ("a.language_model.layers.0.q.weight", ["vis.layers.0.q.weight", "language_model.a.layers.0.q.weight"], 1),
+        ("model.language_model.embed_tokens.weight", ["model.embed_tokens.weight"], 0),
+        ("model.vision_tower.layers.0.q.weight", ["model.layers.0.q.weight"], None),  # another tower
+        ("decoder.layers.0.q.weight", ["encoder.layers.0.q.weight"], None),
+        ("layers.0.q.weight", ["encoder.layers.0.q.weight", "decoder.layers.0.q.weight"], None),
+        ("layers.0.q.weight", ["left.layers.0.q.weight", "right.layers.0.q.weight"], None),  # two of them
+        ("model.layers.0.q.weight", ["model.layers.1.q.weight", "model.layers.0.k.weight"], None),
+    ],
+)  # fmt: skip
+def test_which_tensor_a_module_means(wanted: str, held: list[str], found: int | None) -> None:
+    assert TensorFinder(held)(wanted) == (None if found is None else held[found])
 
 
 # ------------------------------------------------------------------ what is refused, by name
@@ -308,7 +345,7 @@ _JSON = st.recursive(
 )
 
 
-@given(settings=st.dictionaries(st.sampled_from(sorted(settings._KNOWN)) | st.text(max_size=6), _JSON, max_size=4))
+@given(settings=st.dictionaries(st.sampled_from(sorted(settings.KNOWN)) | st.text(max_size=6), _JSON, max_size=4))
 def test_no_setting_ends_in_anything_but_a_sentence(
     settings: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -45,6 +45,14 @@ def test_what_runs_by_name_is_what_runs_by_path(hub: Hub, tmp_path: Path, caplog
     assert by_path.provenance.subjects[0].commit is None
 
 
+def test_a_flow_reads_the_text_with_the_tokenizer_from_the_hub(hub: Hub, tmp_path: Path) -> None:
+    given = {"head": "0.0", "text": tmp_path / "text.txt", "tokens": 4}
+    by_name, by_path = (toposcope.flow(each, **given) for each in ("org/lm", hub.root / "org/lm"))
+    assert by_name.provenance.subjects[0].sha256 == by_path.provenance.subjects[0].sha256
+    assert hub.sent["tokenizer.json"] > 0
+    assert dict(hub.tokens) == {"hub": {"Bearer hf_right"}}
+
+
 def test_an_unknown_name_says_so(hub: Hub) -> None:
     with pytest.raises(NotFound, match="org/nothing"):
         locate("org/nothing")

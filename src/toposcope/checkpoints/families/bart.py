@@ -35,15 +35,17 @@ class Kind:
     layers: int = 12
     width: int = 1024
     heads: int = 16
+    decoder_layers: int | None = None  # None: as many as the encoder's
     cross: str = "encoder_attn"  # what cross-attention is called
 
     def table(self, stack: str) -> Table:
         """The stack's table; keys, values and queries all have biases."""
+        layers = self.layers if stack == "encoder" or self.decoder_layers is None else self.decoder_layers
         return Table(
             family=self.family,
             stack=stack,
             causal=stack == "decoder",
-            defaults={f"{stack}_layers": self.layers, "d_model": self.width, f"{stack}_attention_heads": self.heads},
+            defaults={f"{stack}_layers": layers, "d_model": self.width, f"{stack}_attention_heads": self.heads},
             sizes={
                 "layers": (f"{stack}_layers",),
                 "width": ("d_model",),
@@ -71,6 +73,15 @@ KINDS = (
     Kind("marian", "Marian (Opus-MT): sinusoids", before=False, positions="sinusoidal", offset=0),
     Kind("pegasus", "Pegasus: sinusoids, norms before attention", before=True, positions="sinusoidal", offset=0),
     Kind("m2m_100", "M2M-100 and NLLB: sinusoids", before=True, positions="fairseq"),
+    Kind(
+        "speech_to_text",
+        "Speech2Text: an encoder of sound, built like M2M-100",
+        before=True,
+        positions="fairseq",
+        width=256,
+        heads=4,
+        decoder_layers=6,
+    ),
     Kind("nllb-moe", "NLLB mixtures of experts", before=True, positions="fairseq", cross="cross_attention"),
 )
 

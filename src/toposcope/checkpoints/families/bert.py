@@ -11,7 +11,8 @@ from toposcope.checkpoints.families.common import Config, learned_table, with_no
 from toposcope.checkpoints.families.table import Draft, Table
 from toposcope.checkpoints.source import TensorSource
 from toposcope.checkpoints.spec import LayerSpec, ModelSpec, Skipped
-from toposcope.encodings import NONE, Encoding
+from toposcope.core.errors import MissingTensor
+from toposcope.encodings import NONE, Encoding, combine, t5
 
 NARROW = "added to the embeddings, before they are projected to the model's width."
 BERT = Table(
@@ -122,6 +123,36 @@ def describe_big_bird(config: Config, source: TensorSource) -> ModelSpec:
     return replace(spec, layers=tuple(replace(layer, warnings=(*layer.warnings, warning)) for layer in spec.layers))
 
 
+def describe_pre_norm(table: Table, offset: int | None, config: Config, source: TensorSource) -> ModelSpec:
+    """BERT with its norm before attention; `offset` None: positions are counted as RoBERTa does."""
+    draft = decoding(table, config).draft(config, source)
+    row = config.integer("pad_token_id", default=1, least=0) + 1 if offset is None else offset
+    encoding = learned_table(source, f"{draft.root}embeddings.position_embeddings.weight", offset=row)
+    return draft.spec(encoding, layers=attention_layers(draft, encoding, NONE))
+
+
+def describe_mpnet(config: Config, source: TensorSource) -> ModelSpec:
+    """MPNet: learned positions at the input and T5's buckets of distances on the logits of every layer."""
+    draft = MPNET.draft(config, source)
+    encoding = learned_table(source, f"{draft.root}embeddings.position_embeddings.weight", offset=2)
+    name = f"{draft.root}encoder.relative_attention_bias.weight"
+    if name not in source.names():
+        raise MissingTensor(f"{source.path} holds no tensor '{name}', the relative bias of all layers.")
+    both = combine(encoding, t5(source.read(name), bidirectional=True, max_distance=128))
+    return replace(draft.spec(both), accounted=(name,))
+
+
+_LARGE = {"num_hidden_layers": 24, "hidden_size": 1024, "num_attention_heads": 16}
+_XL = {"num_hidden_layers": 36, "hidden_size": 2560, "num_attention_heads": 32, "layer_norm_eps": 1e-5}
+_SMALL = {"num_hidden_layers": 12, "hidden_size": 768, "num_attention_heads": 12}
+PRE_NORM = replace(BERT, residual_norm=None, defaults=_SMALL)
+MEGATRON = replace(PRE_NORM, family="megatron-bert", defaults=_LARGE, input_norm="ln")
+XLM_ROBERTA_XL = replace(PRE_NORM, family="xlm-roberta-xl", defaults=_XL, input_norm="self_attn_layer_norm")
+ROBERTA_PRE_NORM = replace(PRE_NORM, family="roberta-prelayernorm", input_norm="LayerNorm")
+MPNET = replace(
+    BERT, family="mpnet", defaults=_SMALL, linear=("attn.q", "attn.k", "attn.v", "attn.o"), residual_norm="LayerNorm"
+)
+
 _BASE: Mapping[str, int] = {}
 _REMBERT = {"num_hidden_layers": 32, "hidden_size": 1152, "num_attention_heads": 18}
 _GENERATION = {"num_hidden_layers": 24, "hidden_size": 1024, "num_attention_heads": 16}
@@ -145,6 +176,25 @@ ROBERTA_RELATIVES = (
 FAMILIES = (
     *(Family(name, (name,), partial(describe_relative, name, sizes), about) for name, sizes, about in RELATIVES),
     *(Family(name, (name,), partial(describe_roberta_relative, name), about) for name, about in ROBERTA_RELATIVES),
+    Family(
+        "megatron-bert",
+        ("megatron-bert",),
+        partial(describe_pre_norm, MEGATRON, 0),
+        "Megatron BERT: BERT with norms before attention",
+    ),
+    Family(
+        "xlm-roberta-xl",
+        ("xlm-roberta-xl",),
+        partial(describe_pre_norm, XLM_ROBERTA_XL, None),
+        "XLM-RoBERTa XL: RoBERTa with norms before attention",
+    ),
+    Family(
+        "roberta-prelayernorm",
+        ("roberta-prelayernorm",),
+        partial(describe_pre_norm, ROBERTA_PRE_NORM, None),
+        "RoBERTa with norms before attention",
+    ),
+    Family("mpnet", ("mpnet",), describe_mpnet, "MPNet: learned positions and buckets of distances"),
     Family("big_bird", ("big_bird",), describe_big_bird, "BigBird: BERT, sparse in long texts"),
     Family("bert", ("bert",), describe, "BERT: post-norm encoder with learned positions", SIGNATURE),
     Family(

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from toposcope.checkpoints.families import Family
+from toposcope.checkpoints.families.bert import describe as describe_bert
 from toposcope.checkpoints.families.common import Config, find_root, learned_table
 from toposcope.checkpoints.families.table import Table
 from toposcope.checkpoints.families.vit import patch_positions
 from toposcope.checkpoints.source import TensorSource
-from toposcope.checkpoints.spec import ModelSpec
+from toposcope.checkpoints.spec import ModelSpec, Skipped
 
 TEXT = Table(
     family="clip_text",
@@ -36,6 +38,30 @@ VISION = replace(
 )
 
 
+# SigLIP: words see one another in both directions; patches have no class token before them
+SIGLIP_TEXT = replace(TEXT, family="siglip_text", causal=False, eps=1e-6)
+SIGLIP_VISION = replace(VISION, family="siglip_vision", eps=1e-6)
+BASE = {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12}
+
+
+def describe_siglip(family: str, config: Config, source: TensorSource) -> ModelSpec:
+    """SigLIP's towers; attention that pools the patches is skipped."""
+    towers = []
+    if _holds(source, "text"):
+        text = SIGLIP_TEXT.draft(_part(config, "text_config").with_defaults(**BASE), source, _root(source, "text"))
+        towers.append(text.spec(learned_table(source, f"{text.root}embeddings.position_embedding.weight")))
+    if _holds(source, "vision") or not towers:
+        inner = _part(config, "vision_config") if config.get("vision_config") else config
+        vision = SIGLIP_VISION.draft(inner.with_defaults(**BASE), source, _root(source, "vision"))
+        table = f"{vision.root}embeddings.position_embedding.weight"
+        towers.append(vision.spec(patch_positions(source, table, "the first patch")))
+    pooling = tuple(sorted(name for name in source.names() if ".head.attention." in f".{name}"))
+    why = "one learned query reads all patches: position has no part in it"
+    skipped = (Skipped("the pooling head", why, pooling),) if pooling else ()
+    layers = tuple(layer for tower in towers for layer in tower.layers)
+    return ModelSpec(family, layers, towers[0].embedding, towers[0].context, skipped)
+
+
 def describe(config: Config, source: TensorSource) -> ModelSpec:
     """The towers the file holds, as the stacks "text" and "vision" (a classifier holds the image tower only)."""
     towers = []
@@ -60,6 +86,13 @@ def describe_vision(config: Config, source: TensorSource) -> ModelSpec:
     return draft.spec(patch_positions(source, f"{draft.root}embeddings.position_embedding.weight", "the class token"))
 
 
+def describe_chinese(config: Config, source: TensorSource) -> ModelSpec:
+    """Chinese CLIP: a BERT for texts beside CLIP's image tower."""
+    text = describe_bert(_part(config, "text_config").updated(model_type="bert"), source)
+    vision = describe_vision(_part(config, "vision_config"), source)
+    return ModelSpec("chinese_clip", (*text.layers, *vision.layers), text.embedding, text.context)
+
+
 def _holds(source: TensorSource, tower: str) -> bool:
     return any(name.endswith(f"{tower}_model.{TEXT.first}") for name in source.names())
 
@@ -78,7 +111,14 @@ def _part(config: Config, key: str) -> Config:
 
 
 FAMILIES = (
-    Family("clip", ("clip",), describe, "CLIP: causal text tower and image tower, learned positions"),
+    Family(
+        "siglip",
+        ("siglip", "siglip_vision_model", "siglip2", "siglip2_vision_model"),
+        partial(describe_siglip, "siglip"),
+        "SigLIP 1 and 2: both towers see in both directions",
+    ),
+    Family("clip", ("clip", "metaclip_2"), describe, "CLIP: causal text tower and image tower, learned positions"),
+    Family("chinese_clip", ("chinese_clip",), describe_chinese, "Chinese CLIP: a BERT and an image tower"),
     Family("clip_text", ("clip_text_model",), describe_text, "CLIP's text tower alone"),
     Family("clip_vision", ("clip_vision_model",), describe_vision, "CLIP's image tower alone"),
 )

@@ -45,5 +45,7 @@ def describe_cohere2(config: Config, source: TensorSource) -> ModelSpec:
 
 FAMILIES = (
     Family("cohere", ("cohere",), COHERE.describe, "Command R: LayerNorm, neighbours paired"),
-    Family("cohere2", ("cohere2",), describe_cohere2, "Command R7B and A: full layers without position"),
+    Family(
+        "cohere2", ("cohere2", "cohere2_moe"), describe_cohere2, "Command R7B and A: full layers without position"
+    ),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from toposcope.checkpoints.families import Family
-from toposcope.checkpoints.families.common import Config
+from toposcope.checkpoints.families.common import Config, with_note
 from toposcope.checkpoints.families.vit import RENAMED, VIT, patch_positions
 from toposcope.checkpoints.source import TensorSource
 from toposcope.checkpoints.spec import ModelSpec
@@ -23,4 +23,20 @@ def describe(config: Config, source: TensorSource) -> ModelSpec:
     )
 
 
-FAMILIES = (Family("dinov2", ("dinov2",), describe, "DINOv2: ViT with layer scale"),)
+def describe_with_registers(config: Config, source: TensorSource) -> ModelSpec:
+    """The same with registers, which come in after the class token when positions were added already."""
+    spec = describe(config, source)
+    note = "registers stand after the class token, without position."
+    layers = tuple(replace(layer, encoding=with_note(layer.encoding, note)) for layer in spec.layers)
+    return replace(spec, family="dinov2_with_registers", layers=layers)
+
+
+FAMILIES = (
+    Family("dinov2", ("dinov2",), describe, "DINOv2: ViT with layer scale"),
+    Family(
+        "dinov2_with_registers",
+        ("dinov2_with_registers",),
+        describe_with_registers,
+        "DINOv2 with registers",
+    ),
+)

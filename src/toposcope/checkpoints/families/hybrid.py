@@ -43,6 +43,11 @@ LFM2 = Table(
 FALCON_H1 = Table(family="falcon_h1", defaults={"num_key_value_heads": 8, "rms_norm_eps": 1e-5})
 
 
+def describe_bamba(config: Config, source: TensorSource) -> ModelSpec:
+    """Bamba: half of each head turns; a fraction at the top of the file is not read."""
+    return BAMBA.describe(config.updated(partial_rotary_factor=None), source)
+
+
 def describe_falcon_h1(config: Config, source: TensorSource) -> ModelSpec:
     """Falcon H1: attention beside a state-space mixer in every layer; fixed factors before, after and on keys."""
     draft = FALCON_H1.draft(config, source)
@@ -72,7 +77,7 @@ def describe_falcon_h1(config: Config, source: TensorSource) -> ModelSpec:
 
 FAMILIES = (
     Family("jamba", ("jamba",), JAMBA.describe, "Jamba: attention without position among state-space layers"),
-    Family("bamba", ("bamba",), BAMBA.describe, "Bamba: attention among state-space layers"),
+    Family("bamba", ("bamba",), describe_bamba, "Bamba: attention among state-space layers"),
     Family("nemotron_h", ("nemotron_h",), NEMOTRON_H.describe, "Nemotron H: attention without position among others"),
     Family("lfm2", ("lfm2", "lfm2_moe"), LFM2.describe, "LFM 2: attention among short convolutions"),
     Family("falcon_h1", ("falcon_h1",), describe_falcon_h1, "Falcon H1: attention beside a state-space mixer"),

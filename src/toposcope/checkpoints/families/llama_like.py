@@ -57,8 +57,19 @@ MINIMAX_M2 = Table(
     qk_norm_over="layer",
     rope={"default_base": 5e6},
 )
+EUROBERT = Table(family="eurobert", stack="encoder", causal=False, defaults={"rms_norm_eps": 1e-5})
+EMU3 = Table(family="emu3", defaults={"num_key_value_heads": 8, "rms_norm_eps": 1e-5}, rope={"default_base": 1e6})
+HY_V3 = Table(
+    family="hy_v3",
+    defaults={"num_key_value_heads": 8, "head_dim": 128, "rms_norm_eps": 1e-5},
+    qk_norm=NORMED,
+    rope={"default_base": 11_158_840.0},
+)
 
 FAMILIES = (
+    Family("eurobert", ("eurobert",), EUROBERT.describe, "EuroBERT: Llama that sees in both directions"),
+    Family("emu3", ("emu3_text_model",), EMU3.describe, "Emu 3 (the text part): built like Llama"),
+    Family("hy_v3", ("hy_v3",), HY_V3.describe, "Hunyuan 3: queries and keys normalised per head"),
     Family("arcee", ("arcee",), ARCEE.describe, "Arcee: Llama with another feed-forward part"),
     Family("aria_text", ("aria_text",), ARIA.describe, "Aria (the text part): Llama with a mixture of experts"),
     Family("seed_oss", ("seed_oss",), SEED_OSS.describe, "Seed-OSS: Llama with biases"),

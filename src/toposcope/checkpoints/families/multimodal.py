@@ -20,7 +20,19 @@ from toposcope.core.config import optional_numbers
 from toposcope.core.errors import BadConfig, UnknownFamily
 from toposcope.encodings import Encoding
 
-# The type of the text part where the file names none, or one that is known by another name.
+
+def _sizes(width: int, layers: int, heads: int) -> dict[str, int]:
+    return {"hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": heads}
+
+
+_QWEN2_VL = {
+    **_sizes(8192, 80, 64),
+    "num_key_value_heads": 8,
+    "rms_norm_eps": 1e-5,
+    "max_window_layers": 80,
+    "rope_theta": 1e6,
+}
+# The type of the text part where the file names none.
 TEXT_TYPES: Mapping[str, str] = {
     "aria": "aria_text",
     "aya_vision": "cohere2",
@@ -28,7 +40,14 @@ TEXT_TYPES: Mapping[str, str] = {
     "cohere2_vision": "cohere2",
     "deepseek_vl": "llama",
     "deepseek_vl_hybrid": "llama",
+    "emu3": "emu3_text_model",
     "exaone4_5": "exaone4",
+    "glmasr": "llama",
+    "got_ocr2": "qwen2",
+    "granite_speech": "granite",
+    "granite_speech_plus": "granite",
+    "musicflamingo": "qwen2",
+    "qwen3_asr": "qwen3",
     "gemma3n": "gemma3n_text",
     "gemma4": "gemma4_text",
     "gemma4_unified": "gemma4_unified_text",
@@ -53,15 +72,15 @@ TEXT_TYPES: Mapping[str, str] = {
     "paligemma": "gemma",
     "pp_chart2table": "qwen2",
     "qianfan_ocr": "qwen3",
-    "qwen2_5_omni_thinker": "qwen2",
-    "qwen2_5_vl": "qwen2",
+    "qwen2_5_omni_thinker": "qwen2_5_omni_text",
+    "qwen2_5_vl": "qwen2_5_vl_text",
     "qwen2_audio": "qwen2",
-    "qwen2_vl": "qwen2",
+    "qwen2_vl": "qwen2_vl_text",
     "qwen3_5": "qwen3_5_text",
     "qwen3_5_moe": "qwen3_5_moe_text",
-    "qwen3_omni_moe_thinker": "qwen3_moe",
-    "qwen3_vl": "qwen3",
-    "qwen3_vl_moe": "qwen3_moe",
+    "qwen3_omni_moe_thinker": "qwen3_omni_moe_text",
+    "qwen3_vl": "qwen3_vl_text",
+    "qwen3_vl_moe": "qwen3_vl_moe_text",
     "shieldgemma2": "gemma3_text",
     "smolvlm": "llama",
     "video_llama_3": "qwen2",
@@ -70,22 +89,29 @@ TEXT_TYPES: Mapping[str, str] = {
     "voxtral": "llama",
     "audioflamingo3": "qwen2",
 }
-ALIKE: Mapping[str, str] = {
-    "qwen2_5_omni_text": "qwen2",
-    "qwen2_5_vl_text": "qwen2",
-    "qwen2_vl_text": "qwen2",
-    "qwen3_omni_moe_text": "qwen3_moe",
-    "qwen3_vl_moe_text": "qwen3_moe",
-    "qwen3_vl_text": "qwen3",
+# Text parts that are read as another type, and what they mean where a file leaves it out.
+ALIKE: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "qwen2_5_omni_text": (
+        "qwen2",
+        {**_sizes(3584, 28, 28), "num_key_value_heads": 4, "rope_theta": 1e6},
+    ),
+    "qwen2_5_vl_text": ("qwen2", _QWEN2_VL),
+    "qwen2_vl_text": ("qwen2", _QWEN2_VL),
+    "qwen3_omni_moe_text": ("qwen3_moe", {**_sizes(2048, 28, 28), "num_key_value_heads": 4, "rope_theta": 1e6}),
+    "qwen3_vl_moe_text": (
+        "qwen3_moe",
+        {**_sizes(2048, 24, 16), "num_key_value_heads": 16, "head_dim": 128, "rope_theta": 5e5},
+    ),
+    "qwen3_vl_text": ("qwen3", {**_sizes(4096, 32, 32), "rope_theta": 5e5}),
 }
 # The sizes that a nested configuration may leave out, by the type of the text part.
 SIZES: Mapping[str, Mapping[str, int]] = {
-    "cohere2": {"hidden_size": 8192, "num_hidden_layers": 40, "num_attention_heads": 64},
-    "gemma": {"hidden_size": 3072, "num_hidden_layers": 28, "num_attention_heads": 16},
-    "llama": {"hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32},
-    "mistral": {"hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32},
-    "qwen2": {"hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32},
-    "qwen3": {"hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32},
+    "cohere2": _sizes(8192, 40, 64),
+    "gemma": _sizes(3072, 28, 16),
+    "llama": _sizes(4096, 32, 32),
+    "mistral": _sizes(4096, 32, 32),
+    "qwen2": _sizes(4096, 32, 32),
+    "qwen3": _sizes(4096, 32, 32),
 }
 _TEXT = frozenset({"language_model", "text_model", "llm"})
 _OTHER = frozenset(
@@ -105,10 +131,13 @@ def describe(config: Config, source: TensorSource) -> ModelSpec:
     kind = str(config.get("model_type"))
     inner = config.part("text_config") if config.get("text_config") else config  # flat in Qwen2-VL's first files
     named = inner.get("model_type")
-    named = TEXT_TYPES.get(kind) if named in (None, kind) else ALIKE.get(str(named), str(named))
+    named = TEXT_TYPES.get(kind) if named in (None, kind) else str(named)
     if named is None or named in TEXT_TYPES:
         raise UnknownFamily(f"{config.where} does not say what its text part is; expected text_config.model_type.")
-    inner = Config({**SIZES.get(named, {}), **inner, "model_type": named}, inner.where)
+    read_as, unsaid = ALIKE.get(named, (named, SIZES.get(named, {})))
+    rope = inner.part("rope_scaling" if inner.get("rope_scaling") else "rope_parameters")
+    unsaid = {key: value for key, value in unsaid.items() if key != "rope_theta" or rope.get("rope_theta") is None}
+    inner = Config({**unsaid, **inner, "model_type": read_as}, inner.where)
     text = TextPart(source)
     spec = choose_family(inner, text).describe(inner, text)
     rest = tuple(sorted(set(source.names()) - set(text.names())))

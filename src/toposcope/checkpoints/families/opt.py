@@ -44,4 +44,13 @@ def describe(config: Config, source: TensorSource) -> ModelSpec:
     return replace(spec, embedding=None, skipped=(Skipped("embed_tokens", why, (embedding, widened)),))
 
 
-FAMILIES = (Family("opt", ("opt",), describe, "OPT and Galactica"),)
+def describe_biogpt(config: Config, source: TensorSource) -> ModelSpec:
+    """BioGPT: OPT under other defaults."""
+    sizes = {"num_hidden_layers": 24, "hidden_size": 1024, "num_attention_heads": 16}
+    return replace(describe(config.with_defaults(**sizes), source), family="biogpt")
+
+
+FAMILIES = (
+    Family("opt", ("opt",), describe, "OPT and Galactica"),
+    Family("biogpt", ("biogpt",), describe_biogpt, "BioGPT: built like OPT"),
+)

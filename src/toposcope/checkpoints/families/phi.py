@@ -63,6 +63,6 @@ def describe_phimoe(config: Config, source: TensorSource) -> ModelSpec:
 
 FAMILIES = (
     Family("phi", ("phi",), PHI.describe, "Phi 1 and 2: parallel block, LayerNorm, partial rotation"),
-    Family("phi3", ("phi3",), PHI3.describe, "Phi 3 and 4: fused projections, LongRoPE"),
+    Family("phi3", ("phi3", "phi4_multimodal"), PHI3.describe, "Phi 3 and 4: fused projections, LongRoPE"),
     Family("phimoe", ("phimoe",), describe_phimoe, "Phi 3.5 MoE: LayerNorm, separate projections"),
 )

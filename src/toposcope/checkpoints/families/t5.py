@@ -101,5 +101,11 @@ def _buckets(source: TensorSource, name: str, heads: int, bidirectional: bool, d
 
 FAMILIES = (
     Family("t5", ("t5", "mt5"), partial(describe, "t5"), "T5, Flan-T5, ByT5 and mT5"),
+    Family(
+        "switch_transformers",
+        ("switch_transformers",),
+        partial(describe, "switch_transformers"),
+        "Switch Transformers: T5 as a mixture of experts",
+    ),
     Family("umt5", ("umt5",), partial(describe, "umt5"), "UMT5: T5 with a bias in every layer"),
 )

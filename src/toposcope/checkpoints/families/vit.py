@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from toposcope.checkpoints.families import Family
 from toposcope.checkpoints.families.common import Config, learned_table, with_note
@@ -59,7 +60,18 @@ def _describe(config: Config, source: TensorSource, family: str, first: str) -> 
     return draft.spec(patch_positions(source, f"{draft.root}embeddings.position_embeddings", first))
 
 
+RELATIVES = (
+    ("vit_mae", "the class token", "ViT trained by masked patches"),
+    ("ijepa", "the first patch", "I-JEPA: ViT without a class token"),
+    (
+        "audio-spectrogram-transformer",
+        "the class token, the distillation token",
+        "ViT on the patches of a spectrogram",
+    ),
+)
+
 FAMILIES = (
+    *(Family(name, (name,), partial(_describe, family=name, first=first), about) for name, first, about in RELATIVES),
     Family("vit", ("vit",), describe, "ViT: pre-norm image encoder with learned positions"),
     Family("deit", ("deit",), describe_deit, "DeiT: ViT with a distillation token"),
 )

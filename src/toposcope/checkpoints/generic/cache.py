@@ -11,7 +11,6 @@ import hashlib
 import importlib.metadata
 import importlib.util
 import json
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import fields
@@ -22,13 +21,14 @@ from toposcope._version import __version__
 from toposcope.checkpoints.generic.encode import Recipe
 from toposcope.checkpoints.generic.measure import Measured, MeasuredLayer
 from toposcope.checkpoints.spec import Compared, LayerSpec, Skipped
+from toposcope.core.cache import SETTING as SETTING
+from toposcope.core.cache import cache_root
 from toposcope.core.errors import BadFile, ToposcopeError
 from toposcope.core.fields import fields_of, plain, rebuilt
 from toposcope.core.files import make_directory, write_json
 from toposcope.core.untrusted import MEGABYTE, read_json
 from toposcope.encodings.record import QueryScale
 
-SETTING = "TOPOSCOPE_CACHE"
 LAYOUT = 1  # counts changes in what is kept: older files are not read
 LARGEST = 64 * MEGABYTE
 _NOT_DESCRIBING = ("_name_or_path", "transformers_version", "torch_dtype", "dtype", "id2label", "label2id")
@@ -36,12 +36,8 @@ _NOT_DESCRIBING = ("_name_or_path", "transformers_version", "torch_dtype", "dtyp
 
 def directory() -> Path | None:
     """Where descriptions are kept; None where the cache is switched off."""
-    import platformdirs
-
-    told = os.environ.get(SETTING, "")
-    if told.lower() == "off":
-        return None
-    return (Path(told) if told else Path(platformdirs.user_cache_dir("toposcope"))) / "measured"
+    root = cache_root()
+    return None if root is None else root / "measured"
 
 
 def find(values: Mapping[str, Any]) -> Measured | None:

@@ -73,19 +73,19 @@ def put_onto(measured: Measured, kind: str, source: TensorSource) -> ModelSpec:
     """The description with the names and encodings of a file, whose tensors must have the shapes they should have."""
     old, new = prefix_change(set(measured.shapes), set(source.names()))
 
-    def rename(name: str) -> str:
+    def in_file(name: str) -> str:
         return new + name[len(old) :] if name.startswith(old) else name
 
     for name, shape in measured.shapes.items():
-        found = source.info(rename(name)).shape
+        found = source.info(in_file(name)).shape
         if tuple(found) != tuple(shape):
-            raise Refused(f"'{rename(name)}' has shape {tuple(found)} in the file; expected {tuple(shape)}")
+            raise Refused(f"'{in_file(name)}' has shape {tuple(found)} in the file; expected {tuple(shape)}")
     layers = []
     for each in measured.layers:
         spec = each.spec if old == new else reprefixed(each.spec, old, new)
-        encoding = with_query_scale(made(each.position, source, rename), each.query_scale)
+        encoding = with_query_scale(made(each.position, source, in_file), each.query_scale)
         layers.append(replace(spec, encoding=encoding))
-    embedding = None if measured.embedding is None else rename(measured.embedding)
+    embedding = None if measured.embedding is None else in_file(measured.embedding)
     whole = ModelSpec(
         family=kind,
         layers=tuple(layers),
@@ -94,7 +94,7 @@ def put_onto(measured: Measured, kind: str, source: TensorSource) -> ModelSpec:
         skipped=measured.skipped,
         accounted=tuple(
             dict.fromkeys(
-                rename(str(recipe.options["tensor"]))
+                in_file(str(recipe.options["tensor"]))
                 for each in measured.layers
                 for recipe in each.position
                 if "tensor" in recipe.options

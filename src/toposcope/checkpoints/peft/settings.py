@@ -49,7 +49,7 @@ _VARIANTS = {
 }
 # Ways to begin that took something out of the base's weights, so that the adapter fits only what was left of them.
 _CHANGED_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
-_KNOWN = frozenset(
+KNOWN = frozenset(
     {
         *("peft_type", "peft_version", "task_type", "auto_mapping", "base_model_name_or_path", "revision"),
         *("inference_mode", "r", "target_modules", "exclude_modules", "lora_alpha", "lora_dropout", "fan_in_fan_out"),
@@ -64,9 +64,13 @@ _KNOWN = frozenset(
 
 @dataclass(frozen=True)
 class AdapterSettings:
-    """A LoRA adapter's settings; `directory` is where it lies, `base` the name of the model it was trained on."""
+    """A LoRA adapter's settings; `directory` is where it lies, `base` the name of the model it was trained on.
+
+    `place` is that directory, or the name and the commit of an adapter on the hub.
+    """
 
     directory: Path
+    place: str
     base: str | None
     rank: int
     alpha: float
@@ -102,8 +106,8 @@ class AdapterSettings:
         return alpha / (math.sqrt(rank) if self.root_scaled else rank)
 
 
-def read_settings(directory: Path) -> AdapterSettings:
-    """The settings of the adapter in a directory; other methods than LoRA are refused by name."""
+def read_settings(directory: Path, place: str) -> AdapterSettings:
+    """The settings of the adapter in a directory, shown as `place`; other methods than LoRA are refused by name."""
     path = directory / CONFIG
     with readable(directory):
         found = path.is_file()
@@ -116,6 +120,7 @@ def read_settings(directory: Path) -> AdapterSettings:
     unknown = _unknown(config)
     return AdapterSettings(
         directory=directory,
+        place=place,
         base=base_of(values),
         rank=config.integer("r", default=8, most=MOST_RANK),
         alpha=config.number("lora_alpha", default=8.0),
@@ -135,14 +140,18 @@ def base_of(values: Mapping[str, Any]) -> str | None:
     return printable(base, 200) if isinstance(base, str) and base else None
 
 
+def trained_on(base: str | None) -> str:
+    """A sentence on an adapter's base, where it is known."""
+    return "" if base is None else f"It was trained on '{base}'. "
+
+
 def how_to_use(directory: Path) -> str:
     """What to type to see a base with the adapter that lies in a directory, its base by name where it is known."""
     try:
         base = base_of(read_object(directory / CONFIG, BadConfig, inside=directory))
     except ToposcopeError:  # a damaged one is told of when it is used
         base = None
-    trained = "" if base is None else f"It was trained on '{base}'. "
-    return f"{trained}Give its base and it: toposcope scan {base or 'BASE'} --adapter {printable(directory)}"
+    return f"{trained_on(base)}Give its base and it: toposcope scan {base or 'BASE'} --adapter {printable(directory)}"
 
 
 def _no_adapter(directory: Path) -> NotFound:
@@ -185,7 +194,7 @@ def _refuse_other_starts(config: Config) -> None:
 
 def _unknown(config: Config) -> list[str]:
     """Settings of later versions that are numbers; anything else that is set and not known is refused."""
-    unknown = [key for key, value in config.items() if key not in _KNOWN and value]
+    unknown = [key for key, value in config.items() if key not in KNOWN and value]
     for key in unknown:
         value = config[key]
         if isinstance(value, bool) or not isinstance(value, int | float):

@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 
 from toposcope.checkpoints.decode import BLOCK, ROWS, Ledger
-from toposcope.checkpoints.peft.changes import Change, Changes, LowRank, require_side, sorted_changes
+from toposcope.checkpoints.hub.name import parse_hub_name
+from toposcope.checkpoints.peft.changes import Change, Changes, LowRank, require_fit, require_side, sorted_changes
 from toposcope.checkpoints.peft.settings import CONFIG, FILES, AdapterSettings, read_settings
 from toposcope.checkpoints.safetensors_file import SafetensorsFile
-from toposcope.checkpoints.source import Rows, Stored, TensorInfo, TensorSource
+from toposcope.checkpoints.source import Rows, Stored, TensorInfo, TensorSource, headers
 from toposcope.checkpoints.spec import ModelSpec, claimed, linears
 from toposcope.checkpoints.torch_file import TorchFile
 from toposcope.checkpoints.unclaimed import is_attention
@@ -24,18 +25,33 @@ from toposcope.core.printable import printable
 from toposcope.core.untrusted import require_inside
 
 
-def adapted(base: TensorSource, directory: str | Path) -> AdaptedSource:
-    """The base with the adapter that PEFT saved in this directory."""
-    place = Path(directory)
-    if place.name in (CONFIG, *FILES):
-        place = place.parent
-    settings = read_settings(place)
-    adapter = _open_weights(place)
+def adapted(base: TensorSource, given: str | Path) -> AdaptedSource:
+    """The base with the adapter that PEFT saved in this directory, or under this name on the hub."""
+    directory, place = _located(given)
+    settings = read_settings(directory, place)
+    adapter = _open_weights(directory)
     try:
         return AdaptedSource(base, adapter, settings, sorted_changes(adapter, settings, base))
     except BaseException:
         adapter.close()
         raise
+
+
+def _located(given: str | Path) -> tuple[Path, str]:
+    """The directory in which an adapter's files are, and what it is to be called."""
+    place = Path(given)
+    try:
+        exists = place.exists()
+    except (OSError, ValueError) as error:  # too long a name; a zero byte in it
+        raise NotFound(f"{printable(str(given), 80)} cannot be a path or an adapter's name: {error}.") from error
+    name = None if exists else parse_hub_name(given)
+    if name is not None:
+        from toposcope.checkpoints.hub.opening import fetch_adapter
+
+        return fetch_adapter(name)
+    if place.name in (CONFIG, *FILES):
+        place = place.parent
+    return place, str(place)
 
 
 def _open_weights(directory: Path) -> TensorSource:
@@ -69,24 +85,27 @@ class AdaptedSource:
         self.ledger.learn(base.ledger.lines)
         self._names = {*base.names(), *changes.fresh}
         self._transposed: frozenset[str] = frozenset()
+        self._fitting: set[str] = set()  # tensors of the base whose shapes were compared
 
     def settle(self, spec: ModelSpec) -> tuple[str, ...]:
         """Hold the changes against what the model's description uses; the remarks that are left to make.
 
         A map that is stored as (in, out) is known by the description: where it is square, its shape does not tell.
         """
+        used = claimed(spec) | {name.partition(ROWS)[0] for name in self.ledger.lines}
         maps = {linear.weight: linear.transposed for layer in spec.layers for linear in linears(layer)}
         self._transposed = frozenset(name for name, transposed in maps.items() if transposed)
         for name, change in self.changes.by_tensor.items():
+            if name in used:
+                self._require_fit(name, change)
             if name in maps and change.low_rank is not None:
                 require_side(self.adapter, self.settings, self.base, name, change.low_rank, maps[name])
-        used = claimed(spec) | {name.partition(ROWS)[0] for name in self.ledger.lines}
         listed = {name for skipped in spec.skipped for name in skipped.tensors}
         lost = [name for name in self.changes.by_tensor if name not in used | listed and is_attention(name)]
         lost += [name for name in self.changes.homeless if is_attention(name)]
         if lost:
             raise MissingTensor(
-                f"the adapter {printable(self.settings.directory)} changes {len(lost)} tensors of attention that are "
+                f"the adapter {printable(self.settings.place)} changes {len(lost)} tensors of attention that are "
                 f"not used here, such as '{printable(lost[0])}': without them its heads would be wrong. "
                 "Give the model that it was trained on, or merge the two with PEFT and point at the merged model."
             )
@@ -122,6 +141,10 @@ class AdaptedSource:
     def names(self) -> Collection[str]:
         return self._names
 
+    def headers(self, *, stored: bool = False) -> list[TensorInfo]:
+        """Those of the base, and of the biases that it gets."""
+        return [*headers(self.base, stored=stored), *map(self.info, sorted(self.changes.fresh))]
+
     def info(self, name: str) -> TensorInfo:
         change = self.changes.by_tensor.get(name)
         if change is not None and (name in self.changes.fresh or change.replaced is not None):
@@ -138,6 +161,7 @@ class AdaptedSource:
             assert found is not None
             self.ledger.learn(lines)
             return found
+        self._require_fit(name, change)
         with self.adapter.ledger.noted() as more:
             merged = self._merged(name, change, found)
         content = hashlib.sha256("".join(sorted([*lines.values(), *more.values()])).encode("utf-8", "surrogatepass"))
@@ -167,6 +191,11 @@ class AdaptedSource:
     def _held(self) -> list[str]:
         return sorted(self.adapter.names())
 
+    def _require_fit(self, name: str, change: Change) -> None:
+        if name not in self._fitting and name not in self.changes.fresh:
+            require_fit(self.adapter, self.settings, self.base, name, change)
+            self._fitting.add(name)
+
     def _merged(self, name: str, change: Change, base: Stored | None) -> Stored:
         if change.replaced is not None:
             base = self.adapter.read(change.replaced)
@@ -184,7 +213,7 @@ class AdaptedSource:
         if not np.isfinite(base).all():
             raise BadWeights(
                 f"tensor '{printable(name)}' of {printable(self.path)} is no longer finite once the adapter "
-                f"{printable(self.settings.directory)} is merged. Its training may have diverged."
+                f"{printable(self.settings.place)} is merged. Its training may have diverged."
             )
         return base
 

@@ -57,7 +57,8 @@ def dequantised(
     strange = next((name for name in names if name.endswith(tuple(_OTHERS))), None)
     if strange is not None:
         raise _not_read(source, strange, next(_OTHERS[end] for end in _OTHERS if strange.endswith(end)))
-    return QuantisedSource(source, _found(source, names, settings), settings)
+    found = {} if source.format == "gguf" else _found(source, names, settings)  # its own types are its reader's
+    return QuantisedSource(source, found, settings)
 
 
 def _found(source: TensorSource, names: Collection[str], settings: Settings) -> dict[str, tuple[Method, Weight]]:

@@ -59,10 +59,7 @@ def find_4bit(names: Collection[str], settings: Settings) -> Iterator[Weight]:
 
 
 def _form_4bit(tensors: Tensors) -> Form:
-    tensors.require_alone()
-    for role in ("codes", "absmax", "table"):
-        if not tensors.has(role):
-            raise tensors.bad(f"its {role} are not there")
+    tensors.require_alone("codes", "absmax", "table")
     if tensors.kind("codes") != "U8":
         raise tensors.bad(
             f"its codes are stored as {tensors.info('codes').dtype} (bnb_4bit_quant_storage); expected U8"

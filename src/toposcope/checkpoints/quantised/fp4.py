@@ -40,9 +40,7 @@ def find_nvfp4(names: Collection[str], settings: Settings) -> Iterator[Weight]:
 
 
 def _nvfp4_form(tensors: Tensors) -> Form:
-    tensors.require_alone()
-    if not tensors.has("scale"):
-        raise tensors.bad("its weight_scale is not there")
+    tensors.require_alone("scale")
     if tensors.kind("codes") != "U8" or tensors.kind("scale") != "F8_E4M3":
         stored = f"{tensors.info('codes').dtype} with scales of {tensors.info('scale').dtype}"
         raise tensors.bad(f"it is stored as {stored}; expected U8 with scales of F8_E4M3")

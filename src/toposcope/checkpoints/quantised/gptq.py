@@ -5,23 +5,34 @@
 GPTQ packs along the inputs, as a stream of bits; AWQ packs eight columns to a word, in an order of its own. The first
 version of GPTQ's format stores zero - 1, the second ("gptq_v2") zero. Where a zero point is 0 the first version wraps
 round, and packages did that in different ways: AutoGPTQ each number for itself, GPTQModel the whole word, with a
-carry into the next number. A file in which that matters is read if it says that GPTQModel made it.
+carry into the next number. A file in which that matters is read if it says that GPTQModel made it. AutoRound packs as
+one or the other, and says which (settings.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.checkpoints.quantised.settings import Settings
-from toposcope.checkpoints.quantised.stored import Form, Method, Tensors, Weight, beside, label, modules, unpacked
+from toposcope.checkpoints.quantised.stored import (
+    Form,
+    Method,
+    Tensors,
+    Weight,
+    beside,
+    in_groups,
+    label,
+    modules,
+    unpacked,
+)
 from toposcope.checkpoints.source import Stored
 
 _GPTQ_BITS = (2, 3, 4, 8)
+_AUTO_ROUND_BITS = (2, 3, 4, 5, 6, 7, 8)
 _AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)  # number n of eight neighbours stands at place _AWQ_ORDER[n] of their word
 _VERSIONS = {"gptq": 1, "gptq_v2": 2}
 
@@ -36,12 +47,11 @@ class _Groups:
 def find(names: Collection[str], settings: Settings) -> Iterator[Weight]:
     for module in modules(names, ".qweight"):
         parts = beside(names, module, codes="qweight", zeros="qzeros", scales="scales", groups="g_idx")
-        if "scales" in parts and "zeros" in parts:
-            yield Weight(f"{module}.weight", parts)
+        yield Weight(f"{module}.weight", parts)
 
 
 def _gptq_form(tensors: Tensors) -> Form:
-    tensors.require_alone()
+    tensors.require_alone("scales", "zeros")
     if tensors.settings.method is None:
         raise tensors.bad("no config.json or quantize_config.json says how (or with AWQ); put it beside the weights")
     _require_version(tensors)
@@ -50,10 +60,11 @@ def _gptq_form(tensors: Tensors) -> Form:
     tensors.require_shape("scales", (count, outputs))
     zero_rows, zero_words = tensors.shape("zeros", 2)
     bits = 32 * zero_words // max(outputs, 1)
-    if bits not in _GPTQ_BITS or 32 * zero_words != bits * outputs or zero_rows != count or not count:
+    known = _AUTO_ROUND_BITS if tensors.settings.get("packing_format") else _GPTQ_BITS
+    if bits not in known or 32 * zero_words != bits * outputs or zero_rows != count or not count:
         raise tensors.bad(
             f"its zero points of shape {(zero_rows, zero_words)} do not fit its scales of shape {(count, outputs)} "
-            f"with {', '.join(map(str, _GPTQ_BITS))} bits"
+            f"with {', '.join(map(str, known))} bits"
         )
     said = tensors.settings.integer("bits")
     if said not in (None, bits) and not tensors.settings.section("dynamic"):
@@ -71,9 +82,8 @@ def _gptq_read(tensors: Tensors, form: Form) -> Stored:
     groups: _Groups = form.facts
     outputs, inputs = form.shape
     codes = unpacked(np.ascontiguousarray(tensors.words("codes").T), groups.bits, inputs)
-    return _dequantised(
-        codes, tensors.floats("scales"), _gptq_zeros(tensors, groups.bits, outputs), _of(tensors, form)
-    )
+    zeros = _gptq_zeros(tensors, groups.bits, outputs)
+    return in_groups(codes.astype(np.float32), tensors.floats("scales").T, zeros.T, _of(tensors, form))
 
 
 def _of(tensors: Tensors, form: Form) -> NDArray[np.int64]:
@@ -118,6 +128,8 @@ def _by_gptqmodel(settings: Settings) -> bool:
 
 def _require_version(tensors: Tensors) -> int:
     said = tensors.settings.text("checkpoint_format", "format") or "gptq"
+    if tensors.settings.text("format") not in (None, said):
+        raise tensors.bad(f"the configuration names the formats '{said}' and '{tensors.settings.text('format')}'")
     if said not in _VERSIONS:
         raise tensors.bad(f"the configuration names the format '{said}'; expected {' or '.join(_VERSIONS)}")
     return _VERSIONS[said]
@@ -135,7 +147,7 @@ def _group_size(tensors: Tensors, inputs: int, count: int) -> int:
 
 
 def _awq_form(tensors: Tensors) -> Form:
-    tensors.require_alone()
+    tensors.require_alone("scales", "zeros")
     version = tensors.settings.text("version", "format") or "gemm"
     if version != "gemm":
         raise tensors.bad(f"the configuration names the layout '{version}'; expected gemm")
@@ -158,7 +170,8 @@ def _awq_form(tensors: Tensors) -> Form:
 def _awq_read(tensors: Tensors, form: Form) -> Stored:
     codes, zeros = (_awq_columns(tensors.words(role)) for role in ("codes", "zeros"))
     of = np.arange(form.shape[1]) // form.facts.size
-    return _dequantised(np.ascontiguousarray(codes.T), tensors.floats("scales"), zeros.astype(np.float32), of)
+    weight = np.ascontiguousarray(codes.T).astype(np.float32)
+    return in_groups(weight, tensors.floats("scales").T, zeros.T.astype(np.float32), of)
 
 
 def _awq_columns(words: NDArray[np.uint32]) -> NDArray[np.uint8]:
@@ -166,22 +179,6 @@ def _awq_columns(words: NDArray[np.uint32]) -> NDArray[np.uint8]:
     for number, place in enumerate(_AWQ_ORDER):
         found[:, number::8] = (words >> np.uint32(4 * place)) & np.uint32(15)
     return found
-
-
-def _dequantised(
-    codes_OI: NDArray[np.uint8],
-    scales_GO: NDArray[np.float32],
-    zeros_GO: NDArray[np.float32],
-    group_of_I: NDArray[np.int64],
-) -> Stored:
-    weight = codes_OI.astype(np.float32)
-    order = np.argsort(group_of_I, kind="stable")
-    ends = np.searchsorted(group_of_I[order], np.arange(len(scales_GO) + 1))
-    sorted_already = np.array_equal(order, np.arange(len(order)))
-    for group, (start, end) in enumerate(pairwise(ends.tolist())):
-        columns = slice(start, end) if sorted_already else order[start:end]
-        weight[:, columns] = (weight[:, columns] - zeros_GO[group, :, None]) * scales_GO[group, :, None]
-    return weight
 
 
 METHODS = (

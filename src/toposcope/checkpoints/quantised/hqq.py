@@ -58,10 +58,7 @@ def find(names: Collection[str], settings: Settings) -> Iterator[Weight]:
 
 
 def form(tensors: Tensors) -> Form:
-    tensors.require_alone()
-    for role in ("scale", "zero", "bits", "shape", "axis", "packing"):
-        if not tensors.has(role):
-            raise tensors.bad(f"its {role} is not there")
+    tensors.require_alone("scale", "zero", "bits", "shape", "axis", "packing")
     for role in ("as_float", "quant_scale", "quant_zero"):
         if tensors.has(role) and tensors.number(role) != 0:
             raise tensors.bad(

@@ -18,7 +18,17 @@ from numpy.typing import NDArray
 from toposcope.checkpoints.quantised.fp4 import grouped
 from toposcope.checkpoints.quantised.schemes import Scheme, scheme_of
 from toposcope.checkpoints.quantised.settings import Settings
-from toposcope.checkpoints.quantised.stored import Form, Method, Tensors, Weight, beside, label, modules, unpacked
+from toposcope.checkpoints.quantised.stored import (
+    Form,
+    Method,
+    Tensors,
+    Weight,
+    beside,
+    in_groups,
+    label,
+    modules,
+    unpacked,
+)
 from toposcope.checkpoints.source import Stored
 
 
@@ -44,9 +54,7 @@ def find(names: Collection[str], settings: Settings) -> Iterator[Weight]:
 
 
 def form(tensors: Tensors) -> Form:
-    tensors.require_alone()
-    if not tensors.has("scale"):
-        raise tensors.bad("its scale is not there")
+    tensors.require_alone("scale")
     if tensors.settings.method is None:
         raise tensors.bad("no config.json beside it says how; put that of the model into its directory")
     scheme = scheme_of(tensors.settings, tensors.weight.name.removesuffix(".weight"))
@@ -114,9 +122,7 @@ def read(tensors: Tensors, form: Form) -> Stored:
     else:
         zero = np.full(sides, middle)
     group = _groups(tensors, scheme, sides[1], columns)
-    weight -= zero[:, group]
-    weight *= scale[:, group]
-    return weight
+    return in_groups(weight, scale, zero, group)
 
 
 def _groups(tensors: Tensors, scheme: Scheme, count: int, columns: int) -> NDArray[np.int64]:

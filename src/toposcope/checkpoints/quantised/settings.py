@@ -17,6 +17,13 @@ BESIDE: Mapping[str, str] = {
 }
 _MAIN = ("quantization_config", "compression_config")
 _TOWERS = ("text_config", "llm_config", "language_config", "thinker_config")
+# How AutoRound packs: whose method that is, and which version of its format.
+_AUTO_ROUND: Mapping[str, Mapping[str, str]] = {
+    "auto_round:auto_gptq": {"quant_method": "gptq", "checkpoint_format": "gptq"},
+    "auto_round:gptqmodel": {"quant_method": "gptq", "checkpoint_format": "gptq_v2"},
+    "auto_round": {"quant_method": "gptq", "checkpoint_format": "gptq_v2"},
+    "auto_round:auto_awq": {"quant_method": "awq"},
+}
 _MUST_AGREE = ("bits", "group_size", "desc_act", "sym", "checkpoint_format")
 
 
@@ -65,7 +72,9 @@ def settings_of(config: Mapping[str, Any] | None, others: Mapping[str, Mapping[s
     """The settings of a model from its config.json and from the files of BESIDE that lie there, by name."""
     config = config or {}
     dtype = config.get("dtype", config.get("torch_dtype"))
-    main = _main(config)
+    main, mlx = _main(config), config.get("quantization")
+    if "quant_method" not in main and isinstance(mlx, Mapping) and {"bits", "group_size"} <= set(mlx):
+        main = {**mlx, "quant_method": "mlx"}  # which repeats it as its quantization_config
     for name, content in (others or {}).items():
         said = content.get("quantization") if name == "hf_quant_config.json" else content
         if not isinstance(said, Mapping):
@@ -75,6 +84,9 @@ def settings_of(config: Mapping[str, Any] | None, others: Mapping[str, Mapping[s
             main = {"quant_method": method, **said}
         elif _method(main) == method == "gptq":
             main = _joined(main, said)
+    if _method(main) == "auto-round" and main.get("data_type", "int") == "int":
+        packed_as = _AUTO_ROUND.get(str(main.get("packing_format")).lower(), {})
+        main = {**main, **packed_as, "dynamic": main.get("extra_config")}
     return Settings(_method(main), main, dtype if isinstance(dtype, str) else None)
 
 
@@ -84,9 +96,6 @@ def _main(config: Mapping[str, Any]) -> Mapping[str, Any]:
             for key in _MAIN:
                 if isinstance(place.get(key), Mapping) and place[key]:
                     return place[key]
-    mlx = config.get("quantization")
-    if isinstance(mlx, Mapping) and {"bits", "group_size"} <= set(mlx):
-        return {"quant_method": "mlx", **mlx}
     return {}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -60,7 +61,7 @@ OF_CACHE = frozenset({"q_scale", "k_scale", "v_scale", "k_zero_point", "v_zero_p
 OF_INPUT = frozenset(
     {
         *("input_scale", "input_scale_ub", "input_zero_point", "input_global_scale", "activation_scale"),
-        *("output_scale", "output_zero_point"),
+        *("output_scale", "output_zero_point", "qscale_act"),
     }
 )
 
@@ -194,14 +195,18 @@ class Tensors:
             expected = " or ".join(map(str, shapes))
             raise self.bad(f"{self._called(role)} has shape {self.info(role).shape}; expected {expected}")
 
-    def require_alone(self) -> None:
-        """Refuse where something unknown stands in the module: it may change what the weight does."""
+    def require_alone(self, *roles: str) -> None:
+        """Refuse where one of these parts is missing, or something unknown stands there: it may change the weight."""
+        for role in roles:
+            if not self.has(role):
+                raise self.bad(f"its {role} is not there" if not role.endswith("s") else f"its {role} are not there")
         if self.strange:
             raise self.bad(f"beside it stands '{printable(self.strange[0])}', and what that does to it is not known")
 
     def bad(self, why: str) -> BadFile:
+        method = printable(self.settings.method or self.method)
         return BadFile(
-            f"'{printable(self.weight.name)}' in {printable(self.source.path)} is quantised with {self.method}, and "
+            f"'{printable(self.weight.name)}' in {printable(self.source.path)} is quantised with {method}, and "
             f"{why}. The file may be damaged or of a version that is not read: download it again, or convert it to "
             "BF16 first."
         )
@@ -250,3 +255,19 @@ def unpacked(words: NDArray[np.uint32], bits: int, count: int) -> NDArray[np.uin
             value = value | (words[:, word + 1 :: run] << np.uint32(32 - shift))
         found[:, i::per_run] = value & mask
     return found[:, :count]
+
+
+def in_groups(
+    codes_RC: NDArray[np.float32],
+    scale_RG: NDArray[np.float32],
+    zero_RG: NDArray[np.float32],
+    group_of_C: NDArray[np.int64],
+) -> NDArray[np.float32]:
+    """The codes, changed in place to scale * (code - zero) with those of each column's group."""
+    order = np.argsort(group_of_C, kind="stable")
+    in_order = np.array_equal(order, np.arange(len(order)))
+    ends = np.searchsorted(group_of_C[order], np.arange(scale_RG.shape[1] + 1)).tolist()
+    for group, (start, end) in enumerate(pairwise(ends)):
+        columns = slice(start, end) if in_order else order[start:end]
+        codes_RC[:, columns] = (codes_RC[:, columns] - zero_RG[:, group, None]) * scale_RG[:, group, None]
+    return codes_RC

@@ -86,7 +86,7 @@ def _shape(row: InspectedLayer) -> str:
         f"{row.norm}-norm" if row.norm != "none" else "no norm",
         *(["q/k norm"] if row.qk_norm else []),
         *([f"softcap {row.softcap:g}"] if row.softcap else []),
-        *row.extras,
+        *(extra.replace("_", " ") for extra in row.extras),
         *([f"biases {''.join(row.biases)}"] if row.biases else []),
         *(["latent (MLA)"] if row.latent else []),
     ]

@@ -25,8 +25,6 @@ def view(result: LsResult, page: Page) -> None:
     ]
     columns = [Column("name", result.what.removesuffix("s").replace("familie", "family"), "plain")]
     columns.append(Column("about", "about", "wrap"))
-    if result.what == "models" and any(each.details for each in result.names):
-        columns.append(Column("details", "from the hub", "wrap"))
     if result.what in _DETAILS:
         columns.append(Column("details", _DETAILS[result.what], "wrap"))
         if len({each.origin for each in result.names}) > 1:

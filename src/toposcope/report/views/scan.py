@@ -243,11 +243,12 @@ def summary(result: ScanResult) -> list[str]:
         )
     if counts.get("inactive"):
         sentences.append(f"Heads that write nothing: {counts['inactive']}.")
-    sentences.append(
-        f"{model.robust} of {total} verdicts survive the rounding of the stored weights."
-        if model.robust
-        else "No verdict survives the rounding of the stored weights: read them as a picture, not as a promise."
-    )
+    if model.robust:
+        sentences.append(f"{model.robust} of {total} verdicts survive the rounding of the stored weights.")
+    elif total > counts.get("indeterminate", 0):
+        sentences.append(
+            "No verdict survives the rounding of the stored weights: read them as a picture, not as a promise."
+        )
     sentences += _growth_words(result)
     ranked = scan_spectra.by_fast_share(heads)
     if ranked:

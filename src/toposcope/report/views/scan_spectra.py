@@ -51,7 +51,8 @@ def kernels(page: Page, result: ScanResult, rows: Sequence[Mapping[str, Any]]) -
     """The kernels of the most positional heads, and where all of them peak."""
     known = [row for row in rows if row["kernel"]]
     if not known:
-        return [Paragraphs(("No kernel over offsets: position enters the input only, or not at all.",), soft=True)]
+        why = "position enters the input only, not at all, or in a way that no table over offsets holds"
+        return [Paragraphs((f"No kernel over offsets: {why}.",), soft=True)]
     known = [row for row in known if row["peak_share"] is not None] or known
     best = sorted(known, key=lambda row: -(row["contrast"] or 0.0))[:POSITIONAL]
     curves = page.rows(

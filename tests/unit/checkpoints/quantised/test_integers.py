@@ -120,6 +120,7 @@ GPTQ_DAMAGE = {
         GPTQ,
     ),
     "something unknown beside it": ({"lora_A": ("F32", np.zeros((2, 2), "<f4"))}, GPTQ),
+    "two versions": ({}, GPTQ | {"checkpoint_format": "gptq_v2", "format": "gptq"}),
     "settings that are none": ({}, GPTQ | {"bits": "four"}),
     "groups that are none": ({}, GPTQ | {"group_size": "all"}),
 }
@@ -133,11 +134,12 @@ def test_gptq_refused(tmp_path: Path, what: str) -> None:
         opened(tmp_path, arrays, said).read(W)
 
 
-def test_without_scales_there_is_no_weight(tmp_path: Path) -> None:
-    source = opened(tmp_path, without(Gptq(4).arrays(), "l.q.scales"), GPTQ)
-    assert W not in source.names()
-    with pytest.raises(BadFile):
-        source.read("l.q.qweight")
+@pytest.mark.parametrize("leaf", ["scales", "qzeros"])
+def test_without_scales_there_is_no_weight(tmp_path: Path, leaf: str) -> None:
+    source = opened(tmp_path, without(Gptq(4).arrays(), f"l.q.{leaf}"), GPTQ)
+    for name in (W, "l.q.qweight"):
+        with pytest.raises(BadFile):
+            source.read(name)
 
 
 AWQ = {"quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemm"}

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.unit.checkpoints.quantised.packing import Arrays, W, opened, stream, words
+from tests.unit.checkpoints.quantised.packing import Arrays, Gptq, W, opened, stream, words
+from toposcope.checkpoints.locate import open_checkpoint
 from toposcope.core.errors import BadConfig, BadFile
 
 
@@ -51,6 +52,9 @@ BNB: dict[str, Arrays] = {
     "a shape of other size": bnb(shape=[4, 66]),
     "a shape of nothing": bnb(shape=[]),
     "a negative shape": bnb(shape=[-4, -64]),
+    "a shape with nothing in it": bnb(shape=[0, 64]),
+    "nested without a table": bnb(nested_blocksize=256, nested_offset=0.5)
+    | {"l.q.weight.absmax": ("U8", np.zeros(4, np.uint8)), "l.q.weight.nested_absmax": ("F32", np.ones(1, "<f4"))},
     "another type": bnb(quant_type="fp4"),
     "no type": bnb(quant_type=...),
     "blocks of another number": bnb(blocksize=32),
@@ -112,6 +116,8 @@ def test_hqq_by_hand(tmp_path: Path) -> None:
         {"nbits": number(1.58, "F32")},
         {"axis": number(2)},
         {"shape": ("I64", np.array([4, -64], "<i8"))},
+        {"shape": ("I64", np.array([4, 0], "<i8"))},
+        {"shape": ("I64", np.zeros(0, "<i8"))},
         {"shape": ("I64", np.array([2**40, 2**40], "<i8"))},
         {"shape": ("I64", np.full(100, 2, "<i8"))},
         {"shape": ("F32", np.array([4, 64], "<f4"))},
@@ -256,5 +262,102 @@ MLX: Arrays = {
 def test_mlx(tmp_path: Path, said: dict[str, int]) -> None:
     sound = {"quant_method": "mlx", "bits": 4, "group_size": 64}
     np.testing.assert_array_equal(opened(tmp_path, MLX, sound).read(W), np.full((2, 64), 3))
+    twice = {"bits": 4, "group_size": 64}
+    (tmp_path / "config.json").write_text(json.dumps({"quantization": twice, "quantization_config": twice}))
+    np.testing.assert_array_equal(open_checkpoint(tmp_path).source.read(W), np.full((2, 64), 3))
     with pytest.raises(BadFile):
         opened(tmp_path, MLX, {"quant_method": "mlx", **said}).read(W)
+
+
+def test_mlx_settings_of_one_module(tmp_path: Path) -> None:
+    said = {"quant_method": "mlx", "bits": 8, "group_size": 32, "l.q": {"bits": 4, "group_size": 64}}
+    assert opened(tmp_path, MLX, said).info(W).shape == (2, 64)
+
+
+MXFP4: Arrays = {
+    "l.up_blocks": ("U8", np.full((2, 3, 4, 16), 0x21, np.uint8)),
+    "l.up_scales": ("U8", np.full((2, 3, 4), 128, np.uint8)),
+}
+
+
+def test_mxfp4(tmp_path: Path) -> None:
+    found = opened(tmp_path, MXFP4, {"quant_method": "mxfp4"}).read("l.up")
+    assert found.shape == (2, 128, 3)
+    np.testing.assert_array_equal(found[:, ::2], np.full((2, 64, 3), 1.0))  # the low half comes first
+    np.testing.assert_array_equal(found[:, 1::2], np.full((2, 64, 3), 2.0))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"blocks": ("U8", np.zeros((2, 3, 4, 8), np.uint8))},
+        {"blocks": ("U8", np.zeros((2, 3, 64), np.uint8))},
+        {"blocks": ("I8", np.zeros((2, 3, 4, 16), np.int8))},
+        {"blocks": ("U8", np.zeros((2, 0, 4, 16), np.uint8)), "scales": ("U8", np.zeros((2, 0, 4), np.uint8))},
+        {"blocks": ("U8", np.zeros((2, 3, 0, 16), np.uint8)), "scales": ("U8", np.zeros((2, 3, 0), np.uint8))},
+        {"scales": ("U8", np.zeros((2, 4, 3), np.uint8))},
+        {"scales": ("U8", np.full((2, 3, 4), 255, np.uint8))},
+        {"scales": ("F32", np.ones((2, 3, 4), "<f4"))},
+    ],
+)
+def test_mxfp4_refused(tmp_path: Path, changes: Arrays) -> None:
+    arrays = MXFP4 | {f"l.up_{leaf}": array for leaf, array in changes.items()}
+    with pytest.raises(BadFile):
+        opened(tmp_path, arrays, {"quant_method": "mxfp4"}).read("l.up")
+
+
+FLOATS = {"num_bits": 4, "type": "float", "strategy": "group", "group_size": 32}
+PACKED_FLOATS: Arrays = {
+    "l.q.weight_packed": ("U8", np.full((4, 32), 0x21, np.uint8)),
+    "l.q.weight_scale": ("U8", np.full((4, 2), 127, np.uint8)),
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "weights"),
+    [
+        ({}, FLOATS | {"num_bits": 6}),
+        ({}, FLOATS | {"group_size": 64}),
+        ({}, FLOATS | {"group_size": 16}),
+        ({"weight_global_scale": ("F32", np.ones(1, "<f4"))}, FLOATS),
+        ({"weight_packed": ("I8", np.zeros((4, 32), np.int8))}, FLOATS),
+        ({"weight_packed": ("U8", np.zeros((4, 33), np.uint8))}, FLOATS),
+        ({"weight_scale": ("U8", np.zeros((4, 4), np.uint8))}, FLOATS),
+    ],
+)
+def test_packed_floats(tmp_path: Path, changes: Arrays, weights: dict[str, Any]) -> None:
+    sound = opened(tmp_path, PACKED_FLOATS, compressed(FLOATS)).read(W)
+    np.testing.assert_array_equal(sound, np.tile([0.5, 1.0], (4, 32)))
+    arrays = PACKED_FLOATS | {f"l.q.{leaf}": array for leaf, array in changes.items()}
+    with pytest.raises(BadFile):
+        opened(tmp_path, arrays, compressed(weights)).read(W)
+
+
+@pytest.mark.parametrize("block", [[0, 2], [2, -1], [2], "2x", "2x2x2", "99999999999x2", {}])
+def test_blocks_of_a_scheme(tmp_path: Path, block: Any) -> None:
+    arrays: Arrays = {
+        "l.q.weight": ("F8_E4M3", np.full((4, 4), 0x38, np.uint8)),
+        "l.q.weight_scale": ("F32", np.arange(1, 5, dtype="<f4").reshape(2, 2)),
+    }
+    weights = {"num_bits": 8, "type": "float", "strategy": "block", "block_structure": "2x2"}
+    sound = opened(tmp_path, arrays, compressed(weights)).read(W)
+    np.testing.assert_array_equal(sound, np.repeat(np.repeat([[1, 2], [3, 4]], 2, 0), 2, 1))
+    with pytest.raises((BadFile, BadConfig)):
+        opened(tmp_path, arrays, compressed(weights | {"block_structure": block})).read(W)
+
+
+def test_settings_that_agree(tmp_path: Path) -> None:
+    said = {"quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": False}
+    packed = Gptq(4)
+    source = opened(tmp_path, packed.arrays(), said, quantize_config={"bits": 4, "group_size": 32})
+    np.testing.assert_allclose(source.read(W), packed.weight, rtol=1e-7)
+
+
+@pytest.mark.parametrize("scale", [0.0, -1.0])
+def test_bitnet_divided_by_nothing(tmp_path: Path, scale: float) -> None:
+    arrays: Arrays = {
+        "l.q.weight": ("U8", np.zeros((2, 4), np.uint8)),
+        "l.q.weight_scale": ("F32", np.array([scale], "<f4")),
+    }
+    with pytest.raises(BadFile):
+        opened(tmp_path, arrays, BITNET | {"linear_class": "bitlinear"}).read(W)

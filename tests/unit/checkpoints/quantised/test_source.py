@@ -40,7 +40,7 @@ def test_codes_without_a_scale_are_refused(tmp_path: Path, kind: str, shape: tup
         source.read_rows(W, np.array([1]))
 
 
-@pytest.mark.parametrize("method", ["aqlm", "vptq", "quark", "eetq", "auto-round", "something_new"])
+@pytest.mark.parametrize("method", ["aqlm", "vptq", "quark", "eetq", "auto_round", "something_new"])
 def test_other_methods_are_refused_by_name(tmp_path: Path, method: str) -> None:
     arrays: Arrays = {"l.q.codes": ("I8", np.ones((4, 4), np.int8)), "l.k.weight": ("F32", np.ones((2, 2), "<f4"))}
     with pytest.raises(BadFile, match=method.replace("_", "-")):

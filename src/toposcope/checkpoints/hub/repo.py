@@ -13,12 +13,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from toposcope.checkpoints.hub_cache import RepoCache, folder_of
-from toposcope.checkpoints.hub_cached import cached_models, huggingface_cache
-from toposcope.checkpoints.hub_file import RemoteFile
-from toposcope.checkpoints.hub_http import HubClient, MissingRepoError, RepoFile, UnreachableError, unreachable
-from toposcope.checkpoints.hub_meter import Meter
-from toposcope.checkpoints.hub_name import HubName, is_commit, is_sound_file
+from toposcope.checkpoints.hub.cache import RepoCache, folder_of
+from toposcope.checkpoints.hub.cached import cached_models, huggingface_cache
+from toposcope.checkpoints.hub.file import RemoteFile
+from toposcope.checkpoints.hub.http import HubClient, MissingRepoError, RepoFile, UnreachableError, unreachable
+from toposcope.checkpoints.hub.meter import Meter
+from toposcope.checkpoints.hub.name import HubName, is_commit, is_sound_file
 from toposcope.core.errors import BadFile, HubError, NotFound, ToposcopeError, did_you_mean
 from toposcope.core.printable import printable
 from toposcope.core.untrusted import open_file, parse_json, read_bytes
@@ -37,7 +37,7 @@ class Snapshot:
         try:
             self.commit = self._resolve()
         except UnreachableError as error:
-            raise unreachable(error) from error
+            raise unreachable(self.name, error) from error
         except MissingRepoError as error:
             raise self._unknown() from error
         self.path = name.pinned(self.commit)
@@ -53,7 +53,7 @@ class Snapshot:
             try:
                 found = self.client.files_of(self.name.repo, self.commit)
             except UnreachableError as error:
-                raise unreachable(error) from error
+                raise unreachable(self.name, error) from error
             except MissingRepoError as error:
                 raise self._unknown() from error
             self.cache.keep_tree(self.commit, found)
@@ -102,8 +102,8 @@ class Snapshot:
     def json(self, name: str, error_type: type[ToposcopeError], *, most: int) -> dict[str, Any]:
         """The JSON object in a file of the commit."""
         where = printable(self.path / name)
+        content = self._content(name, most)
         try:
-            content = self._content(name, most)
             found = parse_json(content, where)
         except BadFile as error:
             raise error_type(str(error)) from error
@@ -184,6 +184,8 @@ class Snapshot:
     def _unknown(self) -> ToposcopeError:
         """The sentence for a name that neither caches nor the hub know, with near ones that can be read."""
         known = {each.repo for each in cached_models()}
+        beside = Path(self.name.repo).parent  # what was meant may be a path
+        known |= {f"{beside}/{entry.name}" for entry in beside.iterdir()} if beside.is_dir() else set()
         near = did_you_mean(self.name.repo, known) if known else ""
         hint = near if near.startswith("Did") else "Check the spelling."
         if self.client.offline:

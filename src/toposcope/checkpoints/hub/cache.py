@@ -28,8 +28,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from toposcope.checkpoints.hub_http import RepoFile
-from toposcope.checkpoints.hub_name import is_commit
+from toposcope.checkpoints.hub.http import RepoFile
+from toposcope.checkpoints.hub.name import is_commit
 from toposcope.core.cache import SETTING, cache_root
 from toposcope.core.errors import BadFile, BadValue, NotFound
 from toposcope.core.files import make_directory, write_bytes, write_json
@@ -195,6 +195,17 @@ class RepoCache:
         with _keeping(self.directory):
             make_directory(self._tree(commit).parent)
             write_json(self._tree(commit), [[file.path, file.size, file.content] for file in files])
+
+    def require_room(self, count: int) -> None:
+        """Complain before so many bytes are fetched that the disk has no room for them."""
+        place = next((each for each in (self.directory, *self.directory.parents) if each.is_dir()), None)
+        with contextlib.suppress(OSError):
+            free = None if place is None else shutil.disk_usage(place).free
+            if free is not None and count > free:
+                raise BadValue(
+                    f"{count / 1e9:,.1f} GB are to be kept in {self.directory}, and {free / 1e9:,.1f} GB are free on "
+                    f"that disk. Choose fewer layers, free some space, or set {SETTING} to another disk's directory."
+                )
 
     def _ref(self, revision: str) -> Path:
         return self.directory / "refs" / quote(revision, safe="")

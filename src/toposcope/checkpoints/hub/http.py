@@ -8,6 +8,7 @@ compared with what was asked, so that no byte of another file or version is ever
 from __future__ import annotations
 
 import re
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,7 +18,7 @@ from typing import Any, TypeVar
 from urllib.parse import quote, urljoin, urlsplit
 
 from toposcope._version import __version__
-from toposcope.checkpoints.hub_name import is_commit, is_sound_file
+from toposcope.checkpoints.hub.name import is_commit, is_sound_file
 from toposcope.core.errors import BadFile, HubError, NotFound
 from toposcope.core.printable import printable
 from toposcope.core.untrusted import MEGABYTE, parse_json
@@ -29,6 +30,7 @@ LARGEST_PAGE = 32 * MEGABYTE
 MOST_FILES = 100_000
 PATIENCE = 4  # tries in a row that bring nothing
 PAUSE = 0.5  # seconds before the second try; doubled for each further one
+MOST_PAUSE = 60.0
 _RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)")
 _NEXT = re.compile(r'<([^<>]+)>\s*;\s*rel="next"')
 _LATER = (408, 425, 429, 500, 502, 503, 504)  # statuses of a server that may answer when asked again
@@ -36,7 +38,11 @@ Origin = tuple[str, str, int | None]
 
 
 class CutError(Exception):
-    """A connection that ended before its answer did, or a server that asked to be left alone for a while."""
+    """A connection that ended before its answer did, or a server that wants to be left alone for so many seconds."""
+
+    def __init__(self, why: str, wait: float = 0.0) -> None:
+        super().__init__(why)
+        self.wait = wait
 
 
 class UnreachableError(CutError):
@@ -63,6 +69,11 @@ class HubClient:
         from huggingface_hub import constants
 
         self.endpoint: str = constants.ENDPOINT.rstrip("/")
+        if not urlsplit(self.endpoint).hostname or _origin(self.endpoint)[0] not in ("http", "https"):
+            raise HubError(
+                f"HF_ENDPOINT is '{printable(self.endpoint, 80)}'; expected an address (https://...). "
+                "Correct or unset it."
+            )
         self.offline: bool = constants.is_offline_mode()
         self.received = 0  # bytes of answers, headers not counted
         self._timeout = float(constants.HF_HUB_DOWNLOAD_TIMEOUT)
@@ -212,7 +223,7 @@ class HubClient:
         tag, size = _tag(response.headers.get("x-linked-etag")), response.headers.get("x-linked-size", "")
         if file is None:
             return
-        if (tag and len(tag) == len(file.content) and tag != file.content) or (size and size != str(file.size)):
+        if _is_other_content(tag, file) or (size and size != str(file.size)):
             raise _changed(file)
 
     def _credentials(self, url: str) -> dict[str, str]:
@@ -255,7 +266,7 @@ class HubClient:
         if code == "RepoNotFound" or status in (401, 404):
             raise MissingRepoError(repo)
         if status in _LATER:
-            raise CutError(f"it answers {status}")
+            raise _later(response)
         raise HubError(
             f"{self.endpoint} refuses {repo} ({status}{': ' + printable(said, 120) if said else ''}). "
             "Look at its page there; a token of another kind may be needed."
@@ -266,18 +277,20 @@ class HubClient:
     ) -> Iterator[bytes]:
         """What an answer brings of a range, once its headers say that it is that range of that file."""
         if response.status_code in _LATER:
-            raise CutError(f"it answers {response.status_code}")
+            raise _later(response)
         upto = _range_end(response, key[0], file, start, end)
         tag = _tag(response.headers.get("etag"))
         if tag:
             with self._lock:
                 before = self._tags.setdefault((*key, _origin(str(response.url))), tag)
-            if before != tag:
+            ours = _origin(str(response.url)) == _origin(self.endpoint)
+            if before != tag or (ours and _is_other_content(tag, file)):
                 raise _changed(file)
         at = start
         for piece in self._pieces(response):
-            piece = piece[: upto - at]
             at += len(piece)
+            if at > upto:
+                raise _changed(file)
             yield piece
             if at == upto:
                 return
@@ -300,14 +313,20 @@ def patiently(work: Callable[[], T], what: str) -> T:
         except CutError as cut:
             if tried == PATIENCE - 1:
                 raise gave_up(what, cut) from cut
-            time.sleep(PAUSE * 2**tried)
+            rest(cut, tried)
     raise AssertionError("not reached")
 
 
-def unreachable(error: UnreachableError) -> HubError:
+def rest(cut: CutError, tried: int) -> None:
+    """Wait before the next try: as long as the server asks for, else the longer the more often it failed."""
+    time.sleep(min(MOST_PAUSE, max(cut.wait, PAUSE * 2**tried)) if PAUSE else 0)
+
+
+def unreachable(name: object, error: UnreachableError) -> HubError:
     """The sentence for a hub that cannot be asked at all."""
     return HubError(
-        f"{error}. Check the network and HF_ENDPOINT; what 'toposcope ls models' lists can be read without a network."
+        f"there is no path '{name}' here, and {error}. Check the network and HF_ENDPOINT; what 'toposcope ls models' "
+        "lists can be read without a network."
     )
 
 
@@ -316,6 +335,11 @@ def gave_up(what: str, cut: CutError) -> HubError:
     return HubError(
         f"{what} failed {PATIENCE} times in a row: {cut}. Check the network and start again: what has come is kept."
     )
+
+
+def _later(response: Any) -> CutError:
+    said = response.headers.get("retry-after", "")
+    return CutError(f"it answers {response.status_code}", float(said) if said.isdigit() and len(said) < 6 else 0.0)
 
 
 def _asking(file: RepoFile, start: int, end: int) -> dict[str, str]:
@@ -373,13 +397,18 @@ def _network(url: str) -> Iterator[None]:
     """Connections that fail become a `CutError`."""
     from huggingface_hub.errors import HfHubHTTPError
 
-    library = __import__(HfHubHTTPError.__bases__[0].__module__.partition(".")[0])
+    library: Any = sys.modules[HfHubHTTPError.__bases__[0].__module__.partition(".")[0]]  # httpx, or its successor
     try:
         yield
     except library.ConnectError as error:
         raise UnreachableError(f"{_host(url)} cannot be reached ({printable(error, 120)})") from error
     except (library.HTTPError, library.InvalidURL, OSError) as error:
         raise CutError(f"{type(error).__name__}: {printable(error, 120) or 'no reason given'}") from error
+
+
+def _is_other_content(tag: str, file: RepoFile) -> bool:
+    """Whether an ETag is the sha256 of another content than that of a large file; other tags say nothing of it."""
+    return len(tag) == len(file.content) == 64 and tag != file.content
 
 
 def _tag(header: str | None) -> str:

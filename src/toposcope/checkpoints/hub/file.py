@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -11,10 +10,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.checkpoints import hub_http
-from toposcope.checkpoints.hub_cache import CHUNK, Range, RangeCache
-from toposcope.checkpoints.hub_http import CutError, HubClient, MissingRepoError, RepoFile, gave_up
-from toposcope.checkpoints.hub_meter import Meter
+from toposcope.checkpoints.hub import http as hub_http
+from toposcope.checkpoints.hub.cache import CHUNK, Range, RangeCache
+from toposcope.checkpoints.hub.http import CutError, HubClient, MissingRepoError, RepoFile, gave_up, rest
+from toposcope.checkpoints.hub.meter import Meter
 from toposcope.checkpoints.stored_file import Bytes
 from toposcope.core.errors import BadFile, HubError
 from toposcope.core.printable import printable
@@ -123,8 +122,7 @@ class RemoteFile:
                 idle = 0 if at > begun else idle + 1
                 if idle >= hub_http.PATIENCE:
                     raise gave_up(f"fetching {printable(self.path)}", cut) from cut
-                if idle:
-                    time.sleep(hub_http.PAUSE * 2**idle)
+                rest(cut, idle - 1 if idle else -4)  # hardly at all where something arrived
             except MissingRepoError as error:
                 raise HubError(
                     f"{self._client.endpoint} lists {printable(self._file.path)} of {self._repo} and keeps it. "

@@ -15,15 +15,16 @@ from typing import Any
 
 from toposcope.checkpoints import locate
 from toposcope.checkpoints.gguf_file import GgufFile
-from toposcope.checkpoints.hub_cache import Range
-from toposcope.checkpoints.hub_file import HEAD, RemoteFile, at_once
-from toposcope.checkpoints.hub_meter import WORTH_TELLING, show_bytes
-from toposcope.checkpoints.hub_name import HubName
-from toposcope.checkpoints.hub_repo import Snapshot
+from toposcope.checkpoints.hub.cache import Range
+from toposcope.checkpoints.hub.file import HEAD, RemoteFile, at_once
+from toposcope.checkpoints.hub.meter import WORTH_TELLING, show_bytes
+from toposcope.checkpoints.hub.name import HubName
+from toposcope.checkpoints.hub.repo import Snapshot
 from toposcope.checkpoints.peft.settings import CONFIG as ADAPTER
 from toposcope.checkpoints.peft.settings import FILES as ADAPTER_FILES
+from toposcope.checkpoints.peft.settings import base_of, trained_on
 from toposcope.checkpoints.quantised import BESIDE, QuantisedSource, dequantised
-from toposcope.checkpoints.safetensors_file import SafetensorsFile
+from toposcope.checkpoints.safetensors_file import HEADER_LIMIT, SafetensorsFile
 from toposcope.checkpoints.shards import FileSource, ShardedSource, index_remarks, open_parts, weight_map
 from toposcope.checkpoints.sniff import SUFFIXES
 from toposcope.checkpoints.source import TensorSource
@@ -52,7 +53,9 @@ class RemoteTensors:
     def expect(self, names: Iterable[str], progress: Progress | None = None) -> None:
         """Say how much these tensors will bring with them, before the first of them is read."""
         missing = (file.missing(ranges) for file, ranges in self._ranges(names).items())
-        self._snapshot.meter.expect(sum(end - start for gaps in missing for start, end in gaps), progress)
+        count = sum(end - start for gaps in missing for start, end in gaps)
+        self._snapshot.cache.require_room(count)
+        self._snapshot.meter.expect(count, progress)
 
     def headers(self, names: Iterable[str] | None = None) -> None:
         """Have the headers of the files that hold these tensors, or of all, by asking for all of them at once."""
@@ -91,7 +94,9 @@ def open_hub(name: HubName) -> locate.Opened:
     place = f"in the Hugging Face cache, {snapshot.saved}" if here else f"on {snapshot.client.endpoint}"
     log.info("%s: commit %s, %s", name.repo, snapshot.commit, place)
     if here is not None and snapshot.saved is not None:
-        opened = locate.open_with_config(snapshot.saved / here, snapshot.saved)
+        chosen, left = here
+        notes = locate.remarks_on_choice(snapshot.saved, snapshot.saved_names(), chosen, left)
+        opened = locate.open_with_config(snapshot.saved / chosen, snapshot.saved, notes)
         return replace(opened, commit=snapshot.commit)
     return _open_remote(snapshot)
 
@@ -99,7 +104,7 @@ def open_hub(name: HubName) -> locate.Opened:
 def fetch_to_run(name: HubName) -> Path:
     """Have all files of a model that transformers needs to run it, after saying how much that is; where they are."""
     snapshot = Snapshot(name)
-    here, saved = _whole_here(snapshot), snapshot.saved
+    here, saved = (_whole_here(snapshot) or (None, []))[0], snapshot.saved
     log.info("%s: commit %s, %s", name.repo, snapshot.commit, saved if here else f"on {snapshot.client.endpoint}")
     ready = here is not None and (here.endswith(".gguf") or bool({*snapshot.saved_names()} & _TOKENIZERS))
     if here is not None and saved is not None and (ready or snapshot.client.offline):
@@ -115,16 +120,31 @@ def fetch_to_run(name: HubName) -> Path:
     return directory / chosen if chosen.lower().endswith(".gguf") else directory
 
 
-def _whole_here(snapshot: Snapshot) -> str | None:
-    """The weights' file, or index, if it and all its parts lie in the Hugging Face cache."""
+def fetch_adapter(name: HubName) -> tuple[Path, str]:
+    """Have the files of an adapter; the directory they are in, and its name with its commit."""
+    snapshot = Snapshot(name)
+    files = snapshot.names()
+    weights = [file for file in ADAPTER_FILES if file in files][:1]
+    if ADAPTER not in files or not weights:
+        missing = ADAPTER if weights else " or ".join(ADAPTER_FILES)
+        raise NotFound(f"{name.repo} is no adapter that PEFT saved: it holds no {missing}.")
+    here = all(snapshot.local(file) is not None for file in (ADAPTER, *weights))
+    told = "in the Hugging Face cache" if here else snapshot.meter.foretold(snapshot.size_of([ADAPTER, *weights]))
+    log.info("%s: adapter, commit %s, %s", name.repo, snapshot.commit, told)
+    directory = snapshot.saved if here and snapshot.saved is not None else snapshot.download([ADAPTER, *weights])
+    return directory, str(snapshot.path)
+
+
+def _whole_here(snapshot: Snapshot) -> tuple[str, list[str]] | None:
+    """The weights' file, or index, if it and all its parts lie in the Hugging Face cache; and others beside it."""
     saved = snapshot.saved_names()
     if snapshot.saved is None or not saved:
         return None
     try:
-        chosen = _chosen(snapshot, saved)[0]
+        chosen, left = _chosen(snapshot, saved)
     except NotFound:
         return None
-    return chosen if {chosen, *_parts(snapshot, chosen)} <= {*saved} else None
+    return (chosen, left) if {chosen, *_parts(snapshot, chosen)} <= {*saved} else None
 
 
 def _parts(snapshot: Snapshot, chosen: str) -> list[str]:
@@ -144,9 +164,10 @@ def _chosen(snapshot: Snapshot, files: list[str]) -> tuple[str, list[str]]:
     top = [name for name in files if "/" not in name]
     weights = [name for name in files if name.lower().endswith((*SUFFIXES, locate.INDEX))]
     if ADAPTER in top and {*weights} <= {*ADAPTER_FILES}:
+        base = base_of(snapshot.json(ADAPTER, BadConfig, most=SETTINGS))
         raise NotFound(
-            f"{snapshot.name.repo} is an adapter, not a whole model. Fetch it with: hf download {snapshot.name.repo} "
-            "--local-dir DIR, and give its base: toposcope scan BASE --adapter DIR"
+            f"{snapshot.name.repo} is an adapter, not a whole model. {trained_on(base)}Give its base and it: "
+            f"toposcope scan {base or 'BASE'} --adapter {snapshot.name.repo}"
         )
     several = [name for name in files if name.lower().endswith(".gguf") and _is_first(name)]
     if snapshot.name.quant is None:
@@ -256,9 +277,17 @@ def _never_replaced(path: Path) -> object:
 
 
 def _fetch_heads(snapshot: Snapshot, names: Iterable[str]) -> None:
-    """The beginnings of several files at once."""
-    files = [snapshot.remote(name) for name in names if snapshot.local(name) is None]
-    at_once([partial(file.fetch, [(0, min(HEAD, file.size))]) for file in files])
+    """The headers of several files at once."""
+    at_once([partial(_fetch_head, snapshot.remote(name)) for name in names if snapshot.local(name) is None])
+
+
+def _fetch_head(file: RemoteFile) -> None:
+    """The beginning of a file, and the rest of its header where that is longer and may be believed."""
+    file.fetch([(0, min(HEAD, file.size))])
+    if file.path.suffix.lower() == ".safetensors" and file.size >= 8:
+        length = int.from_bytes(file.read(0, 8).tobytes(), "little")
+        if 8 + length <= min(file.size, HEADER_LIMIT):
+            file.fetch([(0, 8 + length)])
 
 
 def _open_whole(snapshot: Snapshot, chosen: str) -> locate.Opened:
