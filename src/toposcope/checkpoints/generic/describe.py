@@ -67,6 +67,7 @@ class _Drafting:
         if end.width != width:
             raise Refused(f"attention reads width {width} and writes width {end.width}")
         stack, index = self._place()
+        odd = input_norm is not None and end.base is not None and same(end.base, entered)
         spec = LayerSpec(
             stack=stack,
             index=index,
@@ -89,6 +90,7 @@ class _Drafting:
             sinks=self._sinks(),
             qk_norm_after=fitted.norm_after,
             o=end.o,
+            warnings=("attention is added to the normed input",) if odd else (),
             **parts,
         )
         pairs = None
@@ -281,10 +283,10 @@ class _Drafting:
         norm = next((each for each in self.fitted.norms if same(each.y, entered)), None)
         if same(entered, layer_input):
             return "", None
+        if norm is not None and same(norm.x, layer_input):
+            return "", self._norm(norm)
         if norm is None or (end.base is not None and same(end.base, entered)):
             return self.fitted.linears[self._one(self.fitted.queries, "queries")].name, None
-        if same(norm.x, layer_input):
-            return "", self._norm(norm)
         return norm.name, self._norm(norm)
 
     def _place(self) -> tuple[str, int]:
