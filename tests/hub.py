@@ -15,6 +15,7 @@ import hashlib
 import json
 import sys
 import threading
+import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -48,6 +49,7 @@ class Hub:
     wait: str = ""  # and after how many seconds to ask again
     redirect_to: str | None = None  # where large files are said to be instead
     page: int | None = None  # files on a page of the listing
+    slow: float = 0.0  # seconds before each answer with a large file
     lengthen: bytes = b""  # that comes after each file, and is not announced
 
     sent: Counter[str] = field(default_factory=Counter)  # bytes of bodies, by file
@@ -158,7 +160,7 @@ def used(hub: Hub, place: Path, monkeypatch: pytest.MonkeyPatch, token: str | No
     monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(home / "token"))
     monkeypatch.setattr(constants, "HF_STORED_TOKENS_PATH", str(home / "stored_tokens"))
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_IMPLICIT_TOKEN", False)
-    monkeypatch.setattr("toposcope.checkpoints.hub_http.PAUSE", 0.0)
+    monkeypatch.setattr("toposcope.checkpoints.hub.http.PAUSE", 0.0)
     yield
 
 
@@ -318,6 +320,8 @@ class _Handler(BaseHTTPRequestHandler):
                 if hub.cuts > 0:
                     hub.cuts -= 1
                     upto = min(upto, hub.cut_after)
+        if large and hub.slow:
+            time.sleep(hub.slow)
         hub.note(name, start, upto)  # before: the asker may be quicker than we are
         with contextlib.suppress(ConnectionError):
             self.wfile.write(content[:upto])

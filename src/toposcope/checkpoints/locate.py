@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from toposcope.checkpoints import installed
 from toposcope.checkpoints.gguf_file import GgufFile
-from toposcope.checkpoints.hub_name import parse_hub_name
+from toposcope.checkpoints.hub.name import parse_hub_name
 from toposcope.checkpoints.peft.settings import CONFIG as ADAPTER
 from toposcope.checkpoints.peft.settings import FILES as ADAPTER_FILES
 from toposcope.checkpoints.peft.settings import how_to_use
@@ -25,7 +25,7 @@ from toposcope.core.printable import printable
 from toposcope.core.untrusted import MEGABYTE, open_file, read_object, readable, require_inside
 
 if TYPE_CHECKING:
-    from toposcope.checkpoints.hub import RemoteTensors
+    from toposcope.checkpoints.hub.opening import RemoteTensors
 
 CONFIG = "config.json"
 INDEX = ".index.json"
@@ -81,7 +81,7 @@ def open_checkpoint(target: str | Path) -> Opened:
         return replace(opened, config=dict(item.facts), config_path=None) if item.facts else opened
     hub_name = parse_hub_name(target)
     if hub_name is not None:
-        from toposcope.checkpoints.hub import open_hub
+        from toposcope.checkpoints.hub.opening import open_hub
 
         return open_hub(hub_name)
     raise _not_found(path, name)

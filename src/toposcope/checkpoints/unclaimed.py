@@ -24,14 +24,15 @@ _MODULE = re.compile(r".*(attn|attention)$", re.IGNORECASE)  # the name of a mod
 _FLAT = re.compile(r"attn_\w+$", re.IGNORECASE)  # GGUF has no module: attn_q, attn_output
 _MAP = re.compile(r"(q|k|v)_proj$|query$|w?qkv$|in_proj_weight$", re.IGNORECASE)
 _NUMBER = re.compile(r"\d+")
-# Parts of a quantised weight, which its reader has put together, and scales of the cache of keys and values.
+# Parts of a quantised weight, beside it in its map's module, which the weight's reader has put together.
 _QUANTISATION = re.compile(
-    r"(weight_?(scale\w*|format|packed|shape|zero_point|global_scale|g_idx)|(in|out)put_(global_)?scale|SCB|CB|qweight"
-    r"|qzeros|scales|g_idx|absmax|quant_map|nested_\w+|quant_state\.\w+|(kv?|v|q)_(scale|zero_point)"
-    r"|weight\.(absmax|quant_map|nested_\w+|quant_state\.\w+))$"
+    r"weight_?(scale\w*|format|packed|shape|zero_point|global_scale|g_idx)$|(in|out)put_(global_)?scale$|SCB$|CB$|qweight$"
+    r"|qzeros$|scales$|g_idx$|(weight\.)?(absmax|quant_map|nested_\w+|quant_state\.\w+)$"
 )
+_CACHE_SCALE = re.compile(r"(^|\.)(kv?|v|q)_(scale|zero_point)$")  # of keys and values in a cache: one number
 _FREQUENCIES = re.compile(r"(^|[._])inv_freq$")
-_CACHED = re.compile(r"(^|\.)(cos_cached|sin_cached|embed_positions|position_ids)$")  # computed, in any state dict
+# computed, in whatever file
+_CACHED = re.compile(r"(^|\.)(cos_cached|sin_cached|embed_positions|position_ids|attn_rot_embd\.weight)$")
 _MASK = re.compile(r"(^|\.)(bias|causal_mask|mask|attn_mask)$")  # of a shape that no bias of a map has
 _MASKED = re.compile(r"(^|\.)masked_bias$")  # the one number that stands for minus infinity
 _CLOSE, _CLOSE_ROUNDED = 1e-3, 0.02  # how far stored frequencies may be off, the second in half precision
@@ -61,7 +62,9 @@ def not_understood(spec: ModelSpec, source: TensorSource, *, forced: bool = Fals
         elif (module := _module_of(name)) is None or name.startswith(tuple(heads)):
             continue
         elif module in modules:
-            strange += [] if _harmless(source.info(name)) else [name]
+            beside = name.rpartition(".weight.")[0] or name.rpartition(".")[0]
+            part = f"{beside}.weight" in maps and _QUANTISATION.match(name.removeprefix(f"{beside}."))
+            strange += [] if part or _harmless(source.info(name)) else [name]
         elif len(source.info(name).shape) == 2:
             kinds[_NUMBER.sub("N", name)].append(name)
     if forced:
@@ -95,8 +98,10 @@ def _module_of(name: str) -> str | None:
 
 
 def _harmless(info: TensorInfo) -> bool:
-    """Whether a tensor is known to change nothing that heads do: a mask, a cache, a part of a quantised weight."""
-    if _FREQUENCIES.search(info.name) or _CACHED.search(info.name) or _QUANTISATION.search(info.name):
+    """Whether a tensor is known to change nothing that heads do: a mask, or what a cache holds or needs."""
+    if _FREQUENCIES.search(info.name) or _CACHED.search(info.name):
+        return True
+    if _CACHE_SCALE.search(info.name) and set(info.shape) <= {1}:
         return True
     square = len(info.shape) in (2, 4) and info.shape[-1] == info.shape[-2] and set(info.shape[:-2]) <= {1}
     return bool((_MASK.search(info.name) and square) or (_MASKED.search(info.name) and set(info.shape) <= {1}))

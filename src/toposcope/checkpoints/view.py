@@ -20,7 +20,7 @@ from toposcope.core.progress import Progress
 from toposcope.encodings.record import Encoding
 
 if TYPE_CHECKING:
-    from toposcope.checkpoints.hub import RemoteTensors
+    from toposcope.checkpoints.hub.opening import RemoteTensors
 
 Array = NDArray[np.float64]
 

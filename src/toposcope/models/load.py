@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from toposcope.checkpoints import installed
-from toposcope.checkpoints.hub_name import is_commit, parse_hub_name
+from toposcope.checkpoints.hub.name import is_commit, parse_hub_name
 from toposcope.checkpoints.installed import read_text as read_text
 from toposcope.checkpoints.locate import require_sound_files
 from toposcope.checkpoints.peft.settings import CONFIG as ADAPTER
@@ -100,7 +100,7 @@ def locate(target: str | Path) -> Path:
             return found
     hub_name = parse_hub_name(target)
     if hub_name is not None:
-        from toposcope.checkpoints.hub import fetch_to_run
+        from toposcope.checkpoints.hub.opening import fetch_to_run
 
         return fetch_to_run(hub_name)
     names = (item.name for item in installed.MODELS)

@@ -57,6 +57,15 @@ def drop_tensor(rng: np.random.Generator, content: bytes) -> bytes:
     return safetensors_bytes(header, data)
 
 
+def reshape(rng: np.random.Generator, content: bytes) -> bytes:
+    """The same numbers in another shape."""
+    header, data = split(content)
+    entry = header[pick(rng, [name for name in header if name != "__metadata__"])]
+    count = int(np.prod(entry["shape"], dtype=int))
+    entry["shape"] = pick(rng, [[count], [1, count], [count, 1], entry["shape"][::-1], [count, 1, 1]])
+    return safetensors_bytes(header, data)
+
+
 def edit_settings(rng: np.random.Generator, content: bytes) -> bytes:
     """Something else at a random place of the configuration."""
     header, data = split(content)
@@ -85,7 +94,16 @@ def opened(path: Path) -> QuantisedSource:
 
 def test_damaged_quantised_files(tmp_path: Path) -> None:
     seeds = [path.read_bytes() for path in sorted(HERE.glob("*.safetensors"))]
-    mutations = [*ANYWHERE, edit_header, flip_numbers, swap_tensors, drop_tensor, edit_settings, edit_settings]
+    mutations = [
+        *ANYWHERE,
+        edit_header,
+        flip_numbers,
+        swap_tensors,
+        drop_tensor,
+        reshape,
+        edit_settings,
+        edit_settings,
+    ]
     counts = fuzz(tmp_path, seeds, mutations, opened, "safetensors", FILES)
     assert counts["BadFile"] > FILES // 4
     assert counts["BadConfig"] > 0

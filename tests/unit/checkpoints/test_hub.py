@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import shutil
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,7 +21,8 @@ import toposcope
 from tests.hub import Hub, used
 from tests.unit.checkpoints.making import gguf_bytes, gguf_tensor, written
 from tests.unit.tiny import CONFIG, tensors, write_adapter
-from toposcope.checkpoints import hub_file, hub_meter
+from toposcope.checkpoints.hub import file as hub_file
+from toposcope.checkpoints.hub import meter as hub_meter
 from toposcope.checkpoints.locate import open_checkpoint
 from toposcope.cli import main
 from toposcope.core import files
@@ -323,6 +327,40 @@ def test_several_may_read_into_one_cache(hub: Hub) -> None:
         np.testing.assert_array_equal(found[0], other)
 
 
+def by_itself(*words: str) -> subprocess.Popen[bytes]:
+    """A command in a process of its own, with the environment that the fixture has set."""
+    code = "import sys; from toposcope.cli import main; main(sys.argv[1:])"
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+
+
+def test_processes_share_a_cache_and_one_may_be_killed(hub: Hub, tmp_path: Path) -> None:
+    hub.slow = 0.05
+    killed, *others = (by_itself("inspect", "org/tiny", "--json", str(tmp_path / f"{each}.json")) for each in "abc")
+    while len(hub.ranges["model.safetensors"]) < 8 and killed.poll() is None:
+        time.sleep(0.01)
+    killed.kill()
+    killed.wait()
+    assert [each.wait() for each in others] == [0, 0]
+    expected = numbers(toposcope.inspect(hub.root / "org/tiny"))
+    assert [numbers(toposcope.read(tmp_path / f"{each}.json")) for each in "bc"] == [expected] * 2
+    hub.forget()
+    assert numbers(toposcope.inspect("org/tiny")) == expected
+    assert hub.bytes == 0
+
+
+def test_of_a_killed_command_hardly_anything_is_fetched_again(hub: Hub) -> None:
+    hub.slow = 0.05
+    killed = by_itself("inspect", "org/tiny")
+    while len(hub.ranges["model.safetensors"]) < 10 and killed.poll() is None:
+        time.sleep(0.01)
+    killed.kill()
+    killed.wait()
+    toposcope.inspect("org/tiny")
+    assert hub.twice("model.safetensors") <= attention_bytes(hub.root / "org/tiny") / 8  # one layer's at most
+
+
 @pytest.mark.parametrize("written_before", range(6))
 def test_a_full_disk_is_a_sentence_and_loses_nothing(
     hub: Hub, monkeypatch: pytest.MonkeyPatch, written_before: int
@@ -411,7 +449,7 @@ def test_a_torch_file_is_fetched_whole_or_left_to_the_user(hub: Hub, monkeypatch
     made = tensors({**CONFIG, "num_hidden_layers": 1})
     torch.save({name: torch.from_numpy(value) for name, value in made.items()}, place / "pytorch_model.bin")
     with monkeypatch.context() as small:
-        small.setattr("toposcope.checkpoints.hub.WORTH_TELLING", 1000)
+        small.setattr("toposcope.checkpoints.hub.opening.WORTH_TELLING", 1000)
         with pytest.raises(toposcope.ToposcopeError, match="hf download org/old"):
             open_checkpoint("org/old")
     assert "pytorch_model.bin" not in hub.sent

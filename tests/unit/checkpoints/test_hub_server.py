@@ -14,9 +14,10 @@ import pytest
 import toposcope
 from tests.hub import Hub, used
 from tests.unit.checkpoints.test_hub import COMMIT, numbers, saved, write_model
-from toposcope.checkpoints import hub_http
-from toposcope.checkpoints.hub_http import _NEXT
-from toposcope.checkpoints.hub_name import HubName, is_sound_file, parse_hub_name
+from toposcope.checkpoints.hub import http as hub_http
+from toposcope.checkpoints.hub.http import _NEXT
+from toposcope.checkpoints.hub.name import HubName, is_sound_file, parse_hub_name
+from toposcope.checkpoints.hub.repo import Snapshot
 from toposcope.checkpoints.locate import open_checkpoint
 from toposcope.core.errors import BadFile, BadValue, HubError, NotFound, ToposcopeError
 
@@ -129,6 +130,17 @@ def test_redirects_that_lead_nowhere_are_not_followed(hub: Hub, to: str) -> None
         open_checkpoint("org/tiny")
 
 
+@pytest.mark.parametrize("redirects", [False, True])
+def test_content_other_than_the_listed_one_is_not_begun(hub: Hub, redirects: bool) -> None:
+    hub.redirects = redirects
+    assert Snapshot(HubName("org/tiny")).files  # kept
+    file = hub.root / "org/tiny/model.safetensors"
+    content = file.read_bytes()
+    file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(BadFile, match="ETag"):
+        open_checkpoint("org/tiny")
+
+
 def test_redirects_in_a_circle_end(hub: Hub) -> None:
     hub.redirect_to = f"/org/tiny/resolve/{COMMIT}/model.safetensors"
     with pytest.raises(HubError, match="circles"):
@@ -157,7 +169,7 @@ def test_a_server_in_trouble_is_asked_again(hub: Hub, status: int) -> None:
 def test_a_server_that_asks_for_time_gets_it(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     waited: list[float] = []
     monkeypatch.setattr(hub_http, "PAUSE", 0.5)
-    monkeypatch.setattr("toposcope.checkpoints.hub_http.time.sleep", waited.append)
+    monkeypatch.setattr("toposcope.checkpoints.hub.http.time.sleep", waited.append)
     hub.trouble, hub.wait = [429, 429, 503], "7"
     open_checkpoint("org/tiny")
     assert waited == [7, 7, 7]

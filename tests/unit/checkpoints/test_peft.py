@@ -20,6 +20,7 @@ from tests.unit.tiny import write_llama
 from toposcope.checkpoints.identity import identity
 from toposcope.checkpoints.locate import open_checkpoint
 from toposcope.checkpoints.peft import settings
+from toposcope.checkpoints.peft.changes import TensorFinder
 from toposcope.cli import main
 from toposcope.core.errors import BadConfig, BadFile, BadValue, BadWeights, MissingTensor, NotFound, ToposcopeError
 
@@ -180,6 +181,26 @@ def test_a_journal_notices_another_adapter_of_the_same_shape(base: Path, tmp_pat
         toposcope.scan(base, out=tmp_path / "out", adapter=tmp_path / "lora")
 
 
+@pytest.mark.parametrize(
+    ("wanted", "held", "found"),
+    [
+        ("model.layers.0.q.weight", ["model.layers.0.q.weight", "layers.0.q.weight"], 0),
+        ("transformer.h.0.q.weight", ["h.0.q.weight"], 0),
+        ("h.0.q.weight", ["transformer.h.0.q.weight", "transformer.h.1.q.weight"], 0),
+        ("model.language_model.layers.0.q.weight", ["model.layers.0.q.weight", "visual.layers.0.q.weight"], 0),
+        ("a.language_model.layers.0.q.weight", ["vis.layers.0.q.weight", "language_model.a.layers.0.q.weight"], 1),
+        ("model.language_model.embed_tokens.weight", ["model.embed_tokens.weight"], 0),
+        ("model.vision_tower.layers.0.q.weight", ["model.layers.0.q.weight"], None),  # another tower
+        ("decoder.layers.0.q.weight", ["encoder.layers.0.q.weight"], None),
+        ("layers.0.q.weight", ["encoder.layers.0.q.weight", "decoder.layers.0.q.weight"], None),
+        ("layers.0.q.weight", ["left.layers.0.q.weight", "right.layers.0.q.weight"], None),  # two of them
+        ("model.layers.0.q.weight", ["model.layers.1.q.weight", "model.layers.0.k.weight"], None),
+    ],
+)  # fmt: skip
+def test_which_tensor_a_module_means(wanted: str, held: list[str], found: int | None) -> None:
+    assert TensorFinder(held)(wanted) == (None if found is None else held[found])
+
+
 # ------------------------------------------------------------------ what is refused, by name
 @pytest.mark.parametrize(
     ("kind", "name"),
@@ -324,7 +345,7 @@ _JSON = st.recursive(
 )
 
 
-@given(settings=st.dictionaries(st.sampled_from(sorted(settings._KNOWN)) | st.text(max_size=6), _JSON, max_size=4))
+@given(settings=st.dictionaries(st.sampled_from(sorted(settings.KNOWN)) | st.text(max_size=6), _JSON, max_size=4))
 def test_no_setting_ends_in_anything_but_a_sentence(
     settings: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -47,6 +47,8 @@ def as_another_type(place: Path, name: str = "unheard_of") -> Path:
         ("q_norm.weight", (4,)),
         ("k_norm.weight", (4,)),
         ("temperature", ()),
+        ("scales", (4,)),  # of the module, not of one of its maps
+        ("q_scale", (4,)),
         ("rel_pos_bias", (4, 3, 3)),
         ("q_proj.lora_A.weight", (2, 16)),
         ("bias", (16,)),  # of one dimension: no mask
@@ -72,6 +74,7 @@ def test_an_unused_tensor_of_a_used_module_is_refused(
         ("rotary_emb.inv_freq", FREQUENCIES.astype(np.float32)),
         ("rotary_emb.cos_cached", np.ones((8, 4), np.float32)),
         ("k_scale", np.ones(1, np.float32)),
+        ("q_proj.input_scale", np.ones(1, np.float32)),
     ],
 )
 def test_known_buffers_change_nothing(base: Path, name: str, value: np.ndarray) -> None:

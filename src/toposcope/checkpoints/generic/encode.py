@@ -42,20 +42,20 @@ class Recipe:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
-def made(recipes: tuple[Recipe, ...], source: TensorSource, rename: Any = lambda name: name) -> Encoding:
-    """The encoding of a layer: its recipes together. `rename` gives a tensor's name in the file."""
+def made(recipes: tuple[Recipe, ...], source: TensorSource, in_file: Any = lambda name: name) -> Encoding:
+    """The encoding of a layer: its recipes together. `in_file` gives a tensor's name in the file."""
     encoding = NONE
     for recipe in recipes:
         if recipe.kind == "rope" and "query_scale" in recipe.options and len(recipe.options) == 1:
             continue
         try:
-            encoding = combine(encoding, _made(recipe, source, rename))
+            encoding = combine(encoding, _made(recipe, source, in_file))
         except (TypeError, KeyError, ValueError) as error:
             raise BadFile(f"a kept description of an encoding is damaged: {error}. Remove it.") from error
     return encoding
 
 
-def _made(recipe: Recipe, source: TensorSource, rename: Any) -> Encoding:
+def _made(recipe: Recipe, source: TensorSource, in_file: Any) -> Encoding:
     options = dict(recipe.options)
     if recipe.kind == "rope":
         return rope_from_config(options.pop("settings"), options.pop("head_dim"), **options)
@@ -66,9 +66,9 @@ def _made(recipe: Recipe, source: TensorSource, rename: Any) -> Encoding:
     if recipe.kind == "sinusoidal":
         return sinusoidal(**options)
     if recipe.kind == "learned":
-        return learned_table(source, rename(options["tensor"]), offset=options["offset"])
+        return learned_table(source, in_file(options["tensor"]), offset=options["offset"])
     if recipe.kind == "t5":
-        table = source.read(rename(options.pop("tensor")))
+        table = source.read(in_file(options.pop("tensor")))
         return t5(table, **options)
     return Encoding(
         UNNAMED,

@@ -19,7 +19,7 @@ from toposcope.checkpoints.generic.names import FileNames, tensors_of
 from toposcope.checkpoints.generic.probes import Path, generalised, thresholds, with_values
 from toposcope.checkpoints.generic.record import arrays
 from toposcope.checkpoints.generic.texts import token_table
-from toposcope.checkpoints.spec import Compared, LayerSpec, Skipped
+from toposcope.checkpoints.spec import Compared, LayerSpec, Skipped, linears
 from toposcope.core.errors import ToposcopeError
 from toposcope.encodings.record import QueryScale
 
@@ -83,12 +83,13 @@ class _Measuring:
         if not copy.found:
             raise Refused(next(iter(copy.reasons.values())))
         self._require_all_layers()
+        true = {number: self._at_true_size(copy.names.layer(each.spec)) for number, each in copy.found.items()}
+        widths = {each.spec.width: true[number].width for number, each in copy.found.items()}
         unreached = [*self._thresholds(), *self._far()]
-        widths, layers = {}, {}
+        layers = {}
         for number in sorted(copy.found):
             each = copy.found[number]
-            spec = self._at_true_size(copy.names.layer(each.spec))
-            widths[each.spec.width] = spec.width
+            spec = replace(true[number], reach=each.spec.reach, chunk=each.spec.chunk)
             layers[number] = MeasuredLayer(spec, each.position, each.query_scale)
         entering = self._entering(widths)
         for number, layer in layers.items():
@@ -214,24 +215,32 @@ class _Measuring:
 
     # ------------------------------------------------------------------ names and true sizes
     def _at_true_size(self, spec: LayerSpec) -> LayerSpec:
-        """The layer at its true width; all other sizes must be those of the copy."""
-        names = tensors_of(spec)
-        for name in names:
-            if name not in self.true.saved:
-                raise Refused(f"the copy has a tensor '{name}' that the model has not")
-        width = int(self.true.saved[spec.o.weight].shape[1 if spec.o.transposed else 0])
+        """The layer at its true width; what its maps give, and what O takes, must be as large in the copy."""
+        width = self._shapes(spec.o.weight)[1][1 if spec.o.transposed else 0]
         grown = {spec.width: width}
         if spec.source_width is not None and spec.k is not None:
-            grown[spec.source_width] = int(self.true.saved[spec.k.weight].shape[0 if spec.k.transposed else 1])
-        for name in names:
-            small, large = (tuple(each.saved[name].shape) for each in (self.copy.names, self.true))
+            grown[spec.source_width] = self._shapes(spec.k.weight)[1][0 if spec.k.transposed else 1]
+        kept = {each.weight: 1 if each.transposed else 0 for each in linears(spec)}
+        kept[spec.o.weight] = 0 if spec.o.transposed else 1
+        for name in tensors_of(spec):
+            small, large = self._shapes(name)
             fits = len(small) == len(large) and all(
-                less == more or grown.get(less) == more for less, more in zip(small, large, strict=True)
+                less == more or (grown.get(less) == more and kept.get(name) != axis)
+                for axis, (less, more) in enumerate(zip(small, large, strict=True))
             )
             if not fits:
-                raise Refused(f"'{name}' has shape {small} in the copy and {large} in the model")
+                raise Refused(
+                    f"'{name}' has shape {small} in a copy small enough to be run, and {large} in the model"
+                )
         source = None if spec.source_width is None else grown[spec.source_width]
         return replace(spec, width=width, source_width=None if source == width else source)
+
+    def _shapes(self, name: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """A tensor's shape in the copy and in the model."""
+        if name not in self.true.saved:
+            raise Refused(f"the copy has a tensor '{name}' that the model has not")
+        small, large = (tuple(int(n) for n in each.saved[name].shape) for each in (self.copy.names, self.true))
+        return small, large
 
     def _require_all_layers(self) -> None:
         """Complain where the model has further layers like those that were measured: the copy is too shallow."""

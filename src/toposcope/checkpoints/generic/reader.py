@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import re
+from collections import defaultdict
 from dataclasses import replace
 
 from toposcope.checkpoints.families import Family
@@ -13,7 +15,7 @@ from toposcope.checkpoints.generic.encode import made, with_query_scale
 from toposcope.checkpoints.generic.measure import Measured, measure
 from toposcope.checkpoints.generic.names import prefix_change, reprefixed
 from toposcope.checkpoints.source import TensorSource
-from toposcope.checkpoints.spec import Compared, ModelSpec
+from toposcope.checkpoints.spec import Compared, ModelSpec, Skipped, claimed, linears
 from toposcope.core.errors import MissingExtra, UnknownFamily
 from toposcope.core.printable import printable
 
@@ -71,20 +73,20 @@ def put_onto(measured: Measured, kind: str, source: TensorSource) -> ModelSpec:
     """The description with the names and encodings of a file, whose tensors must have the shapes they should have."""
     old, new = prefix_change(set(measured.shapes), set(source.names()))
 
-    def rename(name: str) -> str:
+    def in_file(name: str) -> str:
         return new + name[len(old) :] if name.startswith(old) else name
 
     for name, shape in measured.shapes.items():
-        found = source.info(rename(name)).shape
+        found = source.info(in_file(name)).shape
         if tuple(found) != tuple(shape):
-            raise Refused(f"'{rename(name)}' has shape {tuple(found)} in the file; expected {tuple(shape)}")
+            raise Refused(f"'{in_file(name)}' has shape {tuple(found)} in the file; expected {tuple(shape)}")
     layers = []
     for each in measured.layers:
         spec = each.spec if old == new else reprefixed(each.spec, old, new)
-        encoding = with_query_scale(made(each.position, source, rename), each.query_scale)
+        encoding = with_query_scale(made(each.position, source, in_file), each.query_scale)
         layers.append(replace(spec, encoding=encoding))
-    embedding = None if measured.embedding is None else rename(measured.embedding)
-    return ModelSpec(
+    embedding = None if measured.embedding is None else in_file(measured.embedding)
+    whole = ModelSpec(
         family=kind,
         layers=tuple(layers),
         embedding=embedding if embedding in source.names() else None,
@@ -92,7 +94,7 @@ def put_onto(measured: Measured, kind: str, source: TensorSource) -> ModelSpec:
         skipped=measured.skipped,
         accounted=tuple(
             dict.fromkeys(
-                rename(str(recipe.options["tensor"]))
+                in_file(str(recipe.options["tensor"]))
                 for each in measured.layers
                 for recipe in each.position
                 if "tensor" in recipe.options
@@ -100,6 +102,23 @@ def put_onto(measured: Measured, kind: str, source: TensorSource) -> ModelSpec:
         ),
         compared=measured.compared,
     )
+    return replace(whole, skipped=(*whole.skipped, *_idle(whole, source)))
+
+
+def _idle(spec: ModelSpec, source: TensorSource) -> list[Skipped]:
+    """Tensors of the modules that were measured that attention did not need, one entry for each kind."""
+    modules = {
+        f"{linear.weight.rsplit('.', 2)[0]}."
+        for layer in spec.layers
+        for linear in linears(layer)
+        if "." in linear.weight
+    }
+    used, kinds = claimed(spec), defaultdict(list)
+    for name in sorted(set(source.names()) - used):
+        if name.startswith(tuple(modules)):
+            kinds[re.sub(r"\d+", "N", name)].append(name)
+    why = "it had no effect on attention where that was compared"
+    return [Skipped(kind, why, tuple(names)) for kind, names in kinds.items()]
 
 
 def _installed() -> bool:

@@ -187,6 +187,8 @@ def _small(values: Mapping[str, Any], *, narrow: bool, shallow: bool, other: boo
             step = math.lcm(heads, 16)
             less = step * max(1, 64 // step)
             if less < width:
+                if width % heads == 0:  # many classes read it, though their configurations do not hold it
+                    small.setdefault("head_dim", width // heads)
                 for key in _WIDTH:
                     if small.get(key) == width:
                         small[key] = less

@@ -7,7 +7,7 @@ q_proj' + '.lora_A.weight'). A file may call the same module 'layers.0.self_attn
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -28,9 +28,7 @@ _PARTS = {  # the endings of an adapter's tensors, and what each is
     ".token_adapter.trainable_tokens_delta": "token_rows",
 }
 _OF_AN_ADAPTER = re.compile(r"(^|\.)(lora_|ia3_|hada_|lokr_|oft_|vera_|token_adapter|prompt_|trainable_tokens)")
-_MOST_PARTS = 24  # of a name between dots
-_DROPPED = 2  # parts that may stand before a module's name in memory and not in the file
-_PERMUTED_TAIL = 3  # parts at the end of a name that stay where they are when those before change places
+_TOWER = re.compile(r"vis|image|audio|speech|encoder|decoder|tower|talker", re.IGNORECASE)  # not the language model
 
 
 @dataclass(frozen=True)
@@ -75,7 +73,7 @@ class Changes:
 def sorted_changes(adapter: TensorSource, settings: AdapterSettings, base: TensorSource) -> Changes:
     """Sort an adapter's tensors by name; what has no place in the base at all, or is not understood, is refused."""
     names = set(base.names())
-    find = _Finder(names)
+    find = TensorFinder(names)
     found: dict[str, Change] = {}
     homeless: list[str] = []
     fresh: set[str] = set()
@@ -238,39 +236,44 @@ def _no_fit(
 def _other_base(settings: AdapterSettings, base: TensorSource) -> str:
     if base.format == "gguf":
         return "A GGUF file has names of its own: give the base in its original format."
-    trained = f"It was trained on '{settings.base}': give" if settings.base else "Give"
-    return f"{trained} the model that it was trained on."
+    trained = f"It was trained on '{settings.base}'. " if settings.base else ""
+    return (
+        f"{trained}Give the model that it was trained on; if this is it, its files have other names than "
+        "transformers gives the modules, and the two can only be merged with PEFT."
+    )
 
 
-class _Finder:
-    """The tensor of a file that a name in memory means; None where there is none, or more than one."""
+class TensorFinder:
+    """The tensor of a file that a name in memory means; None where there is none, or more than one.
+
+    From the list of layers on ('layers.0.self_attn.q_proj.weight') the two agree. Of what stands before, files leave
+    out parts, add some, or have them in another order; but no part may be lost that says which of several towers.
+    """
 
     def __init__(self, names: Collection[str]) -> None:
         self._names = names
-        self._ending: dict[str, list[str]] = defaultdict(list)
-        self._same_parts: dict[tuple[str, ...], list[str]] = defaultdict(list)
+        self._by_tail: dict[tuple[str, ...], list[tuple[Counter[str], str]]] = defaultdict(list)
         for name in names:
-            parts = name.split(".")
-            for start in range(1, min(len(parts), _MOST_PARTS)):
-                self._ending[".".join(parts[start:])].append(name)
-            self._same_parts[_permuted(parts)].append(name)
+            head, tail = _cut(name)
+            self._by_tail[tail].append((Counter(head), name))
 
     def __call__(self, wanted: str) -> str | None:
         if wanted in self._names:
             return wanted
-        parts = wanted.split(".")
-        for dropped in range(1, min(_DROPPED, len(parts) - 2) + 1):
-            if parts[dropped - 1].isdigit():
-                break
-            if (shorter := ".".join(parts[dropped:])) in self._names:
-                return shorter
-        for found in (self._ending[wanted], self._same_parts[_permuted(parts)]):
-            if len(found) == 1:
-                return found[0]
-        return None
+        head, tail = _cut(wanted)
+        mine = Counter(head)
+        found: dict[int, list[str]] = defaultdict(list)
+        for theirs, name in self._by_tail[tail]:
+            more, less = mine - theirs, theirs - mine
+            if not (more and less) and not any(_TOWER.search(part) for part in (*more, *less)):
+                found[more.total() + less.total()].append(name)
+        nearest = found[min(found)] if found else []
+        return nearest[0] if len(nearest) == 1 else None
 
 
-def _permuted(parts: list[str]) -> tuple[str, ...]:
-    """A name of which the first parts may stand in any order ('model.language_model', 'language_model.model')."""
-    first, last = parts[:-_PERMUTED_TAIL], parts[-_PERMUTED_TAIL:]
-    return (*sorted(first), "", *last)
+def _cut(name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """A name before the list of layers, and from there on; without layers, the module and its tensor."""
+    parts = tuple(name.split("."))
+    numbers = [place for place, part in enumerate(parts) if part.isdigit()]
+    place = max(numbers[0] - 1, 0) if numbers else max(len(parts) - 2, 0)
+    return parts[:place], parts[place:]

@@ -49,7 +49,7 @@ _VARIANTS = {
 }
 # Ways to begin that took something out of the base's weights, so that the adapter fits only what was left of them.
 _CHANGED_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
-_KNOWN = frozenset(
+KNOWN = frozenset(
     {
         *("peft_type", "peft_version", "task_type", "auto_mapping", "base_model_name_or_path", "revision"),
         *("inference_mode", "r", "target_modules", "exclude_modules", "lora_alpha", "lora_dropout", "fan_in_fan_out"),
@@ -194,7 +194,7 @@ def _refuse_other_starts(config: Config) -> None:
 
 def _unknown(config: Config) -> list[str]:
     """Settings of later versions that are numbers; anything else that is set and not known is refused."""
-    unknown = [key for key, value in config.items() if key not in _KNOWN and value]
+    unknown = [key for key, value in config.items() if key not in KNOWN and value]
     for key in unknown:
         value = config[key]
         if isinstance(value, bool) or not isinstance(value, int | float):

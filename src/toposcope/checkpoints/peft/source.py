@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from toposcope.checkpoints.decode import BLOCK, ROWS, Ledger
-from toposcope.checkpoints.hub_name import parse_hub_name
+from toposcope.checkpoints.hub.name import parse_hub_name
 from toposcope.checkpoints.peft.changes import Change, Changes, LowRank, require_fit, require_side, sorted_changes
 from toposcope.checkpoints.peft.settings import CONFIG, FILES, AdapterSettings, read_settings
 from toposcope.checkpoints.safetensors_file import SafetensorsFile
-from toposcope.checkpoints.source import Rows, Stored, TensorInfo, TensorSource
+from toposcope.checkpoints.source import Rows, Stored, TensorInfo, TensorSource, headers
 from toposcope.checkpoints.spec import ModelSpec, claimed, linears
 from toposcope.checkpoints.torch_file import TorchFile
 from toposcope.checkpoints.unclaimed import is_attention
@@ -46,7 +46,7 @@ def _located(given: str | Path) -> tuple[Path, str]:
         raise NotFound(f"{printable(str(given), 80)} cannot be a path or an adapter's name: {error}.") from error
     name = None if exists else parse_hub_name(given)
     if name is not None:
-        from toposcope.checkpoints.hub import fetch_adapter
+        from toposcope.checkpoints.hub.opening import fetch_adapter
 
         return fetch_adapter(name)
     if place.name in (CONFIG, *FILES):
@@ -140,6 +140,10 @@ class AdaptedSource:
 
     def names(self) -> Collection[str]:
         return self._names
+
+    def headers(self, *, stored: bool = False) -> list[TensorInfo]:
+        """Those of the base, and of the biases that it gets."""
+        return [*headers(self.base, stored=stored), *map(self.info, sorted(self.changes.fresh))]
 
     def info(self, name: str) -> TensorInfo:
         change = self.changes.by_tensor.get(name)

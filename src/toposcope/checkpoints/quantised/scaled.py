@@ -40,6 +40,8 @@ _NAMES = (
     ("_weight_qdata", "_weight_scale", "_weight_zero_point"),
     ("weight._data", "weight._scale", None),
 )
+_FP8 = ("fp8", "mxfp8")
+_FP8_NAMES = (("weight", "scale", None), ("weight", "qscale_weight", None))  # DeepSeek-V4, Mistral Large
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ class _Grid:
 
 
 def find(names: Collection[str], settings: Settings) -> Iterator[Weight]:
-    for codes, scale, zero in _NAMES:
+    for codes, scale, zero in (*_NAMES, *(_FP8_NAMES if settings.method in _FP8 else ())):
         for module in modules(names, f".{scale if codes == 'weight' else codes}"):
             parts = beside(names, module, codes=codes, scale=scale, groups="weight_g_idx")
             if zero is not None:
@@ -67,8 +69,9 @@ def form(tensors: Tensors) -> Form:
     if tensors.kind("codes") not in CODES:
         return Form(info.shape, info.dtype)
     tensors.require_alone("scale")
-    if tensors.kind("codes") not in SMALL_FLOATS | {"I8"}:
-        raise tensors.bad(f"it is stored as {info.dtype}; expected 8-bit floats or I8")
+    known = SMALL_FLOATS if tensors.settings.method in _FP8 else SMALL_FLOATS | {"I8"}  # there I8 is pairs of 4 bits
+    if tensors.kind("codes") not in known:
+        raise tensors.bad(f"it is stored as {info.dtype}; expected {', '.join(sorted(known))}")
     shape = tensors.shape("codes", 2)
     grid = _grid(tensors, (shape[0], shape[1]))
     if tensors.has("zero"):

@@ -92,7 +92,7 @@ class QuantisedSource:
             "Close other programs or use a larger machine.",
         )
         with np.errstate(all="ignore"):
-            weight = np.ascontiguousarray(method.read(tensors, form))
+            weight = np.asarray(method.read(tensors, form), order="C")
         refuse_nonfinite(weight, 0, self.info(name), self.path)
         self.ledger.add(name, form.shape, self._content(name))
         return weight

@@ -61,7 +61,7 @@ OF_CACHE = frozenset({"q_scale", "k_scale", "v_scale", "k_zero_point", "v_zero_p
 OF_INPUT = frozenset(
     {
         *("input_scale", "input_scale_ub", "input_zero_point", "input_global_scale", "activation_scale"),
-        *("output_scale", "output_zero_point"),
+        *("output_scale", "output_zero_point", "qscale_act"),
     }
 )
 

@@ -133,3 +133,21 @@ def test_an_exponent_that_is_no_number(tmp_path: Path) -> None:
     arrays["q.weight_scale_inv"] = ("U8", np.array([[255]], np.uint8))
     with pytest.raises(BadFile):
         opened(tmp_path, arrays, settings).read("q.weight")
+
+
+@pytest.mark.parametrize("leaf", ["scale", "qscale_weight"])
+def test_scales_under_other_names(tmp_path: Path, leaf: str) -> None:
+    arrays = {"q.weight": ("F8_E4M3", np.ones((2, 2), FP8)), f"q.{leaf}": ("F32", np.array([3.0], np.float32))}
+    fp8 = {"quantization_config": {"quant_method": "fp8"}}
+    assert opened(tmp_path, arrays, fp8).read("q.weight").tolist() == [[3, 3], [3, 3]]
+    with pytest.raises(BadFile):
+        opened(tmp_path, arrays, {}).read("q.weight")
+    pairs = arrays | {"q.weight": ("I8", np.ones((2, 2), np.int8))}
+    with pytest.raises(BadFile):
+        opened(tmp_path, pairs, fp8).read("q.weight")
+
+
+def test_one_number_stays_one(tmp_path: Path) -> None:
+    arrays = {"q.weight": ("F32", np.array(2.0, np.float32)), "q.weight_scale": ("F32", np.ones(1, np.float32))}
+    source = opened(tmp_path, arrays)
+    assert source.read("q.weight").shape == source.info("q.weight").shape == ()

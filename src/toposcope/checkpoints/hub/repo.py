@@ -13,12 +13,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from toposcope.checkpoints.hub_cache import RepoCache, folder_of
-from toposcope.checkpoints.hub_cached import cached_models, huggingface_cache
-from toposcope.checkpoints.hub_file import RemoteFile
-from toposcope.checkpoints.hub_http import HubClient, MissingRepoError, RepoFile, UnreachableError, unreachable
-from toposcope.checkpoints.hub_meter import Meter
-from toposcope.checkpoints.hub_name import HubName, is_commit, is_sound_file
+from toposcope.checkpoints.hub.cache import RepoCache, folder_of
+from toposcope.checkpoints.hub.cached import cached_models, huggingface_cache
+from toposcope.checkpoints.hub.file import RemoteFile
+from toposcope.checkpoints.hub.http import HubClient, MissingRepoError, RepoFile, UnreachableError, unreachable
+from toposcope.checkpoints.hub.meter import Meter
+from toposcope.checkpoints.hub.name import HubName, is_commit, is_sound_file
 from toposcope.core.errors import BadFile, HubError, NotFound, ToposcopeError, did_you_mean
 from toposcope.core.printable import printable
 from toposcope.core.untrusted import open_file, parse_json, read_bytes

@@ -28,8 +28,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from toposcope.checkpoints.hub_http import RepoFile
-from toposcope.checkpoints.hub_name import is_commit
+from toposcope.checkpoints.hub.http import RepoFile
+from toposcope.checkpoints.hub.name import is_commit
 from toposcope.core.cache import SETTING, cache_root
 from toposcope.core.errors import BadFile, BadValue, NotFound
 from toposcope.core.files import make_directory, write_bytes, write_json

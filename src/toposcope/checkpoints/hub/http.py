@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from urllib.parse import quote, urljoin, urlsplit
 
 from toposcope._version import __version__
-from toposcope.checkpoints.hub_name import is_commit, is_sound_file
+from toposcope.checkpoints.hub.name import is_commit, is_sound_file
 from toposcope.core.errors import BadFile, HubError, NotFound
 from toposcope.core.printable import printable
 from toposcope.core.untrusted import MEGABYTE, parse_json
@@ -223,7 +223,7 @@ class HubClient:
         tag, size = _tag(response.headers.get("x-linked-etag")), response.headers.get("x-linked-size", "")
         if file is None:
             return
-        if (tag and len(tag) == len(file.content) and tag != file.content) or (size and size != str(file.size)):
+        if _is_other_content(tag, file) or (size and size != str(file.size)):
             raise _changed(file)
 
     def _credentials(self, url: str) -> dict[str, str]:
@@ -283,7 +283,8 @@ class HubClient:
         if tag:
             with self._lock:
                 before = self._tags.setdefault((*key, _origin(str(response.url))), tag)
-            if before != tag:
+            ours = _origin(str(response.url)) == _origin(self.endpoint)
+            if before != tag or (ours and _is_other_content(tag, file)):
                 raise _changed(file)
         at = start
         for piece in self._pieces(response):
@@ -403,6 +404,11 @@ def _network(url: str) -> Iterator[None]:
         raise UnreachableError(f"{_host(url)} cannot be reached ({printable(error, 120)})") from error
     except (library.HTTPError, library.InvalidURL, OSError) as error:
         raise CutError(f"{type(error).__name__}: {printable(error, 120) or 'no reason given'}") from error
+
+
+def _is_other_content(tag: str, file: RepoFile) -> bool:
+    """Whether an ETag is the sha256 of another content than that of a large file; other tags say nothing of it."""
+    return len(tag) == len(file.content) == 64 and tag != file.content
 
 
 def _tag(header: str | None) -> str:

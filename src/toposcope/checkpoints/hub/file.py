@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.checkpoints import hub_http
-from toposcope.checkpoints.hub_cache import CHUNK, Range, RangeCache
-from toposcope.checkpoints.hub_http import CutError, HubClient, MissingRepoError, RepoFile, gave_up, rest
-from toposcope.checkpoints.hub_meter import Meter
+from toposcope.checkpoints.hub import http as hub_http
+from toposcope.checkpoints.hub.cache import CHUNK, Range, RangeCache
+from toposcope.checkpoints.hub.http import CutError, HubClient, MissingRepoError, RepoFile, gave_up, rest
+from toposcope.checkpoints.hub.meter import Meter
 from toposcope.checkpoints.stored_file import Bytes
 from toposcope.core.errors import BadFile, HubError
 from toposcope.core.printable import printable

@@ -15,11 +15,11 @@ from typing import Any
 
 from toposcope.checkpoints import locate
 from toposcope.checkpoints.gguf_file import GgufFile
-from toposcope.checkpoints.hub_cache import Range
-from toposcope.checkpoints.hub_file import HEAD, RemoteFile, at_once
-from toposcope.checkpoints.hub_meter import WORTH_TELLING, show_bytes
-from toposcope.checkpoints.hub_name import HubName
-from toposcope.checkpoints.hub_repo import Snapshot
+from toposcope.checkpoints.hub.cache import Range
+from toposcope.checkpoints.hub.file import HEAD, RemoteFile, at_once
+from toposcope.checkpoints.hub.meter import WORTH_TELLING, show_bytes
+from toposcope.checkpoints.hub.name import HubName
+from toposcope.checkpoints.hub.repo import Snapshot
 from toposcope.checkpoints.peft.settings import CONFIG as ADAPTER
 from toposcope.checkpoints.peft.settings import FILES as ADAPTER_FILES
 from toposcope.checkpoints.peft.settings import base_of, trained_on

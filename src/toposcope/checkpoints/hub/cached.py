@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from toposcope.checkpoints.hub_cache import CHUNK_NAME, HUB
-from toposcope.checkpoints.hub_name import is_commit
+from toposcope.checkpoints.hub.cache import CHUNK_NAME, HUB
+from toposcope.checkpoints.hub.name import is_commit
 from toposcope.core.cache import cache_root
 
 
