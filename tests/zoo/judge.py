@@ -94,11 +94,10 @@ def _compared(model_type: str, group: str, ours: Any, theirs: Any, noted: Record
     }
     reasons = []
     outcome = Outcome.ADAPTER if ours.spec.compared is None else Outcome.GENERIC
-    if not found or not all(each.agrees for each in found):
+    wrong = [each for each in (*found, *faint) if not each.agrees]
+    if wrong or not found:
         outcome = Outcome.DIFFERENT
-        reasons += [f"layer {each.layer}: {each.attention:.1e}, {each.output}" for each in found if not each.agrees][
-            :2
-        ]
+        reasons += [f"layer {each.layer}: {each.attention:.1e}, {each.output}" for each in wrong[:2]]
     elif len(seen) < len(noted.attended):
         stacks = {_stack(each.module) for each in noted.attended if each.at in seen}
         left = [each.module for each in noted.attended if each.at not in seen]
