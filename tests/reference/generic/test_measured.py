@@ -288,3 +288,8 @@ def test_taps_move_with_their_layer() -> None:
     taps = Taps("model.layers.1.norm", "model.layers.1.o", None)
     assert taps.moved("model.layers.1", "model.layers.12") == Taps("model.layers.12.norm", "model.layers.12.o", None)
     assert torch.is_grad_enabled()
+
+
+def test_blocks_that_a_short_text_does_not_fill_are_told() -> None:
+    found = measure(build("bigbird_pegasus", "seq2seq").config.to_dict())
+    assert "block_size = 64" in found.compared.unreached

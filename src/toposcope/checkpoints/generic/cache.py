@@ -29,7 +29,7 @@ from toposcope.core.files import make_directory, write_json
 from toposcope.core.untrusted import MEGABYTE, read_json
 from toposcope.encodings.record import QueryScale
 
-LAYOUT = 1  # counts changes in what is kept: older files are not read
+LAYOUT = 2  # counts changes in what is kept or how it is measured: older files are not read
 LARGEST = 64 * MEGABYTE
 _NOT_DESCRIBING = ("_name_or_path", "transformers_version", "torch_dtype", "dtype", "id2label", "label2id")
 

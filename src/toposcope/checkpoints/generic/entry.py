@@ -41,6 +41,11 @@ def input_positions(copy: Copy, widths: dict[int, int]) -> dict[str, Recipe]:
     return found
 
 
+def _shared(one: list[str], other: list[str]) -> int:
+    """How many parts two names share from the beginning."""
+    return next((n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+
+
 def _parameter(copy: Copy, x_ND: Array) -> Recipe | None:
     """The table, stored as a plain parameter, whose differences from row to row the input has."""
     steps = np.diff(x_ND[1:], axis=0)  # the first may be a token of its own
@@ -60,7 +65,7 @@ def _parameter(copy: Copy, x_ND: Array) -> Recipe | None:
 
 
 def _table(copy: Copy, noted: Recorded, stack: str) -> Recipe | None:
-    """The embedding that was asked for consecutive rows: the stack's own, else the only one."""
+    """The embedding that gave consecutive rows: of several the one whose name is nearest to the stack's."""
     tables: dict[str, int] = {}
     for each in noted.embeddings:
         given = flat(each.y, 1, _LENGTH)
@@ -72,11 +77,11 @@ def _table(copy: Copy, noted: Recorded, stack: str) -> Recipe | None:
         for row in starts[:1]:
             if np.array_equal(table[row : row + _LENGTH], given[0]):
                 tables[f"{each.name}.weight"] = int(row)
-    own = stack.rpartition(".")[0]
-    inside = {name: row for name, row in tables.items() if name.startswith(f"{own}.")} or tables
-    if len(inside) != 1:
+    near = {name: _shared(name.split("."), stack.split(".")) for name in tables}
+    best = [name for name in near if near[name] == max(near.values())]
+    if len(best) != 1:
         return None
-    name, row = next(iter(inside.items()))
+    name, row = best[0], tables[best[0]]
     return Recipe("learned", {"tensor": name, "offset": row}) if name in copy.names.held else None
 
 

@@ -118,9 +118,9 @@ class _Measuring:
         """Settings that matter only for longer texts: those that follow a known pattern are used, others are told."""
         base = self._probabilities(self.copy)
 
-        def changes(paths: list[Path]) -> bool | None:
+        def changes(paths: list[Path], value: int) -> bool | None:
             try:
-                there = self._probabilities(self._copy(with_values(self.small, paths, 4), self.copy))
+                there = self._probabilities(self._copy(with_values(self.small, paths, value), self.copy))
             except (Refused, ToposcopeError):
                 self.deadline.check()
                 return None
@@ -153,6 +153,9 @@ class _Measuring:
             except (Refused, ToposcopeError, KeyError):
                 self.deadline.check()
                 return False
+        base, there = self._probabilities(self.copy), self._probabilities(copies[5])
+        if len(base) == len(there) and all(np.array_equal(a, b) for a, b in zip(base, there, strict=True)):
+            return False  # it acts when it is smaller still
         groups: dict[Any, list[int]] = {}
         for number, each in self.copy.found.items():
             masks = [self._mask(copy, number) for copy in copies.values()]

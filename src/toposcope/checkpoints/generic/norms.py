@@ -34,7 +34,8 @@ def norm_kind(module: Any, x: Array) -> NormKind:
     shift = double(bias) if torch.is_tensor(bias) else None
     dtype = next((each.dtype for each in module.parameters()), torch.float64)
     own = sorted({each for each in vars(module).values() if isinstance(each, float) and 0 <= each < 0.1})
-    rows = x.reshape(-1, x.shape[-1])[:64] if gain is None or gain.ndim == 1 else x[:2]
+    several = gain is not None and gain.ndim > 1 and x.size % gain.size == 0  # a gain for each head
+    rows = x.reshape(-1, *gain.shape)[:16] if several and gain is not None else x.reshape(-1, x.shape[-1])[:64]
     sizes = (1.0, 1e-3 / max(float(np.abs(rows).max()), 1e-30))
     inputs = [torch.as_tensor(rows * size, dtype=dtype) for size in sizes]
     try:

@@ -6,29 +6,47 @@ threshold: a window, a chunk, a step of a query scale, the number of keys an ind
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 Path = tuple[str, ...]
-LEAST = 12  # smaller numbers are reached by the texts anyway
+LEAST = 12  # smaller numbers are reached by the texts anyway, unless blocks are counted by them
 _NEVER = (
     *("vocab_size", "num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "head_dim"),
     *("num_key_value_heads", "transformers_version", "max_new_tokens", "d_model", "n_embd", "n_layer", "n_head"),
 )
+_BLOCK = re.compile(r"block_|chunk|window|local_(attention|radius)", re.IGNORECASE)
 _OTHER = ("vision", "audio", "image", "speech", "video", "vq")
 
 
-def thresholds(settings: Mapping[str, Any], changes: Callable[[list[Path]], bool | None]) -> list[tuple[Path, int]]:
+def thresholds(
+    settings: Mapping[str, Any], changes: Callable[[list[Path], int], bool | None]
+) -> list[tuple[Path, int]]:
     """The settings that change attention when they are small, with their values.
 
-    `changes(paths)` makes these settings small and says whether attention changes, or None where that is no model.
+    `changes(paths, value)` sets them so and says whether attention changes, or None where that is no model. Blocks
+    are set to 1 as well, since several of them may have to fit into a text before they matter; one of which nothing
+    can be learnt counts as a threshold.
     """
     every = dict(_whole_numbers(settings, ()))
+    found = _changing(list(every), 4, changes)
+    blocks = [path for path in every if path not in found and _BLOCK.search(path[-1])]
+    found += _changing(blocks, 1, lambda paths, value: _or_unknown(changes(paths, value), paths))
+    return [(path, every[path]) for path in found]
+
+
+def _or_unknown(answer: bool | None, paths: list[Path]) -> bool | None:
+    return True if answer is None and len(paths) == 1 else answer
+
+
+def _changing(paths: list[Path], value: int, changes: Callable[[list[Path], int], bool | None]) -> list[Path]:
+    """Those of some settings that change attention, found by halving."""
     found: list[Path] = []
-    todo = [list(every)]
+    todo = [paths]
     while todo:
         group = todo.pop()
-        answer = changes(group) if group else False
+        answer = changes(group, value) if group else False
         if answer is False:
             continue
         if len(group) > 1:
@@ -36,7 +54,7 @@ def thresholds(settings: Mapping[str, Any], changes: Callable[[list[Path]], bool
             todo += [group[middle:], group[:middle]]
         elif answer:
             found.append(group[0])
-    return [(path, every[path]) for path in found]
+    return found
 
 
 def _whole_numbers(settings: Mapping[str, Any], at: Path) -> Iterator[tuple[Path, int]]:
@@ -46,7 +64,7 @@ def _whole_numbers(settings: Mapping[str, Any], at: Path) -> Iterator[tuple[Path
                 yield from _whole_numbers(value, (*at, key))
         elif isinstance(value, bool) or not isinstance(value, int) or key in _NEVER or "token" in str(key):
             continue
-        elif value > LEAST:
+        elif value > (1 if _BLOCK.search(key) else LEAST):
             yield (*at, key), value
 
 

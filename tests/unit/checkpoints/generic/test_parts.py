@@ -154,7 +154,7 @@ def test_thresholds_are_found_by_halving() -> None:
     settings = {"a": 100, "b": 200, "deep": {"window": 300, "flag": True}, "c": 400, "small": 3, "vocab_size": 99}
     asked: list[int] = []
 
-    def changes(paths: list[probes.Path]) -> bool | None:
+    def changes(paths: list[probes.Path], value: int) -> bool | None:
         asked.append(len(paths))
         return None if ("c",) in paths and len(paths) > 1 else ("deep", "window") in paths
 
