@@ -67,16 +67,21 @@ def at_input(ours: Model, noted: Record, batch: int) -> tuple[float | None, str 
     A module places tokens if what it gives is the same for all texts and differs along them.
     """
     placing = {name: table for name, y in noted.placed.items() if (table := _placing(y, batch)) is not None}
-    tables = [layer.encoding.input for layer in ours.layers if layer.encoding.input is not None]
-    worst: float | None = None
-    for theirs in placing.values():
-        near = [_apart(table, theirs) for table in tables if table.width == theirs.shape[1]]
-        if near:
-            worst = max(worst or 0.0, min(near))
-    named = any(layer.encoding.input is not None for layer in ours.layers)
+    tables = list({id(each): each for layer in ours.layers if (each := layer.encoding.input) is not None}.values())
     width = max(layer.spec.width for layer in ours.layers)
-    unnamed = next((name for name, each in placing.items() if each.shape[1] == width), None)
-    return worst, None if named else unnamed
+    near = {
+        name: min((_apart(table, theirs) for table in tables if table.width == theirs.shape[1]), default=np.inf)
+        for name, theirs in placing.items()
+    }
+    unnamed = [name for name, off in near.items() if off > ATTENTION and placing[name].shape[1] == width]
+    met = [table for table in tables if any(_meets(table, theirs) for theirs in placing.values())]
+    if unnamed and len(met) < len(tables):  # a table of ours and a module of theirs, and neither has a counterpart
+        return float(near[unnamed[0]]), None
+    return None, unnamed[0] if unnamed else None
+
+
+def _meets(table: InputTable, theirs: np.ndarray) -> bool:
+    return table.width == theirs.shape[1] and _apart(table, theirs) <= ATTENTION
 
 
 def _placing(y: Tensor, batch: int) -> np.ndarray | None:
@@ -175,6 +180,24 @@ class _Pairing:
             for name, calls in self.noted.passed.items()
             if "norm" in name.lower() and name not in known
             for each in calls
+            if not self._after_addition(each)
+        )
+
+    def _after_addition(self, norm: Passed) -> bool:
+        """Whether what entered a norm is what a map read, plus what a map gave: the stream is what the norm gives."""
+        before = [
+            each
+            for name, calls in self.noted.passed.items()
+            if "norm" not in name.lower()
+            for each in calls
+            if each.at < norm.at and norm.given.shape in (each.given.shape, each.gave.shape)
+        ]
+        given = [each.given for each in before if each.given.shape == norm.given.shape]
+        return any(
+            torch.allclose(norm.given - each.gave, read, atol=1e-4)
+            for each in sorted(before, key=lambda one: -one.at)[:8]
+            if each.gave.shape == norm.given.shape
+            for read in given
         )
 
 
@@ -225,6 +248,8 @@ def _source(layer: Layer, pairing: _Pairing, call: Attended, text: int, batch: i
     if spec.kind != "cross":
         return None
     given = pairing.source(spec, call)
+    if given.ndim == 3 and given.shape[0] != batch == given.shape[1]:  # tokens first, then texts
+        given = given.transpose(0, 1)
     return _array(given.reshape(batch, -1, given.shape[-1]))[text]
 
 

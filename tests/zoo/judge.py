@@ -94,17 +94,16 @@ def _compared(model_type: str, group: str, ours: Any, theirs: Any, noted: Record
     }
     reasons = []
     outcome = Outcome.ADAPTER if ours.spec.compared is None else Outcome.GENERIC
-    if not found or not all(each.agrees for each in found):
+    wrong = [each for each in (*found, *faint) if not each.agrees]
+    if wrong or not found:
         outcome = Outcome.DIFFERENT
-        reasons += [f"layer {each.layer}: {each.attention:.1e}, {each.output}" for each in found if not each.agrees][
-            :2
-        ]
+        reasons += [f"layer {each.layer}: {each.attention:.1e}, {each.output}" for each in wrong[:2]]
     elif len(seen) < len(noted.attended):
-        outcome = Outcome.PARTLY
-        left = sorted({each.module for each in noted.attended if each.at not in seen})
-        reasons.append(
-            f"{len(noted.attended) - len(seen)} calls of attention are not described ({', '.join(left[:2])})"
-        )
+        stacks = {_stack(each.module) for each in noted.attended if each.at in seen}
+        left = [each.module for each in noted.attended if each.at not in seen]
+        if group != "image_text" or any(_stack(module) in stacks for module in left):  # there the text stack counts
+            outcome = Outcome.PARTLY
+        reasons.append(f"{len(left)} calls of attention are not described (as in {left[0]})")
     off, unnamed = at_input(ours, noted, batch)
     if off is not None and off > ATTENTION:
         outcome = Outcome.DIFFERENT

@@ -11,7 +11,7 @@ from toposcope.checkpoints.families.common import Config, learned_table, with_no
 from toposcope.checkpoints.families.table import Draft, Table
 from toposcope.checkpoints.source import TensorSource
 from toposcope.checkpoints.spec import LayerSpec, ModelSpec, Skipped
-from toposcope.core.errors import MissingTensor
+from toposcope.core.errors import BadConfig, MissingTensor
 from toposcope.encodings import NONE, Encoding, combine, t5
 
 NARROW = "added to the embeddings, before they are projected to the model's width."
@@ -112,6 +112,26 @@ def describe_roberta_relative(family: str, config: Config, source: TensorSource)
     return _encoder(config, source, family, offset=offset)
 
 
+def describe_ibert(config: Config, source: TensorSource) -> ModelSpec:
+    """I-BERT: RoBERTa; what it counts with when it computes in whole numbers is skipped."""
+    if config.flag("quant_mode", default=False):
+        raise BadConfig(f"{config.where} asks for whole numbers (quant_mode), which are not read.")
+    spec = describe_roberta_relative("ibert", config, source)
+    endings = ("act_scaling_factor", "x_min", "x_max", "weight_integer", "bias_integer", "fc_scaling_factor", "shift")
+    names = tuple(sorted(name for name in source.names() if name.endswith((*endings, "weight_scaling_factor"))))
+    why = "of the computation in whole numbers, which is off"
+    return replace(spec, skipped=(*spec.skipped, Skipped("scaling factors", why, names))) if names else spec
+
+
+def describe_luke(config: Config, source: TensorSource) -> ModelSpec:
+    """LUKE: RoBERTa; between words and entities other queries act, which are skipped."""
+    spec = describe_roberta_relative("luke", config, source)
+    kinds = ("w2e_query", "e2w_query", "e2e_query")
+    names = tuple(sorted(name for name in source.names() if any(f".{kind}." in name for kind in kinds)))
+    why = "queries between words and entities; a text without entities has none"
+    return replace(spec, skipped=(*spec.skipped, Skipped("queries of entities", why, names))) if names else spec
+
+
 def describe_big_bird(config: Config, source: TensorSource) -> ModelSpec:
     """BigBird: short texts see everything; in long ones a token sees blocks, some of them drawn at random."""
     spec = _encoder(config, source, "big_bird")
@@ -167,8 +187,6 @@ RELATIVES = (
 )
 ROBERTA_RELATIVES = (
     ("data2vec-text", "data2vec (text): built like RoBERTa"),
-    ("ibert", "I-BERT: RoBERTa for whole numbers"),
-    ("luke", "LUKE: RoBERTa with entities"),
     ("xmod", "X-MOD: RoBERTa with adapters by language"),
     ("markuplm", "MarkupLM: RoBERTa that also knows where in a page a token stands"),
 )
@@ -195,6 +213,8 @@ FAMILIES = (
         "RoBERTa with norms before attention",
     ),
     Family("mpnet", ("mpnet",), describe_mpnet, "MPNet: learned positions and buckets of distances"),
+    Family("ibert", ("ibert",), describe_ibert, "I-BERT: RoBERTa for whole numbers"),
+    Family("luke", ("luke",), describe_luke, "LUKE: RoBERTa with entities"),
     Family("big_bird", ("big_bird",), describe_big_bird, "BigBird: BERT, sparse in long texts"),
     Family("bert", ("bert",), describe, "BERT: post-norm encoder with learned positions", SIGNATURE),
     Family(
