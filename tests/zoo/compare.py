@@ -20,6 +20,7 @@ from toposcope.checkpoints import Layer, Model
 from toposcope.checkpoints.attention import attention, output, project
 from toposcope.checkpoints.spec import LayerSpec
 from toposcope.encodings.record import NONE, InputTable
+from toposcope.encodings.rotary_plane import AXES, patch_centres
 
 ATTENTION, OUTPUT = 1e-4, 1e-3  # the largest differences allowed; that of the output is relative to its largest entry
 
@@ -103,6 +104,7 @@ class _Pairing:
 
     def __init__(self, ours: Model, theirs: nn.Module, noted: Record) -> None:
         self.ours, self.noted = ours, noted
+        self.config = theirs.config
         self._stream_is_normed = theirs.config.model_type in NORMED_STREAM
         self._values = {name: _flat(values) for name, values in theirs.state_dict().items()}
         self._used: dict[str, int] = {}
@@ -223,7 +225,7 @@ def _difference(layer: Layer, pairing: _Pairing, batch: int) -> Difference:
         worst, off = 0.0, None if theirs_out is None else 0.0
         for text in range(batch):
             source = _source(layer, pairing, call, text, batch)
-            ours_HNM = attention(layer, x_BND[text], source)
+            ours_HNM = attention(layer, x_BND[text], source, positions=_in_plane(layer, pairing, length))
             theirs_HNM = theirs_BHNM[text]
             if ours_HNM.shape != theirs_HNM.shape:
                 raise Unpaired(f"probabilities of shape {theirs_HNM.shape}, ours {ours_HNM.shape}")
@@ -241,6 +243,15 @@ def _difference(layer: Layer, pairing: _Pairing, batch: int) -> Difference:
     if not tried:
         raise Unpaired("what enters the layer was not found")
     return tried[0]
+
+
+def _in_plane(layer: Layer, pairing: _Pairing, length: int) -> np.ndarray | None:
+    """Where tokens stand that are patches of an image; None where their number is their position."""
+    rotary = layer.encoding.rotary
+    if rotary is None or rotary.axes != AXES:
+        return None
+    side = pairing.config.image_size // pairing.config.patch_size
+    return patch_centres(side, side, length - side * side)
 
 
 def _source(layer: Layer, pairing: _Pairing, call: Attended, text: int, batch: int) -> np.ndarray | None:

@@ -1,0 +1,48 @@
+"""RoPE in a plane: half of the channel pairs turn with a patch's row, half with its column."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from toposcope.core.errors import BadEncoding
+from toposcope.encodings.record import Array, Encoding, Rotary, short, stated
+from toposcope.encodings.rotary import channel_pairs, check_base
+
+AXES = ("row", "column")
+
+
+def centred_rope(head_dim: int, *, base: float = 100.0) -> Encoding:
+    """DINOv3's rotation: positions are the patches' centres in [-1, 1] along each side, (0, 0) for other tokens.
+
+    A pair turns by 2 pi base^(-4f/d) for each unit of its axis; the first d/4 pairs follow the row.
+    """
+    check_base(base)
+    if head_dim < 4 or head_dim % 4:
+        raise BadEncoding(f"a rotation by rows and columns needs a multiple of 4 channels, got {head_dim}.")
+    count = head_dim // 4
+    one_axis = 2 * math.pi * base ** (-4.0 * np.arange(count) / head_dim)
+    frequencies_F = np.tile(one_axis, 2)
+    return Encoding(
+        name="rope-2d",
+        title=f"RoPE by row and column, base {short(base)}, {head_dim} of {head_dim} channels",
+        parameters=stated(base=base),
+        rotary=Rotary(
+            head_dim,
+            channel_pairs(head_dim, "half"),
+            lambda context: frequencies_F.copy(),
+            "half",
+            axis_F=np.repeat(np.arange(2), count),
+            axes=AXES,
+        ),
+        exact_tables=False,
+        notes=("patches are turned by row and column of an image, and no offset between tokens tells both",),
+    )
+
+
+def patch_centres(rows: int, columns: int, others: int = 0) -> Array:
+    """The positions (N, 2) of so many patches, row by row, behind `others` tokens that are not turned."""
+    along = [(np.arange(count) + 0.5) / count * 2 - 1 for count in (rows, columns)]
+    grid = np.stack(np.meshgrid(*along, indexing="ij"), axis=-1).reshape(-1, 2)
+    return np.concatenate([np.zeros((others, 2)), grid])
