@@ -68,7 +68,7 @@ test-all: lint types chromium
 
 # Every model type of transformers, built tiny, read and compared: docs/models.md is written anew.
 models: $(VENV)/.full
-	$(ONE_THREAD) $(BIN)/python -m tests.zoo
+	$(ONE_THREAD) $(BIN)/python -m tests.architectures
 
 bench: $(VENV)/.full
 	$(BIN)/python -m bench --page docs/performance.md

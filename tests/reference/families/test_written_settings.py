@@ -1,6 +1,6 @@
 """Settings as real files write them, of families that are read by a table: both generations, and what is left out.
 
-transformers builds the model from the very config.json that Toposcope reads; the comparison is the zoo's.
+transformers builds the model from the very config.json that Toposcope reads; the comparison is that of tests.architectures.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from transformers import (
 )
 
 import toposcope
-from tests.zoo import build, inputs, randomise
-from tests.zoo.compare import differences
-from tests.zoo.record import record
+from tests.architectures import build, inputs, randomise
+from tests.architectures.compare import differences
+from tests.architectures.record import record
 from toposcope.checkpoints.attention import attention
 from toposcope.checkpoints.families import multimodal
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import toposcope
-from tests.zoo import build
+from tests.architectures import build
 from toposcope.checkpoints.families.common import Config
 from toposcope.checkpoints.generic.reader import described
 from toposcope.checkpoints.locate import open_checkpoint

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import toposcope
-from tests.zoo import build, inputs
+from tests.architectures import build, inputs
 from toposcope.checkpoints.attention import attention
 from toposcope.checkpoints.families import families
 from toposcope.checkpoints.families.common import Config

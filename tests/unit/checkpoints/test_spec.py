@@ -81,5 +81,5 @@ def test_what_is_not_said_of_a_layer_is_not_there() -> None:
     assert (spec.layout, spec.kind, spec.encoding, spec.qk_norm_over) == ("stacked", "self", NONE, "head")
     assert (spec.shared_key, spec.ggml_permuted, spec.warnings, spec.reach) == (0, False, (), None)
     model = ModelSpec("llama", (spec,))
-    assert (model.embedding, model.context, model.skipped, model.tables) == (None, None, (), ())
+    assert (model.embedding, model.context, model.skipped, model.accounted) == (None, None, (), ())
     assert Skipped("x", "y").tensors == ()

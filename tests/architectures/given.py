@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from tests.zoo.shrink import VOCABULARY
+from tests.architectures.shrink import VOCABULARY
 
 SIDE, PATCH = 16, 4  # of an image and of its patches
 _TWO_TOWERS = frozenset(["siglip", "siglip2", "clip", "chinese_clip", "metaclip_2"])

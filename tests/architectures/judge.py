@@ -14,10 +14,10 @@ from unittest.mock import patch
 import torch
 
 import toposcope
-from tests.zoo.builder import NotBuilt, build
-from tests.zoo.compare import ATTENTION, at_input, differences
-from tests.zoo.given import inputs
-from tests.zoo.record import Record, record
+from tests.architectures.builder import NotBuilt, build
+from tests.architectures.compare import ATTENTION, at_input, differences
+from tests.architectures.given import inputs
+from tests.architectures.record import Record, record
 from toposcope.core.errors import ToposcopeError
 
 BATCH, LENGTH, SEED = 2, 21, 11

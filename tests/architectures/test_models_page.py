@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.zoo import page, types
-from tests.zoo.judge import READ, Outcome, judge
-from tests.zoo.probes import BROKEN, probe
+from tests.architectures import page, types
+from tests.architectures.judge import READ, Outcome, judge
+from tests.architectures.probes import BROKEN, probe
 
 SAID = page.read(page.PAGE.read_text())
 CASES = [(kind, group) for (group, kind), outcome in SAID.items() if outcome in READ]
@@ -29,7 +29,7 @@ def test_refused_is_never_different(kind: str, group: str) -> None:
 
 
 def test_the_page_lists_every_type_and_no_difference() -> None:
-    from tests.zoo import GROUPS
+    from tests.architectures import GROUPS
 
     assert {(group, kind) for group in GROUPS for kind in types(group)} == set(SAID)
     assert Outcome.DIFFERENT not in SAID.values()

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tests.zoo.record import Attended, Passed, Record
-from tests.zoo.shrink import HEAD
+from tests.architectures.record import Attended, Passed, Record
+from tests.architectures.shrink import HEAD
 from toposcope.checkpoints import Layer, Model
 from toposcope.checkpoints.attention import attention, output, project
 from toposcope.checkpoints.spec import LayerSpec

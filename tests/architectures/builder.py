@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from tests.zoo.given import inputs
-from tests.zoo.kinds import classes
-from tests.zoo.settings import SETTINGS
-from tests.zoo.shrink import merged, small, variants
+from tests.architectures.given import inputs
+from tests.architectures.kinds import classes
+from tests.architectures.settings import SETTINGS
+from tests.architectures.shrink import merged, small, variants
 
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 LARGEST = 45_000_000  # parameters; a model that is larger was not shrunk

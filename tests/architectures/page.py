@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from tests.zoo.judge import Judged, Outcome
-from tests.zoo.kinds import GROUPS
+from tests.architectures.judge import Judged, Outcome
+from tests.architectures.kinds import GROUPS
 
 PAGE = Path(__file__).parents[2] / "docs" / "models.md"
 _COLUMNS = ("type", "what became of it", "family", "layers", "attention", "output", "remarks")
@@ -16,7 +16,7 @@ _LONGEST = 150  # characters of a remark
 
 _HEAD = """# Which models are read
 
-<!-- written by `python -m tests.zoo` (make models); not by hand -->
+<!-- written by `python -m tests.architectures` (make models); not by hand -->
 
 Every model type of transformers {version} that its lists name, built tiny and at random, saved, read by Toposcope
 and compared: on what really entered each layer, our attention (in NumPy, from the weights that were read) stands

@@ -1,4 +1,4 @@
-"""Judge every type and write docs/models.md: `python -m tests.zoo`; or a few: `python -m tests.zoo llama bert`."""
+"""Judge every type and write docs/models.md, or judge a few: `python -m tests.architectures [llama bert ...]`."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from multiprocessing import get_context
 
 import transformers
 
-from tests.zoo import GROUPS, page, types
-from tests.zoo.judge import READ, Judged, Outcome, judge
-from tests.zoo.probes import TYPES, probes
+from tests.architectures import GROUPS, page, types
+from tests.architectures.judge import READ, Judged, Outcome, judge
+from tests.architectures.probes import TYPES, probes
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.zoo", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.architectures", description=__doc__)
     parser.add_argument("types", nargs="*", help="model types; without any, all are judged and the page is written")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     given = parser.parse_args()
+    os.environ["TOPOSCOPE_CACHE"] = "off"  # what is measured, is measured now
     asked = [(each, group) for group in GROUPS for each in types(group) if not given.types or each in given.types]
     judged = []
     for each in _all(asked, given.jobs):

@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 
 import toposcope
-from tests.zoo.builder import build
-from tests.zoo.compare import differences
-from tests.zoo.given import inputs
-from tests.zoo.judge import BATCH, LENGTH, SEED, faint_run
-from tests.zoo.record import record
+from tests.architectures.builder import build
+from tests.architectures.compare import differences
+from tests.architectures.given import inputs
+from tests.architectures.judge import BATCH, LENGTH, SEED, faint_run
+from tests.architectures.record import record
 from toposcope.checkpoints import Model
 from toposcope.checkpoints.read import read_layer
 from toposcope.checkpoints.spec import LayerSpec
