@@ -20,7 +20,7 @@ from toposcope.checkpoints import Layer, Model
 from toposcope.checkpoints.attention import attention, output, project
 from toposcope.checkpoints.spec import LayerSpec
 from toposcope.encodings.record import NONE, InputTable
-from toposcope.encodings.rotary_plane import AXES, patch_centres
+from toposcope.encodings.rotary_plane import AXES, patches
 
 ATTENTION, OUTPUT = 1e-4, 1e-3  # the largest differences allowed; that of the output is relative to its largest entry
 
@@ -251,7 +251,7 @@ def _in_plane(layer: Layer, pairing: _Pairing, length: int) -> np.ndarray | None
     if rotary is None or rotary.axes != AXES:
         return None
     side = pairing.config.image_size // pairing.config.patch_size
-    return patch_centres(side, side, length - side * side)
+    return patches(layer.encoding, side, side, length - side * side)
 
 
 def _source(layer: Layer, pairing: _Pairing, call: Attended, text: int, batch: int) -> np.ndarray | None:
@@ -270,6 +270,12 @@ def _by_head(probabilities: Tensor, batch: int, heads: int) -> np.ndarray:
         probabilities = probabilities.reshape(batch, heads, *probabilities.shape[1:])
     if probabilities.ndim == 5 and probabilities.shape[1] * probabilities.shape[2] == heads:  # by group
         probabilities = probabilities.flatten(1, 2)
+    if probabilities.ndim == 4 and probabilities.shape[0] == 1 < batch and probabilities.shape[2] % batch == 0:
+        each = probabilities.shape[2] // batch  # images side by side in one sequence, blind to each other
+        blocks = probabilities.reshape(heads, batch, each, batch, each)
+        own = torch.stack([blocks[:, image, :, image] for image in range(batch)])
+        if bool((own.sum(-1) - 1).abs().max() < 1e-4):
+            probabilities = own
     if probabilities.ndim != 4 or probabilities.shape[:2] != (batch, heads):
         raise Unpaired(f"probabilities of shape {tuple(probabilities.shape)} for {heads} heads")
     return _array(probabilities)
