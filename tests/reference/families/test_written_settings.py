@@ -1,6 +1,6 @@
 """Settings as real files write them, of families that are read by a table: both generations, and what is left out.
 
-transformers builds the model from the very config.json that Toposcope reads, and is compared as in tests.architectures.
+transformers builds the model from the very config.json that Toposcope reads; compared as in tests.architectures.
 """
 
 from __future__ import annotations
