@@ -131,7 +131,7 @@ def test_the_wheel_alone_scans_a_model_in_an_empty_environment(
     assert all(name in told for names in GROUPS.values() for name in names)
     assert run("explain", "BadFile")
     result = json.loads(run("scan", str(model), "--json", "-"))
-    assert (result["toposcope"], len(result["heads"])) == (__version__, 12)
+    assert (result["provenance"]["toposcope"], len(result["heads"])) == (__version__, 12)
     run("scan", str(model), "--html", "report.html")
     assert "<html" in (tmp_path / "report.html").read_text()[:2000]
     with capsys.disabled():

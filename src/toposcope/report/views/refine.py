@@ -88,7 +88,7 @@ def _held(page: Page, result: RefineResult) -> list[Any]:
     table = page.rows("differences", rows)
     differing = (
         Column("what", "difference", "plain"), Column("difference", "nats a token", "+.4f"),
-        Column("half_width", "±", ".4f"), Column("says", "", "plain"),
+        Column("half_width", "±", ".4f"), Column("says", "verdict", "plain"),
     )  # fmt: skip
     return [
         Chart("Paired differences", words, table, spec, in_figure=True),
