@@ -24,15 +24,12 @@ def load(
     `adapter` is the directory, or the name on the hub, of a LoRA, rsLoRA or DoRA that PEFT saved: it is merged as
     tensors are read.
     """
-    from dataclasses import replace
-
-    from toposcope.checkpoints.families import choose_family, claims, not_compared
+    from toposcope.checkpoints.description import described
     from toposcope.checkpoints.families.common import Config
     from toposcope.checkpoints.locate import open_checkpoint
     from toposcope.checkpoints.peft import AdaptedSource, adapted
     from toposcope.checkpoints.read import read_layer
     from toposcope.checkpoints.unclaimed import not_understood
-    from toposcope.core.errors import UnknownFamily
 
     opened = open_checkpoint(target)
     values: dict[str, Any] = dict(opened.config or {})
@@ -40,30 +37,9 @@ def load(
         values["num_attention_heads"] = values["num_heads"] = num_heads
     config = Config(values, str(opened.config_path or opened.source.path))
     source = opened.source if adapter is None else adapted(opened.source, adapter)
-    remarks, forced = [*opened.notes], False
-    try:
-        chosen = choose_family(config, source, family)
-    except UnknownFamily:
-        from toposcope.checkpoints.generic.reader import described
-
-        measured = None if family is not None else described(config, source)
-        if measured is None:
-            raise
-        spec = measured
-    else:
-        spec = chosen.describe(config, source)
-        forced = family is not None and not claims(chosen, config, source)
-        if forced:
-            from toposcope.checkpoints.generic.reader import checked
-
-            agrees = checked(chosen, config, source)
-            if isinstance(agrees, str):
-                remarks.append(not_compared(chosen, config, source, agrees))
-            else:
-                spec = replace(spec, compared=agrees)
-    spec = not_understood(spec, source, forced=forced)
-    if spec.compared is not None:
-        remarks.append(spec.compared.sentence)
+    found = described(config, source, family)
+    spec = not_understood(found.spec, source, forced=found.forced)
+    remarks = [*opened.notes, *found.remarks]
     if values.get("auto_map"):
         remarks.append("the configuration names code to be run (auto_map), which is never done.")
     if isinstance(source, AdaptedSource):

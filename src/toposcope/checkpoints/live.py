@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from toposcope.checkpoints.decode import Ledger
-from toposcope.checkpoints.families import choose_family
+from toposcope.checkpoints.description import described
 from toposcope.checkpoints.families.common import Config
 from toposcope.checkpoints.quantised import dequantised
 from toposcope.checkpoints.read import read_layer
@@ -81,5 +81,5 @@ def view_of(model: Any, tensors: Mapping[str, Any]) -> Model:
     values = model.config.to_dict()
     source = dequantised(MemorySource(type(model).__name__, tensors), values)
     config = Config(values, f"the configuration of {type(model).__name__}")
-    spec = choose_family(config, source, None).describe(config, source)
-    return Model(spec, source, values, read_layer)
+    found = described(config, source)
+    return Model(found.spec, source, values, read_layer, found.remarks)

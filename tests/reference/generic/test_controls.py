@@ -10,7 +10,7 @@ import pytest
 import toposcope
 from tests.architectures import build
 from toposcope.checkpoints.families.common import Config
-from toposcope.checkpoints.generic.reader import described
+from toposcope.checkpoints.generic.reader import measured_spec
 from toposcope.checkpoints.locate import open_checkpoint
 from toposcope.checkpoints.read import read_layer
 from toposcope.checkpoints.spec import LayerSpec, NormSpec
@@ -29,7 +29,7 @@ def test_what_is_measured_is_what_the_adapter_says(kind: str, group: str, tmp_pa
     build(kind, group).save_pretrained(tmp_path)
     opened = open_checkpoint(tmp_path)
     config = Config(dict(opened.config or {}), "config.json")
-    spec = described(config, opened.source)
+    spec = measured_spec(config, opened.source)
     assert spec is not None
     assert spec.compared is not None
     assert spec.compared.attention < 1e-4

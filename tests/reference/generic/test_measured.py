@@ -42,7 +42,7 @@ def saved(kind: str, group: str, where: Path) -> Any:
 def measured_model(where: Path) -> Model:
     """The file as if no adapter knew its type."""
     opened = open_checkpoint(where)
-    spec = reader.described(Config(dict(opened.config or {}), "config.json"), opened.source)
+    spec = reader.measured_spec(Config(dict(opened.config or {}), "config.json"), opened.source)
     assert spec is not None
     return Model(spec, opened.source, {}, read_layer)
 
@@ -293,3 +293,16 @@ def test_taps_move_with_their_layer() -> None:
 def test_blocks_that_a_short_text_does_not_fill_are_told() -> None:
     found = measure(build("bigbird_pegasus", "seq2seq").config.to_dict())
     assert "block_size = 64" in found.compared.unreached
+
+
+def test_a_model_in_memory_is_measured_as_well(tmp_path: Path) -> None:
+    from toposcope.checkpoints.opened import live
+
+    model = saved("nanochat", "causal", tmp_path)
+    held = live(model)
+    assert held.spec.compared is not None
+    assert len(held.remarks) == 1
+    with toposcope.load(tmp_path) as read:
+        for one, other in zip(held.layers, read.layers, strict=True):
+            np.testing.assert_array_equal(one.heads[0].q, other.heads[0].q)
+            np.testing.assert_array_equal(one.heads[0].o, other.heads[0].o)

@@ -20,7 +20,7 @@ from toposcope.core.errors import MissingExtra, UnknownFamily
 from toposcope.core.printable import printable
 
 
-def described(config: Config, source: TensorSource) -> ModelSpec | None:
+def measured_spec(config: Config, source: TensorSource) -> ModelSpec | None:
     """The description of a model whose type transformers knows and no adapter does; None where it does not either."""
     kind = config.get("model_type")
     if source.format == "gguf" or not isinstance(kind, str):

@@ -134,7 +134,7 @@ def _bins(page: Page, result: LossResult, shown: Sequence[Condition]) -> Listing
     columns = [Column("positions", "positions", "plain"), Column("tokens", "tokens")]
     columns += [Column(f"loss {i}", label(row), ".3f") for i, row in enumerate(shown)]
     if any(row["remark"] for row in rows):
-        columns.append(Column("remark", "", "plain"))
+        columns.append(Column("remark", "remark", "plain"))
     sentence = "Position of the token that predicts, counted from 0."
     table = page.rows("loss by range of positions", rows)
     return Listing("The same in numbers", sentence, table, tuple(columns), folded=True, top=32)
