@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from toposcope.checkpoints.inspect import inspect
     from toposcope.checkpoints.live import view as from_transformers
     from toposcope.checkpoints.live_lens import view_lens as from_transformer_lens
-    from toposcope.checks.model import check
-    from toposcope.checks.module import check_module
     from toposcope.core.errors import ToposcopeError
     from toposcope.dynamics.flow import flow
     from toposcope.lab.ablation import ablate_lab
     from toposcope.lab.known import ls
+    from toposcope.live.check import check
+    from toposcope.live.module.check import check_module
     from toposcope.models.ablation.ablate import ablate
     from toposcope.models.ablation.check import ablate_check
     from toposcope.models.intervene import ablated, captured
@@ -44,8 +44,8 @@ _HOMES = {
     "ablate_lab": "toposcope.lab.ablation",
     "ablated": "toposcope.models.intervene",
     "captured": "toposcope.models.intervene",
-    "check": "toposcope.checks.model",
-    "check_module": "toposcope.checks.module",
+    "check": "toposcope.live.check",
+    "check_module": "toposcope.live.module.check",
     "compare": "toposcope.scanning.compare",
     "flow": "toposcope.dynamics.flow",
     "from_transformer_lens": "toposcope.checkpoints.live_lens:view_lens",

@@ -16,6 +16,7 @@ FLOORS = (
     ("spectra", "dynamics"),
     ("checks", "scanning"),
     ("models", "refinements"),
+    ("live",),
     ("lab",),
     ("runs",),
     ("studies",),

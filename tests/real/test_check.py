@@ -87,7 +87,7 @@ def test_smollm2_declared_interleaved(smollm2: Model) -> None:
 def test_smollm2_layer_in_a_module_of_ones_own(smollm2: Model) -> None:
     """One layer in somebody's own module: right, and with rows in the other order, which the weights alone tell."""
     torch: Any = pytest.importorskip("torch")
-    from tests.unit.checks.zoo import Attention, angles
+    from tests.unit.live.modules import Attention, angles
 
     layer = smollm2.layers[9]
 

@@ -30,7 +30,7 @@ from transformers.models.gptj.modeling_gptj import GPTJAttention
 from transformers.models.llama.modeling_llama import LlamaAttention, LlamaRotaryEmbedding
 from transformers.models.t5.modeling_t5 import T5Attention
 
-from toposcope.checks.module import ModuleCheckResult, check_module
+from toposcope.live.module.check import ModuleCheckResult, check_module
 
 WIDTH = 64
 

@@ -48,6 +48,7 @@ MODULES = {  # and their public names, where they have no __all__
         "UnknownFamily",
     ),
     "toposcope.lab.tasks": (),
+    "toposcope.live.module.check": ("ModuleCheckResult",),
     "toposcope.refinements": (),
     "toposcope.report": (),
     "toposcope.spectra": (),

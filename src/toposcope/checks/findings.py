@@ -9,8 +9,8 @@ from typing import Any, Literal
 from toposcope.core.ranges import show_range
 from toposcope.core.result import Result
 
-Status = Literal["fault", "warning", "ok"]
-STATUSES: tuple[Status, ...] = ("fault", "warning", "ok")
+Status = Literal["fault", "warning", "cannot_tell", "ok"]
+STATUSES: tuple[Status, ...] = ("fault", "warning", "cannot_tell", "ok")
 _ORDER: Mapping[Status, int] = {status: i for i, status in enumerate(STATUSES)}
 
 
@@ -18,6 +18,7 @@ _ORDER: Mapping[Status, int] = {status: i for i, status in enumerate(STATUSES)}
 class Finding:
     """One thing that was checked, and what came out.
 
+    `status` "cannot_tell" is an answer of its own: what was looked at leaves the question open. It is never "ok".
     `layers` lists the attention layers concerned, counted as in `Model.layers`; None means the whole model.
     `evidence` holds the numbers behind the explanation, for machines.
     """
@@ -69,10 +70,16 @@ def outcome(findings: Iterable[Finding], encoding: str) -> dict[str, Any]:
 
 
 def _verdict(counts: Mapping[Status, int], encoding: str) -> str:
+    open_questions = counts["cannot_tell"]
+    untold = (
+        f" {open_questions} question{'s' * (open_questions > 1)} these files cannot answer." if open_questions else ""
+    )
     words = " and ".join(
         f"{counts[status]} {status}{'s' * (counts[status] > 1)}" for status in STATUSES[:2] if counts[status]
     )
-    return f"{words} in how position is encoded: {encoding}." if words else f"Position is in order: {encoding}."
+    if words:
+        return f"{words} in how position is encoded: {encoding}.{untold}"
+    return f"Position is in order{' as far as can be told' if untold else ''}: {encoding}.{untold}"
 
 
 def say_layers(layers: Iterable[int], total: int) -> str:

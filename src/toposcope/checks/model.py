@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from toposcope.checkpoints.opened import ModelLike, opened, said, subject
 from toposcope.checkpoints.view import Model
@@ -13,7 +12,6 @@ from toposcope.checks.bias import biases
 from toposcope.checks.context import context
 from toposcope.checks.findings import CheckResult, Finding, outcome
 from toposcope.checks.mechanisms import mechanisms
-from toposcope.checks.module import check_module
 from toposcope.checks.rotary import mla_width, pairs_fit_weights, rotation
 from toposcope.checks.settings import settings
 from toposcope.checks.sharing import dead_heads, sharing, walk
@@ -22,7 +20,7 @@ from toposcope.core.progress import Progress
 from toposcope.core.result import Provenance
 
 
-def check(
+def check_files(
     model: ModelLike,
     *,
     family: str | None = None,
@@ -31,15 +29,7 @@ def check(
     weights: bool = True,
     progress: Progress | None = None,
 ) -> CheckResult:
-    """Test whether a model's positional encoding is really there, in force, and of one kind.
-
-    `model` is a name, a path, a `Model`, a loaded model of transformers or TransformerLens, or a torch attention
-    module (which `check_module` tests, with more options). `family` and `num_heads` say how a file is to be read,
-    `adapter` is one of PEFT that is merged as it is read.
-    Without `weights`, only configuration and tables are looked at.
-    """
-    if _is_attention(model):
-        return check_module(model)
+    """Test what a model's configuration and its stored weights say of position; nothing is run."""
     started = time.perf_counter()
     with opened(model, family=family, num_heads=num_heads, adapter=adapter) as found:
         result = check_model(found, weights=weights, progress=progress)
@@ -49,12 +39,6 @@ def check(
             provenance=Provenance((subject(found, model),), asked, time.perf_counter() - started),
             skipped=found.skipped,
         )
-
-
-def _is_attention(model: Any) -> bool:
-    """Whether this is a torch module, but no whole model of transformers or TransformerLens."""
-    whole = ("get_input_embeddings", "blocks", "original_model")
-    return hasattr(model, "forward") and not any(hasattr(model, name) for name in whole)
 
 
 def check_model(model: Model, *, weights: bool = True, progress: Progress | None = None) -> CheckResult:

@@ -32,7 +32,7 @@ def run(
     html: HtmlOption = None,
 ) -> None:
     """Test a checkpoint's positional encoding; exit code 1 when a fault is found (with --strict, a warning)."""
-    from toposcope.checks import check
+    from toposcope.live.check import check
 
     with watched() as progress:
         result = check(model, family=family, num_heads=num_heads, adapter=adapter, weights=weights, progress=progress)

@@ -37,7 +37,7 @@ def run(
 ) -> None:
     """Show what a checkpoint is made of: its layers, how each encodes position, its heads, and what was not read."""
     from toposcope.checkpoints.inspect import inspect
-    from toposcope.checks import check
+    from toposcope.checks import check_files
     from toposcope.report.views.inspect import FEW
 
     with watched() as progress:
@@ -53,7 +53,9 @@ def run(
         checked = []
         if html:
             checked.append(
-                check(model, family=family, num_heads=num_heads, adapter=adapter, weights=weights, progress=progress)
+                check_files(
+                    model, family=family, num_heads=num_heads, adapter=adapter, weights=weights, progress=progress
+                )
             )
     deliver(result, json=json, csv=csv, html=html, beside=checked, full=head_table)
     if len(result.heads) > FEW and not head_table and "-" not in (json, csv, html):

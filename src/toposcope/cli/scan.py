@@ -66,7 +66,7 @@ def run(
     if "numpy" not in sys.modules:
         # Matrices here are small and heads are decided in parallel: threads inside BLAS would only get in the way.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    from toposcope.checks import check
+    from toposcope.checks import check_files
     from toposcope.scanning.scan import scan
 
     check_names(figure)
@@ -76,5 +76,5 @@ def run(
             random_baseline=random_baseline, seed=seed, out=out, jobs=jobs, engine=engine, ray_address=ray_address,
             family=family, num_heads=num_heads, adapter=adapter, progress=progress,
         )  # fmt: skip
-    findings = [check(model, family=family, num_heads=num_heads, adapter=adapter)] if html else []
+    findings = [check_files(model, family=family, num_heads=num_heads, adapter=adapter)] if html else []
     deliver(result, json=json, csv=csv, html=html, figure=figure, full=head_table, beside=findings)

@@ -31,7 +31,7 @@ from toposcope.report.console import IndentedConsole, literal
 WIDTH = 80
 MOST_SKIPPED = 6
 BAR = 20
-COLOURS = {"ok": "green", "warning": "yellow", "fault": "red"}
+COLOURS = {"ok": "green", "warning": "yellow", "fault": "red", "cannot_tell": "cyan"}
 _WORDS = ("text", "wrap", "plain")
 
 
@@ -109,8 +109,9 @@ def _facts(block: Facts, page: Page, out: IndentedConsole) -> None:
 def _findings(block: Findings, page: Page, out: IndentedConsole) -> None:
     for each in block.items:
         colour = COLOURS[each["status"]]
+        status = {"cannot_tell": "unclear"}.get(each["status"], each["status"])
         title, *rest = textwrap.wrap(sentences(each["title"]), max(20, out.width - 10)) or [""]
-        out.print(f"  [{colour}]{each['status']:7s}[/{colour}] {literal(title)}")
+        out.print(f"  [{colour}]{status:7s}[/{colour}] {literal(title)}")
         for line in rest:
             out.print(f"          {literal(line)}")
         if block.explained or each["status"] != "ok":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from toposcope.checks.module import ModuleCheckResult
+from toposcope.live.module.check import ModuleCheckResult
 from toposcope.report.blocks import Column, Listing, Page
 from toposcope.report.views import check
 

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.checks import inside
-from toposcope.checks.inside import Mask, Split, Turns, size
-from toposcope.checks.runner import Runner, Seen, visible
 from toposcope.encodings.record import Array
+from toposcope.live.module import inside
+from toposcope.live.module.inside import Mask, Split, Turns, size
+from toposcope.live.module.runner import Runner, Seen, visible
 
 SHIFTS = (1, 7, 100, 1000)
 Function = Callable[[Any, Any], Any]

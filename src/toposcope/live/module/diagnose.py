@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from toposcope.checks.findings import Finding
-from toposcope.checks.inside import Split
-from toposcope.checks.probes import Observation, OutputChanges
+from toposcope.live.module.inside import Split
+from toposcope.live.module.probes import Observation, OutputChanges
 
 Position = Literal["none", "relative", "absolute", "absolute+relative", "unclear"]
 

@@ -18,14 +18,14 @@ from typing import Any, Literal
 
 import numpy as np
 
-from toposcope.checks import against
-from toposcope.checks.diagnose import Diagnosis, Position, diagnose
 from toposcope.checks.findings import CheckResult, Finding, outcome
-from toposcope.checks.probes import Observation, OutputChanges, probe_inside, probe_outputs
-from toposcope.checks.runner import Runner, at_rest
 from toposcope.core.errors import BadValue
 from toposcope.core.result import Provenance
 from toposcope.encodings.record import Pairing
+from toposcope.live.module import against
+from toposcope.live.module.diagnose import Diagnosis, Position, diagnose
+from toposcope.live.module.probes import Observation, OutputChanges, probe_inside, probe_outputs
+from toposcope.live.module.runner import Runner, at_rest
 
 Expected = Literal["relative", "absolute", "none", "absolute+relative"]
 

@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 from toposcope.checkpoints.attention import attention, output, project
 from toposcope.checkpoints.view import Layer
-from toposcope.checks import inside
 from toposcope.checks.findings import Finding
 from toposcope.checks.pairing import PairingEvidence, cross_terms, weigh
-from toposcope.checks.probes import Observation
-from toposcope.checks.runner import Runner, at_rest
 from toposcope.encodings.record import Array, Pairing
+from toposcope.live.module import inside
+from toposcope.live.module.probes import Observation
+from toposcope.live.module.runner import Runner, at_rest
 
 MOST_DIRECTIONS = 1024
 NAMES: Mapping[Pairing, str] = {"half": "half-split", "interleaved": "interleaved"}
