@@ -36,6 +36,7 @@ class Hypothesis:
     pairs_F2: NDArray[np.intp]
     gain_PF: Complex
     frequency_F: Array | None = None  # where angles are proportional to position
+    factor: float | None = None  # on turned vectors, where the hypothesis says so
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +72,8 @@ class Asked:
     def made(self, says: str, bug: str | None, rotary: Rotary, context: int | None = None) -> Hypothesis:
         """The hypothesis that this rotation is in force."""
         frequency_F = rotary.frequencies(self.context if context is None else context)
-        return Hypothesis(says, bug, rotary.pairs_F2, self.gain(frequency_F, rotary.decay_F), frequency_F)
+        gain_PF = self.gain(frequency_F, rotary.decay_F)
+        return Hypothesis(says, bug, rotary.pairs_F2, gain_PF, frequency_F, rotary.attention_factor)
 
 
 def configured(asked: Asked) -> Hypothesis:

@@ -7,7 +7,7 @@ and hypotheses tried. Layers with the same fault share one finding.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from toposcope.live.recover import RecoveredLayer, RecoveredSide, Recovery
 from toposcope.live.verify import ANGLE, MATTERS, Comparison, Held, undone_norm
 
 SLOW = 10  # thresholds that a pair must turn within the positions looked at
+_SOON = 20  # tokens: what matters nearer than that matters everywhere
 
 
 @dataclass
@@ -57,7 +58,7 @@ def judge(recovery: Recovery, model_view: Model, *, probe: str = "fit", logits: 
         doubts.append(_ignored([layer.number for _, layer in mine if layer.encoding.rotary is not None]))
     doubts = [_whole_model(each, doubts, mine) for each in doubts]
     if logits:
-        doubts += logit_doubts(recovery, mine)
+        doubts += logit_doubts(recovery, mine, tuple(doubts))
     unseen = sorted({layer.number for layer in wanted} - {layer.number for _, layer in mine})
     if unseen:
         doubts += [Doubt("unseen", number, "", status="cannot_tell") for number in unseen]
@@ -102,6 +103,9 @@ def _side(
         share = side.vectors_TPHR.shape[2] / layer.spec.heads
         heads = slice(0, max(int(turning * share), 1))
     beside = Comparison(side, asked, seen.dtype, heads=heads)
+    if not beside.expected.fits and (asked.growth_P != 1).any():  # Llama 4 counts by the order, not by position_ids
+        unmoved = Comparison(side, replace(asked, growth_P=np.ones_like(asked.growth_P)), seen.dtype, heads=heads)
+        beside = unmoved if unmoved.expected.fits else beside
     if beside.expected.fits:
         _note(right, beside, layer.number, side)
         return
@@ -151,8 +155,9 @@ def explained(beside: Comparison, number: int, name: str, side: RecoveredSide) -
         hypothesis = best.hypothesis
         kind = "still" if not len(hypothesis.pairs_F2) else "turns" if rotary is None else "frequencies"
         return Doubt(
-            kind, number, name, hypothesis.bug, title, hypothesis.says, *_error(beside, best), best.hypothesis.says
-        )
+            kind, number, name, hypothesis.bug, title, hypothesis.says, *_error(beside, best), hypothesis.says,
+            factor=hypothesis.factor,
+        )  # fmt: skip
     error, since, wrong = _error(beside, None)
     if rotary is None:
         seen = f"{len(side.pairs_F2)} pairs of channels turn" if len(side.pairs_F2) else "channels move"
@@ -334,7 +339,7 @@ def _finding(group: Sequence[Doubt], probe: str, total: int) -> Finding:
         parts.append(f"The largest error is {worst.error:.2g}{' rad' if worst.in_radians else ''}.")
     if worst.pairs:
         parts.append(f"{len(worst.pairs)} channel pairs are off, the first is pair {worst.pairs[0]}.")
-    if since is not None and since > 1 and worst.in_radians:
+    if since is not None and since >= _SOON and worst.in_radians:
         parts.append(f"Below about {since} tokens of distance nothing shows.")
     if bug is None and worst.status == "fault":
         parts.append("It is none of the known mistakes.")
@@ -355,7 +360,9 @@ def _finding(group: Sequence[Doubt], probe: str, total: int) -> Finding:
 
 
 def _first_lower(text: str) -> str:
-    return text[:1].lower() + text[1:]
+    """For the middle of a sentence; names such as YaRN stay."""
+    word = text.split(" ", 1)[0]
+    return text if word[1:] != word[1:].lower() else text[:1].lower() + text[1:]
 
 
 def _right(right: Verified, recovery: Recovery, probe: str) -> Iterator[Finding]:
