@@ -1,4 +1,4 @@
-"""What position adds to the stream of a running model: seen at the first norms of each stack, and its first attention.
+"""What position adds to the stream of a running model: seen at the norms of each stack before its first attention.
 
 The same token stands at all positions, so what differs between positions there has been added to the embedding.
 """

@@ -1,7 +1,7 @@
 """The scale and the bias of a running model's logits: one pass of a few short texts, attention written out.
 
-Differences between texts leave the scale alone, since a bias is the same for all of them. A last text of small content
-shows the bias: beside large products half precision would swamp it.
+Differences between texts leave the scale alone, since a bias is the same for all of them. A last text, of small
+content, shows the bias: beside large products half precision would swamp it.
 Shapes: B texts, H heads, N tokens, R head width.
 """
 
