@@ -47,6 +47,8 @@ def _scale(seen: RecoveredLayer, layer: Layer, right: Verified, implied: float |
     spec, rotary = layer.spec, layer.encoding.rotary
     factor = 1.0 if rotary is None else rotary.attention_factor
     expected = spec.scale * factor**2
+    for part in (spec.q, spec.k):  # what stands between a map and its queries or keys
+        expected *= 1.0 if part is None else part.factor
     if layer.encoding.query_scale is not None:
         expected *= float(layer.encoding.query_scale.factors([0.0])[0])
     total = logits.scale * gains[0] * gains[1]

@@ -96,6 +96,11 @@ class Running:
         """Whether it can be told where its tokens stand."""
         return self.takes("position_ids")
 
+    @cached_property
+    def convolves(self) -> bool:
+        """Whether layers of another kind mix tokens (Mamba, gated delta nets): they pad every text to a whole chunk."""
+        return any(type(module).__name__ == "Conv1d" for module in self.model.modules())
+
     def tokens(self, count: int, seed: int) -> Any:
         """That many different token ids, drawn at random."""
         import torch
