@@ -43,6 +43,7 @@ def _scale(seen: RecoveredLayer, layer: Layer, right: Verified, implied: float |
     gains = [_gain(side, layer) for _, side in seen.sides]
     logits = seen.logits
     if logits is None or logits.scale is None or gains[0] is None or gains[1] is None:
+        yield Doubt("scale-unseen", layer.number, "", status="cannot_tell")
         return
     spec, rotary = layer.spec, layer.encoding.rotary
     factor = 1.0 if rotary is None else rotary.attention_factor

@@ -41,7 +41,9 @@ class Running:
     @property
     def _by_place(self) -> bool:
         """Whether token ids are its first argument, under another name: the laboratory's, TransformerLens's."""
-        lab = type(self.model).__module__.startswith("toposcope.lab")
+        if self.takes("input_ids"):
+            return False
+        lab = type(self.model).__module__.startswith("toposcope.lab") and hasattr(self.model, "embed")
         return lab or all(hasattr(self.model, name) for name in ("cfg", "blocks", "embed"))
 
     def takes(self, name: str) -> bool:
