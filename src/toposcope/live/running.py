@@ -100,7 +100,7 @@ class Running:
 
     @cached_property
     def convolves(self) -> bool:
-        """Whether layers of another kind mix tokens (Mamba, gated delta nets): they pad every text to a whole chunk."""
+        """Whether layers of another kind mix tokens (Mamba, gated delta nets): they pad every text to a chunk."""
         return any(type(module).__name__ == "Conv1d" for module in self.model.modules())
 
     def tokens(self, count: int, seed: int) -> Any:
