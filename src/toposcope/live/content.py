@@ -14,11 +14,14 @@ _NAMES = ("hidden_states", "x", "hidden_state", "query_input", "query")
 
 
 @contextmanager
-def given_content(model: Any, modules: Collection[str], contents: Sequence[int], *, seed: int = 9) -> Iterator[None]:
+def given_content(
+    model: Any, modules: Collection[str], contents: Sequence[int], *, seed: int = 9, size: float = 1.0
+) -> Iterator[None]:
     """Inside the block, row b of every batch enters each of these modules as content number `contents[b]`.
 
     A content is one random vector, the same at all positions of its row; each module has contents of its own. Inputs
-    of another batch size, and modules that take no (batch, tokens, width), are left alone.
+    of another batch size, and modules that take no (batch, tokens, width), are left alone. `size` multiplies the
+    vectors: with 0 there is no content, and logits are what is added to them.
     """
     import torch
 
@@ -29,7 +32,7 @@ def given_content(model: Any, modules: Collection[str], contents: Sequence[int],
         key = f"{name}/{like.shape[-1]}"
         if key not in made:
             draw = torch.Generator().manual_seed(seed + len(made))
-            made[key] = torch.randn(int(rows.max()) + 1, 1, like.shape[-1], generator=draw)
+            made[key] = size * torch.randn(int(rows.max()) + 1, 1, like.shape[-1], generator=draw)
         return made[key][rows].expand(-1, like.shape[1], -1).to(like.device, like.dtype).contiguous()
 
     def enters(name: str) -> Any:
