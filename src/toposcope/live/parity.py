@@ -1,0 +1,244 @@
+"""Probe: do tokens stand where they should, however the text is run?
+
+The whole text, token by token, in chunks, padded, batched and by `generate`: in each way every query and key is asked
+where it stands, at the hand of vectors of the same content at known positions. Outputs are not compared: in half
+precision they differ by more than a wrong position changes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from toposcope.checkpoints.view import Layer, Model
+from toposcope.checks.findings import Finding, say_layers
+from toposcope.core.progress import Progress, steps
+from toposcope.live.gauge import Gauge, Kind, first_run, gauges, matched
+from toposcope.live.reference import fresh
+from toposcope.live.running import Running
+from toposcope.live.stands import Stood
+from toposcope.live.ways import Text, Way, ways_of
+
+TOKENS, PADDING = 20, 5
+KNOWN = 48  # positions of the rulers: room for twice the tokens, and padding
+_LEAST = 12  # tokens; with fewer, ways cannot be told apart
+_CURES = {
+    "rotated-twice": "Turn each key once: before it enters the cache, or after it was read, not both.",
+    "cache-offset": "Count positions of new tokens from the number of tokens in the cache, for queries and keys alike.",
+    "left-padding": "Count positions by the attention mask (its cumulative sum less 1), in prefill and decoding alike.",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Astray:
+    """A way in which tokens stand elsewhere: the layers where, and one row of the first of them."""
+
+    way: Way
+    kind: Kind
+    layers: tuple[int, ...]
+    example: Stood
+    rows: tuple[Stood, ...]  # all that stand elsewhere, in the first of the layers
+
+    @property
+    def bug(self) -> str:
+        if self.way.exact or all(row.padded for row in self.rows):
+            return "left-padding"
+        return "rotated-twice" if self.example.turned_again else "cache-offset"
+
+    @property
+    def shifted_whole(self) -> bool:
+        """Whether padding has moved all tokens of a row alike, which only an absolute encoding notices."""
+        return all(row.together for row in self.rows)
+
+    def __str__(self) -> str:
+        text = f"{self.way.name}: {self.example}"
+        return text if self.example.together else f"{text}; elsewhere from position {self.example.first} on"
+
+
+def parity(running: Running, model: Model, progress: Progress | None = None) -> list[Finding]:
+    """Where queries and keys stand in every way of running the model, as findings."""
+    text = Text.of(running)
+    attentions = first_run(running, text)
+    layers = matched(model, attentions)
+    if layers is None:
+        return [
+            _open(
+                f"{len(attentions)} attentions run and {len(model.layers)} are described: "
+                "which layer is which cannot be told."
+            )
+        ]
+    known = _room(layers, model.spec.context)
+    tokens = min(TOKENS, known - PADDING - 1)
+    if tokens < _LEAST:
+        return [_open(f"the context of {known} tokens is too short to run a text in several ways.")]
+    found = gauges(running, text, layers, [each.module for each in attentions], known)
+    if not any(gauge.rulers for gauge in found):
+        return [_open("nothing that position moves was seen, so where tokens stand cannot be read.")] * bool(found)
+    ways, skipped = ways_of(running, tokens, PADDING, causal=any(layer.spec.causal for layer in layers))
+    step = steps(progress, "ways of running", len(ways) * len(found))
+    astray: list[Astray] = []
+    shifted: dict[str, int] = {}
+    broken: dict[str, str] = {}
+    for gauge in found:
+        for way in ways:
+            try:
+                seen = gauge.look(running, text, way, _numbers(way, layers, running))
+            except Exception as error:  # noqa: BLE001 - whatever the model says to this way of running it
+                reason = f"{type(error).__name__}: {str(error).strip()[:160]}"
+                (skipped if way.cache == "static" else broken)[way.name] = reason
+            else:
+                astray += _astray(gauge, way, seen)
+                shifts = {abs(row.shift) for rows in seen.values() for row in rows if row.together}
+                if max(shifts, default=0):
+                    shifted[way.name] = max(shifts)
+            step()
+    ran = [way.name for way in ways if way.name not in broken and way.name not in skipped]
+    return list(_findings(running, model, astray, ran, skipped, broken, shifted))
+
+
+def _numbers(way: Way, layers: Sequence[Layer], running: Running) -> set[int]:
+    """The layers that a way concerns: an encoder beside a cache reads each piece as a text of its own."""
+    if not running.two_stacks or way.cache == "none":
+        return set(range(len(layers)))
+    return {number for number, layer in enumerate(layers) if layer.spec.stack == "decoder"}
+
+
+def _room(layers: Sequence[Layer], context: int | None) -> int:
+    """How many positions can be read: those of the context, and where frequencies go by length, of the original."""
+    room = [KNOWN, context or KNOWN]
+    for layer in layers:
+        if layer.encoding.input is not None and layer.encoding.input.length is not None:
+            room.append(layer.encoding.input.length)
+        rotary = layer.encoding.rotary
+        if rotary is not None and rotary.by_length:
+            room.append(int(layer.encoding.parameters.get("original_context") or context or KNOWN))
+    return min(room)
+
+
+def _astray(gauge: Gauge, way: Way, seen: dict[int, list[Stood]]) -> Iterator[Astray]:
+    """Which layers have tokens elsewhere."""
+    relative = gauge.kind != "input" and not way.exact
+    wrong = {
+        number: rows
+        for number, each in seen.items()
+        if (rows := tuple(row for row in each if not row.together or (row.shift and not relative)))
+    }
+    if wrong:
+        first = min(wrong)
+        yield Astray(way, gauge.kind, tuple(sorted(wrong)), wrong[first][0], wrong[first])
+
+
+def _findings(
+    running: Running,
+    model: Model,
+    astray: Sequence[Astray],
+    ran: Sequence[str],
+    skipped: dict[str, str],
+    broken: dict[str, str],
+    shifted: dict[str, int],
+) -> Iterator[Finding]:
+    reference = [each for each in astray if _as_reference(running, each)]
+    for bug in _CURES:
+        same = [each for each in astray if each.bug == bug and each not in reference]
+        if same:
+            yield _fault(model, bug, same)
+    if reference:
+        yield _known(model, reference)
+    if broken:
+        yield _open("; ".join(f"{name}: {reason}" for name, reason in broken.items()), ways=tuple(broken))
+    if not astray and ran:
+        notes = [f"Not run: {name} ({reason})." for name, reason in skipped.items()]
+        if shifted:
+            most = ", ".join(f"{name}: {count}" for name, count in shifted.items())
+            notes.append(f"Padding moves all tokens of a row alike, which this encoding does not notice ({most}).")
+        yield Finding(
+            "parity",
+            "ok",
+            "tokens stand where they should, however the text is run",
+            " ".join([f"Every query and key was read in {len(ran)} ways: {'; '.join(ran)}.", *notes]),
+            evidence=_evidence(None, ways=tuple(ran), skipped=dict(skipped), shifted=dict(shifted)),
+        )
+
+
+def _fault(model: Model, bug: str, same: Sequence[Astray]) -> Finding:
+    layers = tuple(sorted({number for each in same for number in each.layers}))
+    told = ". ".join(f"In layer {each.layers[0]}, {each}" for each in same[:3])
+    more = f". So it is in {len(same) - 3} more ways" if len(same) > 3 else ""
+    return Finding(
+        "parity",
+        "fault",
+        {
+            "rotated-twice": "queries or keys turn a second time",
+            "cache-offset": "tokens behind a cache stand elsewhere than in the whole text",
+            "left-padding": "padding or given positions are not followed",
+        }[bug],
+        f"In {say_layers(layers, len(model.layers))} tokens stand at other positions than in the whole text. {told}{more}.",
+        _CURES[bug],
+        layers,
+        _evidence(
+            bug,
+            ways=tuple(each.way.name for each in same),
+            layer=same[0].layers[0],
+            position=same[0].example.first,
+            expected=_told(same[0].example, "places_N"),
+            seen=_told(same[0].example, "seen_N"),
+        ),
+    )
+
+
+def _known(model: Model, same: Sequence[Astray]) -> Finding:
+    return Finding(
+        "parity",
+        "warning",
+        "left padding without position_ids moves tokens, as in transformers' own class",
+        f"{'. '.join(str(each) for each in same[:2])}. Position is added to the input here, so each padded row sees "
+        "other positions than it would alone; a fresh copy of the class does the same.",
+        "Give position_ids with padded texts (generate does), or pad on the right.",
+        None,
+        _evidence("left-padding", reference_behaviour=True, ways=tuple(each.way.name for each in same)),
+    )
+
+
+def _as_reference(running: Running, each: Astray) -> bool:
+    """Whether this is what transformers' own class does: left padding that only a mask tells of, where input is added."""
+    alone = each.way.masked and each.way.positions_BT is None and not each.way.generates
+    if not (each.kind == "input" and alone and each.bug == "left-padding" and each.shifted_whole):
+        return False
+    copy = fresh(running)
+    if copy is None:
+        return False
+    text = Text.of(copy)
+    attentions = first_run(copy, text)
+    known = each.way.real_BT.shape[1]
+    from toposcope.checkpoints.live import view
+
+    layers = matched(view(copy.model), attentions)
+    if layers is None:
+        return False
+    gauge = next(g for g in gauges(copy, text, layers, [a.module for a in attentions], known) if g.kind == "input")
+    return any(
+        other.shifted_whole and other.example.shift == each.example.shift
+        for other in _astray(gauge, each.way, gauge.look(copy, text, each.way))
+    )
+
+
+def _told(row: Stood, name: str) -> dict[str, list[int]]:
+    return {
+        "queries": [int(x) for placed in row.queries for x in getattr(placed, name)],
+        "keys": [int(x) for x in getattr(row.keys[-1], name)],
+    }
+
+
+def _evidence(bug: str | None, **more: Any) -> dict[str, Any]:
+    return {"probe": "parity", "bug": bug, **more}
+
+
+def _open(why: str, **more: Any) -> Finding:
+    return Finding(
+        "parity",
+        "cannot_tell",
+        "where tokens stand could not be read in every way of running",
+        why[0].upper() + why[1:],
+        evidence=_evidence(None, **more),
+    )
