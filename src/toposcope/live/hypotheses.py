@@ -212,9 +212,7 @@ def _rounded(asked: Asked, rotary: Rotary, w_F: Array) -> Iterator[Hypothesis]:
         yield with_angles(f"positions rounded to {kind}", None, np.outer(rounded(at_P), w_F))
         angle_PF = np.outer(at_P, w_F)
         yield with_angles(f"angles rounded to {kind}", None, rounded(angle_PF))
-        yield with_angles(
-            f"positions and angles rounded to {kind}", None, rounded(np.outer(rounded(at_P), w_F))
-        )
+        yield with_angles(f"positions and angles rounded to {kind}", None, rounded(np.outer(rounded(at_P), w_F)))
         wave_PF = rounded(np.cos(angle_PF)) + 1j * rounded(np.sin(angle_PF))
         says = f"cosine and sine rounded to {kind}"
         yield Hypothesis(says, None, rotary.pairs_F2, growth_P1 * wave_PF / wave_PF[0])

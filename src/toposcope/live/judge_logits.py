@@ -81,10 +81,14 @@ def _scale(seen: RecoveredLayer, layer: Layer) -> Iterator[Doubt]:
     if abs(ratio - 1) <= allowed:
         if factor != 1 and abs(factor**2 - 1) <= 2 * allowed:
             says = "attention factor"
-            yield Doubt("small", layer.number, "", None, told, f"the factor {factor:.5g}", says=says, status="cannot_tell")
+            yield Doubt(
+                "small", layer.number, "", None, told, f"the factor {factor:.5g}", says=says, status="cannot_tell"
+            )
         return
     bug, why = _named_scale(ratio, factor, spec.scale, spec.head_dim, allowed)
-    says = f"products of queries and keys are multiplied by {total:.5g} in all, {ratio:.5g} times what they should{why}"
+    says = (
+        f"products of queries and keys are multiplied by {total:.5g} in all, {ratio:.5g} times what they should{why}"
+    )
     yield Doubt("scale", layer.number, "", bug, told, says, abs(ratio - 1), None, (), f"{ratio:.2g}")
 
 

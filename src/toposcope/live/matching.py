@@ -44,7 +44,9 @@ def _nearest(name: str, modules: Sequence[str]) -> str | None:
 
     def shared(module: str) -> int:
         parts = module.split(".")
-        return next((i for i, (a, b) in enumerate(zip(parts, path, strict=False)) if a != b), min(len(parts), len(path)))
+        return next(
+            (i for i, (a, b) in enumerate(zip(parts, path, strict=False)) if a != b), min(len(parts), len(path))
+        )
 
     if not name or not modules:
         return None
