@@ -87,10 +87,11 @@ def _check_live(
     tick()
     running = Running(module)
     described = in_memory(module)
-    files = list(check_model(described, weights=weights, progress=progress).findings)
-    if isinstance(reference, Reference):
-        with opened(reference.path) as stored:  # what transformers has dropped on loading is still in the files
-            files = list(check_model(stored, weights=weights, progress=progress).findings)
+    if isinstance(reference, Reference):  # what transformers drops on loading is still in the files
+        with opened(reference.path) as stored:
+            files = check_model(stored, weights=weights, progress=progress).findings
+    else:
+        files = check_model(described, weights=weights, progress=progress).findings
     tick()
     found, ran = list[Finding](), list[Probe]()
     recovery = recover(running)
