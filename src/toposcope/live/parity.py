@@ -147,7 +147,8 @@ def _findings(
         yield _known(model, reference)
     if broken:
         yield _open("; ".join(f"{name}: {reason}" for name, reason in broken.items()), ways=tuple(broken))
-    if not astray and ran:
+    ran = [name for name in ran if name not in {each.way.name for each in reference}]
+    if ran and len(reference) == len(astray):
         notes = [f"Not run: {name} ({reason})." for name, reason in skipped.items()]
         if shifted:
             most = ", ".join(f"{name}: {count}" for name, count in shifted.items())

@@ -74,7 +74,10 @@ class Text:
 
     @classmethod
     def of(cls, running: Running) -> Text:
-        special = {getattr(running.model.config, f"{name}_token_id", None) for name in ("pad", "bos", "eos")}
+        special: set[int] = set()
+        for name in ("pad", "bos", "eos"):
+            told = getattr(running.model.config, f"{name}_token_id", None)
+            special |= set(told if isinstance(told, list | tuple) else [told])
         ids = [int(each) for each in running.tokens(20, seed=3)]
         token = next((each for each in ids if each not in special), ids[0])
         padding = getattr(running.model.config, "pad_token_id", None)
@@ -110,12 +113,13 @@ def ways_of(running: Running, tokens: int, pad: int, *, causal: bool) -> tuple[l
     ways += [
         Way("token by token with a cache", whole, (1,) * tokens, cache="dynamic"),
         Way(f"in chunks of {', '.join(map(str, pieces))}", whole, pieces, cache="dynamic"),
-        Way("with a static cache", whole, (tokens - NEW_TOKENS, *[1] * NEW_TOKENS), cache="static"),
     ]
     if running.two_stacks:
+        skipped["with a static cache"] = "not looked at in models with an encoder"
         skipped["left-padded"] = "a decoder's text begins at its own first token"
         skipped["generate"] = "not looked at in models with an encoder"
         return ways, skipped
+    ways.append(Way("with a static cache", whole, (tokens - NEW_TOKENS, *[1] * NEW_TOKENS), cache="static"))
     if running.takes("attention_mask"):
         if running.takes_positions:
             counted = np.maximum(left.cumsum(-1) - 1, 0)
