@@ -103,7 +103,7 @@ def _ruler(kind: Kind, seen: Attention, layer: Layer, eps: float) -> tuple[Ruler
 def _content(running: Running, kind: Kind, modules: Collection[str], rows: int) -> AbstractContextManager[None]:
     if kind == "input":
         return nullcontext()
-    return given_content(running.model, set(modules), [0] * rows, size=1.0 if kind == "rotary" else 0.0)
+    return given_content(running.model, set(modules), [0] * rows, sizes=1.0 if kind == "rotary" else 0.0)
 
 
 def matched(model: Model, attentions: Sequence[Attention]) -> list[Layer] | None:
