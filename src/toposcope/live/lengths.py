@@ -16,15 +16,15 @@ from toposcope.checkpoints.live import view
 from toposcope.checkpoints.view import Model
 from toposcope.checks.findings import Finding, say_layers
 from toposcope.core.progress import Progress, steps
-from toposcope.live.gauge import first_run, matched
 from toposcope.live.reference import fresh
 from toposcope.live.running import Running
 from toposcope.live.stretched import Rule, Seen, behind_cache, behind_generate, by_positions, in_texts, rules_of
-from toposcope.live.ways import Text
+from toposcope.live.subject import Subject
 
 _ORIGINAL = 32  # tokens of the original context of the copy
 _KEPT = ("above, after longer", "at, after longer")  # where transformers keeps the frequencies of a longer text
 _CACHED = ("cache", "generate")
+_RENEWED = ("phi3", "phimoe", "phi4_multimodal")  # where transformers' `generate` computes the cache anew
 _BUGS = {"longrope": "longrope-choice", "dynamic": "dynamic-not-reset"}
 _PLACES = {
     "short": "in a short text of {} tokens",
@@ -42,8 +42,8 @@ _PLACES = {
 _CURES = {
     "longrope-choice": "Choose between short and long factors by the length of the text itself: long ones from the "
     "first token behind the original context on.",
-    "dynamic-not-reset": "Compute the frequencies anew from the length of each text, and go back to the original ones "
-    "when it fits the original context.",
+    "dynamic-not-reset": "Compute the frequencies anew from the length of each text; one that fits the original "
+    "context has the original ones.",
     "cache-stale": "Compute the cache anew when a text outgrows the original context, or keep keys unturned in it.",
     None: "Let the frequencies follow the configuration at every length.",
 }
@@ -73,24 +73,22 @@ class Looked:
 
 def lengths(running: Running, model: Model, progress: Progress | None = None) -> list[Finding]:
     """Whether frequencies follow the length of the text, as findings; none where nothing turns."""
-    text = Text.of(running)
-    attentions = first_run(running, text)
-    layers = matched(model, attentions)
-    rules = [] if layers is None else rules_of(layers, model.spec.context)
+    subject = Subject.of(running, model)
+    rules = rules_of(subject.layers, model.spec.context)
     step = steps(progress, "lengths of text", len(rules))
     found: list[Finding] = []
     for rule in rules:
-        looked = _look(running, text, [each.module for each in attentions], rule)
-        found += _findings(running, model, looked)
+        found += _findings(running, model, _look(subject, rule))
         step()
     return found
 
 
-def _look(running: Running, text: Text, modules: Sequence[str], rule: Rule) -> Looked:
-    """Texts of all lengths, told by positions and (where affordable) real; then the cache."""
+def _look(subject: Subject, rule: Rule) -> Looked:
+    """Texts of all lengths, told by positions and (where affordable) real; then the cache; at last a short text."""
     notes: list[str] = []
-    told = by_positions(running, text, modules, rule) if running.takes_positions else {}
-    real = in_texts(running, text, modules, rule) if rule.kind != "fixed" or not told else {}
+    running = subject.running
+    told = by_positions(subject, rule) if running.takes_positions else {}
+    real = in_texts(subject, rule) if rule.kind != "fixed" or not told else {}
     seen, by = told, "position ids on sequences of one token"
     if len(real) > 1 and (not told or any(not _right(told, key) and _right(real, key) for key in real)):
         seen, by = real, "texts that really were so long"
@@ -103,7 +101,7 @@ def _look(running: Running, text: Text, modules: Sequence[str], rule: Rule) -> L
     if rule.kind != "fixed" and running.decodes:
         for key, run in (("cache", behind_cache), ("generate", behind_generate)):
             try:
-                cached = run(running, text, modules, rule) if key != "cache" or running.takes_positions else None
+                cached = run(subject, rule) if key != "cache" or running.takes_positions else None
             except (IndexError, RuntimeError, ValueError, TypeError) as error:
                 notes.append(f"A {key} across the original context does not run: {str(error)[:120]}.")
             else:
@@ -111,7 +109,7 @@ def _look(running: Running, text: Text, modules: Sequence[str], rule: Rule) -> L
                     notes.append(f"A {key} across the original context was not run: it would take too long.")
                 else:
                     looked[key] = tuple(cached)
-        by_positions(running, text, modules, rule) if by.startswith("position") else None
+        running(subject.text.ids(1, 2))  # so that nothing of the long texts stays
     return Looked(rule, looked, by, tuple(notes))
 
 
@@ -162,26 +160,26 @@ def _by_bug(rule: Rule, keys: Sequence[str]) -> dict[str | None, list[str]]:
 def _usual(running: Running, rule: Rule, wrong: Mapping[str, Sequence[Seen]]) -> set[str]:
     """What of it a fresh copy of transformers' class does as well, among what it is known to do."""
     known = {key for key in wrong if key in _CACHED or (rule.kind == "dynamic" and key in _KEPT)}
+    if getattr(running.config, "model_type", None) in _RENEWED:
+        known.discard("generate")
     if not known:
         return set()
     context = _ORIGINAL if rule.kind == "dynamic" else 4 * _ORIGINAL
     copy = fresh(running, original_max_position_embeddings=_ORIGINAL, max_position_embeddings=context)
     if copy is None:
         return set()
-    text = Text.of(copy)
-    attentions = first_run(copy, text)
     described = view(copy.model)
-    layers = matched(described, attentions) or []
-    modules = [each.module for each in attentions]
-    same = [each for each in rules_of(layers, described.spec.context) if each.kind == rule.kind]
-    return {key for each in same for key in _look(copy, text, modules, each).wrong} & known
+    other = Subject.of(copy, described)
+    same = [each for each in rules_of(other.layers, described.spec.context) if each.kind == rule.kind]
+    return {key for each in same for key in _look(other, each).wrong} & known
 
 
 def _finding(model: Model, looked: Looked, bug: str | None, keys: Sequence[str], *, reference: bool) -> Finding:
     wrong = {key: looked.wrong[key] for key in keys}
     layers = tuple(sorted({each.layer for seen in wrong.values() for each in seen}))
     told = "; ".join(
-        f"{_PLACES[key].format(seen[0].length)}: {seen[0].seen} instead of {seen[0].expected}" for key, seen in wrong.items()
+        f"{_PLACES[key].format(seen.length)}: {seen.seen} instead of {seen.expected}"
+        for key, (seen, *_) in wrong.items()
     )
     after = " So does a fresh copy of transformers' own class." if reference else ""
     first = next(iter(wrong.values()))[0]
@@ -194,8 +192,8 @@ def _finding(model: Model, looked: Looked, bug: str | None, keys: Sequence[str],
             "dynamic-not-reset": "dynamic frequencies do not follow the length of the text",
             None: "frequencies change with the length of the text, which the configuration does not say",
         }[bug],
-        f"In {say_layers(layers, len(model.layers))} queries or keys turn by other frequencies than those of the text: "
-        f"{told}. Lengths were given by {looked.by}.{after} {' '.join(looked.notes)}".rstrip(),
+        f"In {say_layers(layers, len(model.layers))} queries or keys turn by other frequencies than those of the "
+        f"text: {told}. Lengths were given by {looked.by}.{after} {' '.join(looked.notes)}".rstrip(),
         _CURES[bug],
         layers,
         _evidence(

@@ -27,7 +27,7 @@ def fresh(running: Running, **settings: Any) -> Running | None:
             foretell(kind, small, deadline)
             copy = Running(build(kind, small, deadline))
             copy(copy.tokens(4, seed=0)[None])
-        except Exception:  # noqa: BLE001, S112 - whatever a class says to a small configuration: try the next
+        except Exception:  # noqa: BLE001 - whatever a class says to a small configuration: try the next
             continue
         return copy
     return None

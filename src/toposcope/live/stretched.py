@@ -1,26 +1,27 @@
 """By which frequencies a model turns, for texts of several lengths, and behind a cache that was filled before.
 
-The length of a text is given by position ids on sequences of one token (its last position is the length less 1), or by
-a text that really is so long. Frequencies are never fitted: those of the configuration for several lengths compete.
+The length of a text is given by position ids on sequences of one token (its last position is the length less 1), or
+by a text that really is so long. Frequencies are not fitted: those of the configuration for several lengths compete.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from toposcope.checkpoints.view import Layer
 from toposcope.encodings.record import Rotary
-from toposcope.live.content import given_content
 from toposcope.live.ruler import Array, doubled
 from toposcope.live.running import Running
+from toposcope.live.subject import Subject
 from toposcope.live.turning import turned
 from toposcope.live.watch import Attention, watched
-from toposcope.live.ways import Text, Way, run
+from toposcope.live.ways import Way, run
 
 SHORT, BEHIND = 16, 3  # tokens of a short text; tokens behind the original context
 _MOST_BYTES, _MOST_TOKENS = 2e9, 8192  # of a text that is really run
@@ -33,7 +34,8 @@ Measured = Sequence[tuple[Array, Array]]  # by layer: vectors (P, H, R) of queri
 class Rule:
     """Layers that turn alike, and how their frequencies go by the length of the text."""
 
-    layers: tuple[int, ...]
+    attentions: tuple[int, ...]  # their numbers in a run
+    layers: tuple[int, ...]  # their numbers in the description
     rotary: Rotary
     kind: Literal["longrope", "dynamic", "other", "fixed"]
     original: int
@@ -94,10 +96,10 @@ class Seen:
         return self.seen != _UNKNOWN
 
 
-def rules_of(layers: Sequence[Layer], context: int | None) -> list[Rule]:
+def rules_of(layers: Mapping[int, Layer], context: int | None) -> list[Rule]:
     """The rules of all layers that turn, those that turn alike together."""
     found: dict[Any, Rule] = {}
-    for number, layer in enumerate(layers):
+    for number, layer in layers.items():
         rotary = layer.encoding.rotary
         if rotary is None or layer.spec.kind != "self":
             continue
@@ -106,56 +108,57 @@ def rules_of(layers: Sequence[Layer], context: int | None) -> list[Rule]:
         kind = str(said.get("scaling")) if rotary.by_length else "fixed"
         kind = kind if kind in ("longrope", "dynamic", "fixed") else "other"
         longest = 2 * original if kind == "fixed" else min(4 * original, max(context or 0, 2 * original))
-        key = (kind, original, rotary.pairs_F2.tobytes(), *(rotary.frequencies(n).tobytes() for n in (1, 4 * original)))
+        key = (
+            kind,
+            original,
+            rotary.pairs_F2.tobytes(),
+            *(rotary.frequencies(n).tobytes() for n in (1, 4 * original)),
+        )
         if key in found:
             same = found[key]
-            found[key] = Rule((*same.layers, number), same.rotary, same.kind, same.original, same.longest)
+            found[key] = replace(same, attentions=(*same.attentions, number), layers=(*same.layers, layer.number))
         else:
-            found[key] = Rule((number,), rotary, kind, original, longest)  # type: ignore[arg-type]
+            found[key] = Rule((number,), (layer.number,), rotary, kind, original, longest)  # type: ignore[arg-type]
     return list(found.values())
 
 
 # ------------------------------------------------------------------ texts of several lengths
-def by_positions(running: Running, text: Text, modules: Sequence[str], rule: Rule) -> dict[str, list[Seen]]:
+def by_positions(subject: Subject, rule: Rule) -> dict[str, list[Seen]]:
     """What the rule's layers turn by when position ids alone say how long the text is."""
 
     def measure(at_P: Array) -> Measured:
-        ids_P1 = text.ids_BT(np.ones((len(at_P), 1), dtype=bool))
-        with given_content(running.model, set(modules), [0] * len(at_P)):
-            seen = running.attentions(ids_P1, at_P[:, None].astype(np.int64))
-        return [_rows(seen[number]) for number in rule.layers]
+        with subject.content(len(at_P)):
+            seen = subject.running.attentions(subject.text.ids(len(at_P), 1), at_P[:, None].astype(np.int64))
+        return [_rows(seen[number]) for number in rule.attentions]
 
-    return _series(running, rule, rule.layers, measure)
+    return _series(subject, rule, rule.layers, measure)
 
 
-def in_texts(running: Running, text: Text, modules: Sequence[str], rule: Rule) -> dict[str, list[Seen]]:
-    """What the rule's first layer turns by in texts that really are so long; those that cost too much are left out."""
-    number = rule.layers[0]
+def in_texts(subject: Subject, rule: Rule) -> dict[str, list[Seen]]:
+    """What the rule's first layer turns by in texts that really are so long; those that cost too much are not run."""
+    number, running = rule.attentions[0], subject.running
 
     def measure(at_P: Array) -> Measured | None:
         length = int(at_P.max()) + 1
         if not affordable(running, length):
             return None
-        with given_content(running.model, set(modules), [0]), _until(running.model, modules[number]):
-            with watched(running.model) as seen:
-                try:
-                    running(text.ids_BT(np.ones((1, length), dtype=bool)))
-                except _Enough:
-                    pass
+        stop = _until(running.model, subject.modules[number])
+        with suppress(_Enough), subject.content(1), stop, watched(running.model) as seen:
+            running(subject.text.ids(1, length))
         return [_columns(seen[number], at_P)]
 
-    return _series(running, rule, rule.layers[:1], measure)
+    return _series(subject, rule, rule.layers[:1], measure)
 
 
 def affordable(running: Running, length: int) -> bool:
     """Whether a text of this length can be run: its mask, or its logits where they are written out."""
-    fused = getattr(running.model.config, "_attn_implementation", None) == "sdpa"
-    heads = 1 if fused else int(getattr(running.model.config.get_text_config(), "num_attention_heads", None) or 32)
+    fused = getattr(running.config, "_attn_implementation", None) == "sdpa"
+    heads = 1 if fused else int(getattr(running.config, "num_attention_heads", None) or 32)
     return length <= _MOST_TOKENS and 12.0 * length**2 * heads <= _MOST_BYTES
 
 
 def _series(
-    running: Running, rule: Rule, layers: Sequence[int], measure: Callable[[Array], Measured | None]
+    subject: Subject, rule: Rule, layers: Sequence[int], measure: Callable[[Array], Measured | None]
 ) -> dict[str, list[Seen]]:
     """What is seen at each length that runs; one that the model refuses (beyond a table, say) is left out."""
     found: dict[str, list[Seen]] = {}
@@ -169,18 +172,18 @@ def _series(
             found[key] = [
                 seen
                 for layer, sides in zip(layers, measured, strict=True)
-                for seen in _judged(rule, layer, length, at_P, sides, running)
+                for seen in _judged(rule, layer, length, at_P, sides, subject.precision)
             ]
     return found
 
 
 def _judged(
-    rule: Rule, layer: int, length: int, at_P: Array, sides: Sequence[Array], running: Running
+    rule: Rule, layer: int, length: int, at_P: Array, sides: Sequence[Array], precision: str
 ) -> Iterator[Seen]:
     """What the queries and the keys turned by; whichever is not as expected comes first."""
     names = []
     for vectors_PHR in sides:
-        angles = turned(vectors_PHR[1:], vectors_PHR[0], at_P[1:], rule.rotary, str(running.dtype).removeprefix("torch."))
+        angles = turned(vectors_PHR, at_P, rule.rotary, precision)
         best = None if angles is None else angles.best(rule.hypotheses, rule.name(length))
         names.append(_UNKNOWN if best is None else best)
     expected = rule.name(length)
@@ -223,7 +226,7 @@ def _until(model: Any, module: str) -> Iterator[None]:
 
 
 # ------------------------------------------------------------------ a cache across the original context
-def behind_cache(running: Running, text: Text, modules: Sequence[str], rule: Rule) -> list[Seen]:
+def behind_cache(subject: Subject, rule: Rule) -> list[Seen]:
     """What keys that were cached within the original context turn by, once tokens stand behind it."""
     at_P = np.concatenate([_grid(rule.original), rule.original + np.arange(BEHIND)])
     first = len(at_P) - BEHIND
@@ -234,11 +237,12 @@ def behind_cache(running: Running, text: Text, modules: Sequence[str], rule: Rul
         at_P[None].astype(np.int64),
         cache="dynamic",
     )
-    return _cached(running, text, modules, rule, way, at_P, first)
+    return _cached(subject, rule, way, at_P, np.arange(first))
 
 
-def behind_generate(running: Running, text: Text, modules: Sequence[str], rule: Rule) -> list[Seen] | None:
+def behind_generate(subject: Subject, rule: Rule) -> list[Seen] | None:
     """The same where `generate` writes across the original context; None where that would take too long."""
+    running = subject.running
     size = sum(each.numel() for each in running.model.parameters())
     total = rule.original + BEHIND
     if not hasattr(running.model, "generate") or size * total > _MOST_WORK or not affordable(running, total):
@@ -251,26 +255,20 @@ def behind_generate(running: Running, text: Text, modules: Sequence[str], rule: 
         masked=True,
         generates=True,
     )
-    return _cached(running, text, modules, rule, way, _grid(rule.original - 1), total)
+    at_P = _grid(rule.original - 1)
+    return _cached(subject, rule, way, at_P, at_P.astype(np.int64))
 
 
-def _cached(
-    running: Running, text: Text, modules: Sequence[str], rule: Rule, way: Way, at_P: Array, first: int
-) -> list[Seen]:
-    with given_content(running.model, set(modules), [0]):
-        last = run(running, text, way, len(modules))[-1]
-    length = rule.original + BEHIND
-    found = []
-    for number in rule.layers:
+def _cached(subject: Subject, rule: Rule, way: Way, at_P: Array, columns_P: NDArray[np.int64]) -> list[Seen]:
+    """What the keys in these columns turn by in the last pass; they stand at the first of these positions."""
+    with subject.content(1):
+        last = run(subject, way)[-1]
+    found: list[Seen] = []
+    for number, layer in zip(rule.attentions, rule.layers, strict=True):
         key_BGMR = last.attentions[number].key_BGMR
         if key_BGMR.shape[2] < last.stop:
             continue  # a window has dropped the first key
-        columns = at_P.astype(np.int64) if way.generates else np.arange(first)
-        vectors_PHR = doubled(key_BGMR[0][:, columns].transpose(0, 1))
-        found += _judged(rule, number, length, at_P[: len(columns)], [vectors_PHR], running)
+        keys_PHR = doubled(key_BGMR[0][:, columns_P].transpose(0, 1))
+        length, at = rule.original + BEHIND, at_P[: len(columns_P)]
+        found += _judged(rule, layer, length, at, [keys_PHR], subject.precision)
     return found
-
-
-def named(series: Mapping[str, Sequence[Seen]]) -> dict[str, Seen]:
-    """Of each length what the first layer that is not as expected turned by."""
-    return {key: next((each for each in seen if not each.right), seen[0]) for key, seen in series.items() if seen}

@@ -20,6 +20,7 @@ from toposcope.live.ruler import Array
 _KEPT = 0.1  # the length of a pair may vary by so much: rounding leaves 0.02 in bfloat16, other partners 0.3 and more
 _ANGLE = {"float64": 2e-5, "float32": 2e-5, "bfloat16": 8e-3, "float16": 2e-3}  # rounding of a turned vector
 _FITS = 4.0  # roundings, on the average of all pairs
+_SLOW = 10  # roundings
 _FLOAT32 = 2.0**-22  # the angle itself is a product in float32
 
 
@@ -32,13 +33,25 @@ class Turned:
     weight_F: Array
     dtype: str  # of the model
 
-    def misfit(self, frequencies_F: Array, axis_P: Array | None = None) -> float:
-        """How far the angles are from turning by these frequencies, in units of rounding (1 and less: they fit)."""
-        at_P = self.at_P if axis_P is None else axis_P
-        told_PF = at_P[:, None] * frequencies_F
+    def misfit_F(self, frequencies_F: Array) -> Array:
+        """How far each pair is from turning by these frequencies, in units of rounding (1 and less: it fits)."""
+        told_PF = self.at_P[:, None] * frequencies_F
         away_PF = np.abs((self.angle_PF - told_PF + np.pi) % (2 * np.pi) - np.pi)
         allowed_PF = _ANGLE[self.dtype] + np.abs(told_PF) * _FLOAT32
-        return float(np.sqrt((((away_PF / allowed_PF) ** 2).mean(0) * self.weight_F).sum()))
+        found: Array = np.sqrt(((away_PF / allowed_PF) ** 2).mean(0))
+        return found
+
+    def misfit(self, frequencies_F: Array) -> float:
+        """The same of all pairs, by their weight."""
+        return float(np.sqrt((self.misfit_F(frequencies_F) ** 2 * self.weight_F).sum()))
+
+    def fits(self, frequencies_F: Array) -> bool:
+        """Whether the pairs turn by these frequencies."""
+        return self.misfit(frequencies_F) <= _FITS
+
+    def tells_F(self, frequencies_F: Array) -> NDArray[np.bool_]:
+        """Which pairs turn by so much more than rounding that they can be asked whether they turn at all."""
+        return np.asarray(self.at_P.max() * np.abs(frequencies_F) > _SLOW * _ANGLE[self.dtype])
 
     def best(self, hypotheses: Mapping[str, Array], expected: str) -> str | None:
         """Which of the frequencies fit: the expected ones unless others fit clearly better; None where none do."""
@@ -48,8 +61,9 @@ class Turned:
         return chosen if misfits[chosen] <= _FITS else None
 
 
-def turned(vectors_PHR: Array, zero_HR: Array, at_P: Array, rotary: Rotary, dtype: str) -> Turned | None:
-    """The angles against the vectors at position 0; None where the channels of the rotation keep no lengths."""
+def turned(vectors_PHR: Array, at_P: Array, rotary: Rotary, dtype: str) -> Turned | None:
+    """The angles against the first vectors, at position 0; None where the channels that turn keep no lengths."""
+    vectors_PHR, zero_HR, at_P = vectors_PHR[1:], vectors_PHR[0], at_P[1:]
     if rotary.decay_F is not None or zero_HR.shape[-1] != rotary.head_dim:
         return None
     vectors_PHR, zero_HR = vectors_PHR[:, : rotary.turning_heads], zero_HR[: rotary.turning_heads]
