@@ -23,7 +23,8 @@ def model() -> Any:
     torch.manual_seed(0)
     config = transformers.LlamaConfig(
         vocab_size=99, hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, max_position_embeddings=128, rope_parameters={"rope_type": "default", "rope_theta": 5e4},
+        num_key_value_heads=2, max_position_embeddings=128,
+        rope_parameters={"rope_type": "default", "rope_theta": 5e4},
     )  # fmt: skip
     return transformers.LlamaForCausalLM(config).eval()
 
