@@ -157,7 +157,7 @@ class Running:
                     f"no attention was seen while {type(self.model).__name__} ran: neither torch's fused attention "
                     "nor a product that a softmax follows. Its weights can still be read: 'toposcope scan'."
                 )
-            self.__dict__["_attending"] = frozenset(each.module for each in met)
+            self.__dict__["_attending"] = frozenset(_with_weights(self.model, each.module) for each in met)
         found: frozenset[str] = self.__dict__["_attending"]
         return found
 
@@ -174,6 +174,13 @@ class Running:
         finally:
             for key, config in configs.items():
                 config._attn_implementation = before[key]
+
+
+def _with_weights(model: Any, name: str) -> str:
+    """The module, or the one around it that has weights: a softmax may be a module of its own."""
+    while name and next(model.get_submodule(name).parameters(), None) is None:
+        name = name.rpartition(".")[0]
+    return name
 
 
 def _failed(model: Any, error: Exception) -> BadValue:
