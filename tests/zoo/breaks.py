@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
@@ -14,6 +16,7 @@ from tests.zoo.rotary import (
     around_forward,
     attentions,
     by_config,
+    kinds,
     plain,
     rotaries,
     set_factor,
@@ -189,8 +192,6 @@ def _rotate(attention: nn.Module, yes: bool) -> None:
 
 
 def _layer_types(rotary: nn.Module) -> list[str]:
-    from tests.zoo.rotary import kinds
-
     return [each.removesuffix("_") for each in kinds(rotary)]
 
 
@@ -317,8 +318,6 @@ def cache_offset(model: nn.Module, start: Callable[[int], int]) -> None:
 def rotated_in_cache(model: nn.Module) -> None:
     """Keys are turned once more when a cache stores them: what a single pass uses is right."""
     rotary, where = rotaries(model)[0], attentions(model)[0]
-    import sys
-
     apply = getattr(sys.modules[type(where).__module__], "apply_rotary_pos_emb")
 
     def changed(forward: Any, **given: Any) -> Any:
@@ -371,6 +370,22 @@ def longrope_by(model: nn.Module, long: Callable[[int, int], bool]) -> None:
             return forward(**given)
 
         around_forward(rotary, changed)
+
+
+def renew_cache(model: nn.Module) -> None:
+    """Let generate() begin anew when it crosses the original context, as Phi-3 does and others of transformers do not."""
+    from transformers.generation.utils import GenerationMixin
+
+    original = text_config(model).rope_parameters["original_max_position_embeddings"]
+    prepare = GenerationMixin.prepare_inputs_for_generation.__get__(model)
+
+    def renewing(input_ids: torch.Tensor, past_key_values: Any = None, **more: Any) -> Any:
+        if past_key_values is not None and _past(past_key_values) <= original < input_ids.shape[1]:
+            past_key_values, more["next_sequence_length"] = None, None
+        return prepare(input_ids, past_key_values=past_key_values, **more)
+
+    renewing.__signature__ = inspect.signature(prepare)  # type: ignore[attr-defined]
+    model.prepare_inputs_for_generation = renewing
 
 
 @_lasting

@@ -53,8 +53,9 @@ def tiny(
             inner[key] = value
     if text and "vision_config" in settings and "out_hidden_size" in settings["vision_config"]:
         settings["vision_config"]["out_hidden_size"] = inner["hidden_size"]
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), torch.random.fork_rng():
         warnings.simplefilter("ignore")
+        torch.manual_seed(seed)  # some parameters are drawn around the values they begin with
         config = config_class(**settings)
         made = _class(kind)
         known = attention == "eager" or getattr(made, "_supports_sdpa", False)
