@@ -199,12 +199,12 @@ def _layer_types(rotary: nn.Module) -> list[str]:
 def permuted(order: Callable[[int, int], torch.Tensor]) -> Break:
     """Channels are brought into another order before they are rotated, and back after.
 
-    `order(width, rotated)` says which channel comes where, given the width of what is rotated and how much of it turns.
+    `order(width, rotated)` says which channel comes where: `width` enters the rotation, `rotated` of it turn.
     """
 
     @contextmanager
     def planted(model: nn.Module) -> Iterator[None]:
-        turning = 2 * len(getattr(rotaries(model)[0], "inv_freq"))
+        turning = 2 * len(rotaries(model)[0].inv_freq)
 
         def changed(apply: Any, q: torch.Tensor, k: torch.Tensor) -> Any:
             to = order(q.shape[-1], min(turning, q.shape[-1]))
@@ -318,7 +318,7 @@ def cache_offset(model: nn.Module, start: Callable[[int], int]) -> None:
 def rotated_in_cache(model: nn.Module) -> None:
     """Keys are turned once more when a cache stores them: what a single pass uses is right."""
     rotary, where = rotaries(model)[0], attentions(model)[0]
-    apply = getattr(sys.modules[type(where).__module__], "apply_rotary_pos_emb")
+    apply = sys.modules[type(where).__module__].apply_rotary_pos_emb
 
     def changed(forward: Any, **given: Any) -> Any:
         past = _past(given.get("past_key_values"))
@@ -373,7 +373,7 @@ def longrope_by(model: nn.Module, long: Callable[[int, int], bool]) -> None:
 
 
 def renew_cache(model: nn.Module) -> None:
-    """Let generate() begin anew when it crosses the original context, as Phi-3 does and others of transformers do not."""
+    """Let generate() begin anew when it crosses the original context, as Phi-3 does and other models do not."""
     from transformers.generation.utils import GenerationMixin
 
     original = text_config(model).rope_parameters["original_max_position_embeddings"]

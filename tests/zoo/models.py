@@ -28,7 +28,7 @@ def tiny(
     attention: str = "sdpa",
     **more: Any,
 ) -> nn.Module:
-    """A model of this type in float32; `base` None leaves the type's own rotary settings, `more` are further settings."""
+    """A model of this type in float32; with `base` None the type's own rotary settings stay, `more` are others."""
     import transformers
     from transformers import CONFIG_MAPPING
 

@@ -92,7 +92,12 @@ YARN = {
     "yarn x8, factor 1.3 stated": {**ODD, "context": 1024, "scaling": yarn(8.0, 128, attention_factor=1.3)},
 }
 LATENT = {
-    "yarn x40": {"base": 1e4, "width": 16, "context": 4096, "scaling": yarn(40.0, 128, mscale=1.0, mscale_all_dim=1.0)},
+    "yarn x40": {
+        "base": 1e4,
+        "width": 16,
+        "context": 4096,
+        "scaling": yarn(40.0, 128, mscale=1.0, mscale_all_dim=1.0),
+    },
     "yarn x8": {"base": 5e4, "width": 32, "context": 1024, "scaling": yarn(8.0, 128, mscale=0.7, mscale_all_dim=0.7)},
     "yarn x4": {"base": 1e6, "width": 24, "context": 512, "scaling": yarn(4.0, 128, mscale=1.0, mscale_all_dim=2.0)},
 }
@@ -133,7 +138,9 @@ SCALED_FULL = {
     "yarn x4, one base": by_type(
         {"rope_theta": 5e5}, {"rope_theta": 5e5, **yarn(4.0, 256)}, "sfsf", width=32, context=1024
     ),
-    "llama3 x8": by_type({"rope_theta": 5e5}, {"rope_theta": 5e5, **llama3(8.0, 128)}, "ssfs", width=24, context=1024),
+    "llama3 x8": by_type(
+        {"rope_theta": 5e5}, {"rope_theta": 5e5, **llama3(8.0, 128)}, "ssfs", width=24, context=1024
+    ),
 }
 NO_POSITION = {
     "last of four": {"base": 5e5, "width": 16, "context": 256, "pattern": "rrrn"},
@@ -171,7 +178,7 @@ def _everywhere(
     fit: Callable[[str, Settings], Settings] = lambda _, settings: settings,
     **proof: Any,
 ) -> Iterator[Plant]:
-    """Each architecture in each setting; `by_case` plants depend on the architecture and the number of the setting."""
+    """Each architecture in each setting; with `by_case` the break depends on both, the setting by its number."""
     for architecture in architectures:
         for number, (name, setting) in enumerate(settings.items()):
             chosen = plant(architecture, number) if by_case else plant  # type: ignore[call-arg,arg-type]

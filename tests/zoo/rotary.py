@@ -40,7 +40,7 @@ def kinds(rotary: nn.Module) -> list[str]:
 
 
 def set_frequencies(model: nn.Module, change: Callable[[torch.Tensor, str], torch.Tensor]) -> None:
-    """Put other frequencies in place of a model's: of those it has, and of the type of layer, `change` makes new ones."""
+    """Put other frequencies in place of a model's: `change` is given those it has, and the type of layer."""
     for rotary in rotaries(model):
         for kind in kinds(rotary):
             new = change(getattr(rotary, kind + _NAME), kind.removesuffix("_"))
@@ -82,7 +82,7 @@ def _pairs(model: nn.Module, layer_type: str | None) -> int:
 
 
 def around_forward(module: nn.Module, wrapper: Callable[..., Any]) -> None:
-    """Let calls of a module go through `wrapper(forward, *args, **kwargs)`, with arguments as the forward names them."""
+    """Let calls of a module go through `wrapper(forward, **arguments)`, named as the forward names them."""
     forward = module.forward
     signature = inspect.signature(forward)
 

@@ -25,14 +25,16 @@ def test_every_bug_is_planted_three_times_three() -> None:
 @pytest.mark.sample(8, of="plants")
 @pytest.mark.parametrize("plant", PLANTS, ids=str)
 def test_a_plant_is_what_it_says(plant: Plant) -> None:
-    ways = [way for way in (*plant.differs, *plant.agrees, *(("near",) if plant.grows else ()))]
+    ways = (*plant.differs, *plant.agrees, *(("near",) if plant.grows else ()))
     sound = {way: WAYS[way](plant.sound()) for way in ways if way in WAYS}
     self_sound = {way: float(SELF[way](plant.sound()).abs().max()) for way in ways if way in SELF}
     off = {}
     for way in ways:
         broken = plant.sound()
         with plant.plant(broken):
-            off[way] = difference(sound[way], WAYS[way](broken)) if way in WAYS else float(SELF[way](broken).abs().max())
+            off[way] = (
+                difference(sound[way], WAYS[way](broken)) if way in WAYS else float(SELF[way](broken).abs().max())
+            )
     assert all(value < 1e-3 for value in self_sound.values()), self_sound
     assert all(off[way] > SHOWS for way in plant.differs), off
     assert all(off[way] < (SAME if way in WAYS else 1e-3) for way in plant.agrees), off

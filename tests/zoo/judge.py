@@ -1,0 +1,129 @@
+"""What `check --live` says of a plant or of a sound model, as a record of a few words."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+import toposcope
+from tests.zoo.breaks import Break
+from tests.zoo.models import DTYPES, cast
+from tests.zoo.plants import PLANTS, Plant
+from tests.zoo.sound import Control, controls
+from toposcope.core.errors import ToposcopeError
+
+
+@dataclass(frozen=True)
+class Said:
+    """A finding that is no 'ok'."""
+
+    id: str
+    status: str
+    bug: str
+    probe: str
+    title: str
+
+
+@dataclass(frozen=True)
+class Record:
+    """What was said of one model in one precision; `error` where it was not checked."""
+
+    case: str  # "plant", or the kind of a sound control
+    bug: str
+    name: str
+    setting: str
+    dtype: str
+    said: tuple[Said, ...] = ()
+    error: str = ""
+    seconds: float = 0.0
+
+    @property
+    def faults(self) -> tuple[Said, ...]:
+        """What was called a fault."""
+        return tuple(each for each in self.said if each.status == "fault")
+
+    @property
+    def found(self) -> bool:
+        """Whether the check saw that something is wrong."""
+        return bool(self.faults)
+
+    @property
+    def named(self) -> bool:
+        """Whether a fault carries the name of the bug that was planted."""
+        return any(each.bug == self.bug for each in self.faults)
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """Other bugs that it was taken for as well."""
+        return tuple(sorted({each.bug for each in self.faults} - {self.bug, ""}))
+
+    @property
+    def probes(self) -> tuple[str, ...]:
+        """The probes that raised a fault."""
+        return tuple(sorted({each.probe for each in self.faults}))
+
+
+def of_plant(plant: Plant, dtype: str) -> Record:
+    """Plant it, check it."""
+    return _judged("plant", plant.bug, plant.architecture, plant.setting, dtype, plant.sound, plant.plant)
+
+
+def of_control(control: Control, dtype: str) -> Record:
+    """Check a sound model."""
+    return _judged(control.kind, "", control.name, "", dtype, control.make, lambda _: nullcontext())
+
+
+def cases(plants: list[str], dtypes: list[str], sound: bool) -> Iterator[tuple[str, int, str]]:
+    """What there is to judge: plants of these bugs (of all, if none is named), sound models, in each precision."""
+    for dtype in dtypes:
+        for number, plant in enumerate(PLANTS):
+            if not plants or plant.bug in plants:
+                yield "plant", number, dtype
+        if sound:
+            for number, _ in enumerate(controls()):
+                yield "sound", number, dtype
+
+
+def judge(case: tuple[str, int, str]) -> Record:
+    """One of the cases, for a pool of processes."""
+    kind, number, dtype = case
+    torch.set_num_threads(1)
+    if kind == "plant":
+        return of_plant(PLANTS[number], dtype)
+    return of_control(list(controls())[number], dtype)
+
+
+def _judged(
+    case: str, bug: str, name: str, setting: str, dtype: str, make: Callable[[], nn.Module], breaks: Break
+) -> Record:
+    begun = time.process_time()
+    said: tuple[Said, ...] = ()
+    error = ""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            model = make()
+            with breaks(model):
+                result = toposcope.check(cast(model, DTYPES[dtype]), live=True)
+            said = tuple(
+                Said(
+                    each.id,
+                    each.status,
+                    str(each.evidence.get("bug", "")),
+                    str(each.evidence.get("probe", each.id.split(".")[0])),
+                    each.title,
+                )
+                for each in result.findings
+                if each.status != "ok"
+            )
+        except ToposcopeError as refused:
+            error = f"{type(refused).__name__}: {str(refused).splitlines()[0]}"
+        except Exception as broken:  # noqa: BLE001 - a crash is a result here, and is listed
+            error = f"crash: {type(broken).__name__}: {str(broken).splitlines()[0] if str(broken) else ''}"
+    return Record(case, bug, name, setting, dtype, said, error, time.process_time() - begun)
