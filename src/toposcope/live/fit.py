@@ -124,9 +124,9 @@ def partners(x_TPHR: Array, rounding: float, *, floor: float | None = None) -> P
 
 
 def _unexplained(x_SR: Array, y_PSR: Array) -> tuple[Array, Array]:
-    """What channels a and b at the first position leave of both at all positions (R, R), and what a alone leaves of a.
+    """What channels a and b at the first position leave of both elsewhere (R, R), and what a alone leaves of a (R,).
 
-    Both are shares of the channels' energy.
+    Shares of the channels' energy.
     """
     gram_RR = x_SR.T @ x_SR
     cross_PRR = y_PSR.swapaxes(1, 2) @ x_SR
@@ -195,8 +195,8 @@ class Sources:
 def sources(x_TR: Array, outputs_TC: list[Array], rounding: float) -> Sources:
     """Look for every channel at the first position among the outputs of maps: equal up to a factor in all contents.
 
-    Of maps that fit alike the last is taken. Rows are ranks within the head: the order in which the maps, in the order
-    in which their channels begin, hold them.
+    Of maps that fit alike the last is taken. Rows are ranks within the head: those of the map that gives its first
+    channel, then of the next map.
     """
     width = x_TR.shape[1]
     unit_TR, size_R = _unit(x_TR)

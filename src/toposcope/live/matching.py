@@ -21,20 +21,21 @@ def matched(modules: Sequence[str], layers: Sequence[Layer]) -> list[tuple[int, 
     found: list[tuple[int, Layer]] = []
     taken: dict[str, int] = {}
     for layer in layers:
-        module = _nearest(_query_name(layer.spec), list(runs))
-        if module is None:
+        near = _nearest(_query_name(layer.spec), list(runs))
+        if near is None:
             continue
-        turn = taken.get(module, 0)
-        taken[module] = turn + 1
-        if turn < len(runs[module]):
-            found.append((runs[module][turn], layer))
+        turn = taken.get(near, 0)
+        taken[near] = turn + 1
+        if turn < len(runs[near]):
+            found.append((runs[near][turn], layer))
     if not found and len(modules) == len(layers):
         return list(enumerate(layers))
     return found
 
 
 def _query_name(spec: LayerSpec) -> str:
-    parts = (spec.qkv, spec.q, spec.q_latent and spec.q_latent.down, spec.k, spec.o)
+    down = None if spec.q_latent is None else spec.q_latent.down
+    parts = (spec.qkv, spec.q, down, spec.k, spec.o)
     return next((part.weight for part in parts if part is not None), "")
 
 
@@ -43,8 +44,8 @@ def _nearest(name: str, modules: Sequence[str]) -> str | None:
     path = name.split(".")
 
     def shared(module: str) -> int:
-        parts = module.split(".")
-        return next((i for i, (a, b) in enumerate(zip(parts, path, strict=False)) if a != b), min(len(parts), len(path)))
+        same = [a == b for a, b in zip(module.split("."), path, strict=False)]
+        return same.index(False) if False in same else len(same)
 
     if not name or not modules:
         return None

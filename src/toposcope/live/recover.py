@@ -2,8 +2,8 @@
 
 One pass holds every content at every position: each sequence is one token with a position id of its own, so attention
 has one key and no content can depend on position; and each attention is given random content of ours. Models that
-take no position ids are given sequences that repeat one token. A second short pass shows scale and bias of the logits,
-and what position adds to the input.
+take no position ids are given sequences that repeat one token. A second, short pass shows scale and bias of the
+logits, and what position adds to the input.
 Shapes: T contents, P positions, H heads, R head width, F channel pairs.
 """
 
@@ -218,8 +218,8 @@ def _layer(seen: Attention, contents: int, at_P: Array, mode: Mode) -> Recovered
     dtype = _name(seen.query_BHNR.dtype)
     rounding = ROUNDING.get(dtype, ROUNDING["float32"])
     outputs = [_array(out).reshape(contents, -1) for _, out in seen.maps]
-    sides = [_side(each, outputs, contents, at_P, mode, rounding) for each in (seen.query_BHNR, seen.key_BGMR)]
-    return RecoveredLayer(seen.module, dtype, *sides)
+    query, key = (_side(each, outputs, contents, at_P, mode, rounding) for each in (seen.query_BHNR, seen.key_BGMR))
+    return RecoveredLayer(seen.module, dtype, query, key)
 
 
 def _side(

@@ -69,7 +69,7 @@ class Running:
     @property
     def config(self) -> Any:
         """Its configuration: that of the text, where there are several."""
-        config = getattr(self.model, "config", None) or getattr(self.model, "cfg", None)
+        config: Any = getattr(self.model, "config", None) or getattr(self.model, "cfg", None)
         return config.get_text_config() if hasattr(config, "get_text_config") else config
 
     @property
@@ -155,11 +155,8 @@ class Running:
     @contextmanager
     def written_out(self) -> Iterator[None]:
         """Inside the block attention is computed step by step, so that its logits can be seen."""
-        configs = {
-            id(config): config
-            for module in self.model.modules()
-            if hasattr(config := getattr(module, "config", None), "_attn_implementation")
-        }
+        held = (getattr(module, "config", None) for module in self.model.modules())
+        configs: dict[int, Any] = {id(each): each for each in held if hasattr(each, "_attn_implementation")}
         before = {key: config._attn_implementation for key, config in configs.items()}
         try:
             for config in configs.values():
