@@ -139,7 +139,7 @@ def _by_probe(plants: Sequence[Record]) -> str:
         "## Which probe sees which",
         "",
         "Counts of plants in which a probe raised a fault, all precisions together. Where one column alone has a",
-        "number, a check without that probe would have missed the bug: what shows only with a cache, beyond a length,",
+        "number, a check without that probe would have missed the bug: what shows with a cache, beyond a length,",
         "with axes that differ, or far out in low precision.",
         "",
     ]

@@ -216,7 +216,7 @@ def _original(architecture: str, settings: Settings) -> Settings:
     before = settings["scaling"]["original_max_position_embeddings"]
     more: Settings = {"original_max_position_embeddings": before}
     if architecture == "phimoe":
-        more["scaling"] = {**settings["scaling"], "short_mscale": 1.1, "long_mscale": 1.2}
+        more["scaling"] = {**settings["scaling"], "short_mscale": 1.15, "long_mscale": 1.15}
     return {**settings, **more}
 
 
