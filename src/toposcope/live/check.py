@@ -16,8 +16,10 @@ from toposcope.checks.model import check_files, check_model
 from toposcope.core.errors import BadValue, did_you_mean
 from toposcope.core.progress import Progress, steps
 from toposcope.core.result import Provenance
+from toposcope.live.axes import axes
 from toposcope.live.by_layer import by_layer
 from toposcope.live.judge import judge
+from toposcope.live.lengths import lengths
 from toposcope.live.module.check import Probe, check_module
 from toposcope.live.parity import parity
 from toposcope.live.recover import recover
@@ -26,12 +28,12 @@ from toposcope.live.running import Running
 from toposcope.models.load import Reference, load_reference
 from toposcope.models.running import running_subject
 
-PROBES: dict[str, Callable[..., list[Finding]]] = {
-    "parity": parity,
-}
+PROBES: dict[str, Callable[..., list[Finding]]] = {"parity": parity, "lengths": lengths, "axes": axes}
 _WHAT = {
     "fit": "queries, keys and logits at known positions, against the configuration",
     "parity": "whole, cached, chunked, padded, batched, by generate: where tokens stand",
+    "lengths": "around the original context, beyond it, and short again",
+    "axes": "one position axis at a time",
 }
 
 
