@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +22,16 @@ from toposcope.live.judge import judge
 from toposcope.live.lengths import lengths
 from toposcope.live.module.check import Probe, check_module
 from toposcope.live.parity import parity
-from toposcope.live.recover import recover
+from toposcope.live.precision import precision
+from toposcope.live.recover import Recovery, recover
 from toposcope.live.result import LiveCheckResult
 from toposcope.live.running import Running
 from toposcope.models.load import Reference, load_reference
 from toposcope.models.running import running_subject
 
-PROBES: dict[str, Callable[..., list[Finding]]] = {"parity": parity, "lengths": lengths, "axes": axes}
 _WHAT = {
     "fit": "queries, keys and logits at known positions, against the configuration",
+    "precision": "angles at far positions, in the model's own precision",
     "parity": "whole, cached, chunked, padded, batched, by generate: where tokens stand",
     "lengths": "around the original context, beyond it, and short again",
     "axes": "one position axis at a time",
@@ -100,7 +101,7 @@ def _check_live(
     for name in _WHAT:
         if name in wanted:
             begun = time.perf_counter()
-            new = judge(recovery, described) if name == "fit" else PROBES[name](running, described, progress)
+            new = _probe(name, running, recovery, described, found, progress)
             ran.append(Probe(name, bool(new), f"{_WHAT[name]} ({time.perf_counter() - begun:.1f} s)"))
             found += new
             tick()
@@ -119,6 +120,16 @@ def _check_live(
         by_layer=tuple(by_layer(recovery, described, files, found)),
         **outcome([*found, *files], title),
     )
+
+
+def _probe(
+    name: str, running: Running, recovery: Recovery, model: Model, found: Sequence[Finding], progress: Progress | None
+) -> list[Finding]:
+    if name == "fit":
+        return judge(recovery, model)
+    if name == "precision":
+        return precision(running, recovery, model, found=found)
+    return {"parity": parity, "lengths": lengths, "axes": axes}[name](running, model, progress)
 
 
 def _loaded(model: Any, dtype: str) -> Any:

@@ -32,6 +32,7 @@ class Doubt:
     status: Status = "fault"
     layers: tuple[int, ...] = ()
     factor: float | None = None  # the attention factor that belongs to what was named
+    rounds: bool = False  # a matter of precision
 
     @property
     def group(self) -> tuple[object, ...]:
@@ -106,6 +107,7 @@ def _finding(group: Sequence[Doubt], probe: str, total: int) -> Finding:
     worst = max(group, key=lambda each: each.error)
     layers = tuple(sorted({number for each in group for number in (each.layers or (each.layer,))}))
     sides = sorted({each.side for each in group if each.side}, reverse=True)
+    probe = "precision" if worst.rounds else probe
     where = f"{say_layers(layers, total)}{', ' + ' and '.join(sides) if sides else ''}"
     bug = BY_KEY.get(worst.bug or "")
     title = _TITLES[worst.kind] if bug is None else _first_lower(bug.title)

@@ -75,7 +75,9 @@ class Running:
     @property
     def context(self) -> int:
         """The most tokens its configuration speaks of."""
-        said = (getattr(self.config, name, None) for name in (*_CONTEXTS, "length"))
+        config = self.config
+        values = config.to_dict() if not hasattr(config, "model_type") and hasattr(config, "to_dict") else {}
+        said = (values.get(name, getattr(config, name, None)) for name in (*_CONTEXTS, "length"))
         return next((each for each in said if isinstance(each, int) and 1 < each < 10**9), UNKNOWN_CONTEXT)
 
     @property

@@ -22,6 +22,7 @@ from toposcope.report.blocks import Page
 KINDS = {
     "check": "toposcope.checks.findings:CheckResult",
     "check-live": "toposcope.live.result:LiveCheckResult",
+    "check-rotation": "toposcope.live.callable:RotationCheckResult",
     "check-module": "toposcope.live.module.check:ModuleCheckResult",
     "scan": "toposcope.scanning.result:ScanResult",
     "inspect": "toposcope.checkpoints.inspect:InspectResult",
