@@ -29,6 +29,7 @@ class Said:
     bug: str
     probe: str
     title: str
+    own: bool = False  # told to be what transformers' own class does as well
 
 
 @dataclass(frozen=True)
@@ -51,13 +52,18 @@ class Record:
 
     @property
     def found(self) -> bool:
-        """Whether the check saw that something is wrong."""
-        return bool(self.faults)
+        """Whether the check saw that something is wrong, the reference's own way of being so included."""
+        return bool(self.faults) or any(each.own and each.bug == self.bug for each in self.said)
 
     @property
     def named(self) -> bool:
-        """Whether a fault carries the name of the bug that was planted."""
-        return any(each.bug == self.bug for each in self.faults)
+        """Whether what was found carries the name of the bug that was planted."""
+        return any(each.bug == self.bug for each in (*self.faults, *self.own))
+
+    @property
+    def own(self) -> tuple[Said, ...]:
+        """What was told to be the reference's own."""
+        return tuple(each for each in self.said if each.own)
 
     @property
     def others(self) -> tuple[str, ...]:
@@ -66,8 +72,8 @@ class Record:
 
     @property
     def probes(self) -> tuple[str, ...]:
-        """The probes that raised a fault."""
-        return tuple(sorted({each.probe for each in self.faults}))
+        """The probes that found something."""
+        return tuple(sorted({each.probe for each in (*self.faults, *self.own)}))
 
 
 def check(model: nn.Module) -> tuple[Finding, ...]:
@@ -124,6 +130,7 @@ def _judged(
                     str(each.evidence.get("bug") or ""),
                     str(each.evidence.get("probe") or "files"),
                     each.title,
+                    bool(each.evidence.get("reference_behaviour")),
                 )
                 for each in findings
                 if each.status != "ok"

@@ -211,13 +211,9 @@ def _quarter(architecture: str, settings: Settings) -> Settings:
     return {**settings, "scaling": {"partial_rotary_factor": share}}
 
 
-def _original(architecture: str, settings: Settings) -> Settings:
-    """phi3 and its relatives keep the original length at the top of their configuration too."""
-    before = settings["scaling"]["original_max_position_embeddings"]
-    more: Settings = {"original_max_position_embeddings": before}
-    if architecture == "phimoe":
-        more["scaling"] = {**settings["scaling"], "short_mscale": 1.15, "long_mscale": 1.15}
-    return {**settings, **more}
+def _original(_: str, settings: Settings) -> Settings:
+    """The original length, at the top of the configuration too, where Phi-3 looks for it."""
+    return {**settings, "original_max_position_embeddings": settings["scaling"]["original_max_position_embeddings"]}
 
 
 def _untruncated(_: str, settings: Settings) -> Settings:
@@ -393,7 +389,7 @@ def _all() -> Iterator[Plant]:
         yield Plant(**{**vars(plant), **lengths[number]})
     yield from _everywhere(
         "cache-stale",
-        ("phi3", "phimoe"),
+        ("phi3",),
         LONG,
         breaks.cache_kept(),
         fit=_original,
