@@ -15,7 +15,7 @@ from pathlib import Path
 import transformers
 
 from tests.zoo import page
-from tests.zoo.judge import Record, Said, cases, judge
+from tests.zoo.judge import Case, Record, Said, cases, judge
 from tests.zoo.models import DTYPES
 from toposcope.live.bugs import BY_KEY
 
@@ -42,7 +42,7 @@ def main() -> int:
     return 1 if missed or alarms else 0
 
 
-def _all(asked: list[tuple[str, int, str]], jobs: int, kept: Path | None) -> Iterator[Record]:
+def _all(asked: list[Case], jobs: int, kept: Path | None) -> Iterator[Record]:
     known = {}
     if kept is not None and kept.is_file():
         for line in kept.read_text().splitlines():

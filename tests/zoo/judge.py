@@ -91,24 +91,27 @@ def of_control(control: Control, dtype: str) -> Record:
     return _judged(control.kind, "", control.name, "", dtype, control.make, lambda _: nullcontext())
 
 
-def cases(plants: list[str], dtypes: list[str], sound: bool) -> Iterator[tuple[str, int, str]]:
+Case = tuple[str, str, str]  # plant or sound, its name, the precision
+
+
+def cases(plants: list[str], dtypes: list[str], sound: bool) -> Iterator[Case]:
     """What there is to judge: plants of these bugs (of all, if none is named), sound models, in each precision."""
     for dtype in dtypes:
-        for number, plant in enumerate(PLANTS):
+        for plant in PLANTS:
             if not plants or plant.bug in plants:
-                yield "plant", number, dtype
+                yield "plant", str(plant), dtype
         if sound:
-            for number, _ in enumerate(controls()):
-                yield "sound", number, dtype
+            for control in controls():
+                yield "sound", str(control), dtype
 
 
-def judge(case: tuple[str, int, str]) -> Record:
+def judge(case: Case) -> Record:
     """One of the cases, for a pool of processes."""
-    kind, number, dtype = case
+    kind, name, dtype = case
     torch.set_num_threads(1)
     if kind == "plant":
-        return of_plant(PLANTS[number], dtype)
-    return of_control(list(controls())[number], dtype)
+        return of_plant(next(each for each in PLANTS if str(each) == name), dtype)
+    return of_control(next(each for each in controls() if str(each) == name), dtype)
 
 
 def _judged(
