@@ -29,6 +29,7 @@ class Said:
     bug: str
     probe: str
     title: str
+    explanation: str
     own: bool = False  # told to be what transformers' own class does as well
 
 
@@ -71,6 +72,11 @@ class Record:
         return tuple(sorted({each.bug for each in self.faults} - {self.bug, ""}))
 
     @property
+    def where(self) -> str:
+        """The case in words, as the page lists it."""
+        return ", ".join(each for each in (self.bug, self.name, self.setting, self.dtype) if each)
+
+    @property
     def probes(self) -> tuple[str, ...]:
         """The probes that found something."""
         return tuple(sorted({each.probe for each in (*self.faults, *self.own)}))
@@ -100,8 +106,9 @@ def cases(plants: list[str], dtypes: list[str], sound: bool) -> Iterator[Case]:
         for plant in PLANTS:
             if not plants or plant.bug in plants:
                 yield "plant", str(plant), dtype
-        if sound:
-            for control in controls():
+    for control in controls() if sound else ():
+        for dtype in dtypes:
+            if dtype in control.dtypes:
                 yield "sound", str(control), dtype
 
 
@@ -133,6 +140,7 @@ def _judged(
                     str(each.evidence.get("bug") or ""),
                     str(each.evidence.get("probe") or "files"),
                     each.title,
+                    each.explanation,
                     bool(each.evidence.get("reference_behaviour")),
                 )
                 for each in findings

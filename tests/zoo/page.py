@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -21,17 +22,13 @@ some time. The model still answers; it is a little worse, or worse beyond some l
 images, only in bfloat16. Below are {bugs} such bugs, each of which a public project shipped: what happened, how to
 see it, how to avoid it.
 
-`toposcope check MODEL --live` looks for all of them at once. It runs the model, recovers from its live queries and
-keys the angle by which every pair of channels really turns, layer by layer, and compares this with what the
-configuration says. In Python a model that is in memory is checked as it stands, patches and all:
+[`toposcope check MODEL --live`](live.md) looks for all of them at once. It runs the model, recovers from its live
+queries and keys the angle by which every pair of channels really turns, layer by layer, and compares this with what
+the configuration says. In Python a model in memory is checked as it stands, patches and all: `toposcope.check(model)`;
+its faults carry the names below as `evidence["bug"]`. `toposcope ls bugs` prints the list. In a clone,
+`python -m tests.zoo theta-lost` plants a bug and checks it.
 
-```python
-result = toposcope.check(model, live=True)
-for finding in result.faults:
-    print(finding.evidence.get("bug"), finding.title)
-```
-
-`toposcope ls bugs` prints this list.
+{contents}
 """
 
 _PLANTS = """## What was planted, and what was found
@@ -67,11 +64,17 @@ _LIMITS = """## What this page does not show
 """
 
 
+def listed(record: Record, text: str) -> bool:
+    """Whether a page lists this case among those missed, not checked, or alarming without a reason."""
+    return any(line.startswith("- ") and record.where in line for line in text.splitlines())
+
+
 def write(records: Sequence[Record], version: str) -> str:
     """The page."""
     plants = [each for each in records if each.case == "plant"]
     sound = [each for each in records if each.case != "plant"]
-    parts = [_HEAD.format(bugs=len(BUGS)), *(_section(bug, plants) for bug in BUGS)]
+    contents = "\n".join(f"{bug.number}. [{bug.title}](#{bug.key})" for bug in BUGS)
+    parts = [_HEAD.format(bugs=len(BUGS), contents=contents), *(_section(bug, plants) for bug in BUGS)]
     parts += [_planted(plants, version), _by_probe(plants), _misses(plants)]
     parts += [_controls(sound), _LIMITS]
     return "\n".join(parts)
@@ -91,13 +94,12 @@ def _section(bug: Bug, plants: Sequence[Record]) -> str:
     if example is not None:
         said = next(each for each in example.faults if each.bug == bug.key)
         lines += [
+            f"`toposcope check MODEL --live` (probe `{said.probe}`; planted in {example.name}, {example.setting}):",
             "",
-            "```console",
-            "$ toposcope check MODEL --live",
+            "```text",
             f"fault  {said.title}",
+            *textwrap.wrap(said.explanation, 96, initial_indent="       ", subsequent_indent="       "),
             "```",
-            "",
-            f"That is of {example.name}, {example.setting}, in {example.dtype}; the probe was *{said.probe}*.",
         ]
     lines += ["", f"**How to avoid it.** {bug.how_to_avoid}", ""]
     return "\n".join(lines)
@@ -155,15 +157,14 @@ def _by_probe(plants: Sequence[Record]) -> str:
 def _misses(plants: Sequence[Record]) -> str:
     lines = ["## Missed, and named otherwise", ""]
     for each in plants:
-        where = f"{each.bug}: {each.name}, {each.setting}, {each.dtype}"
         if each.error:
-            lines.append(f"- not checked: {where}: {each.error}")
+            lines.append(f"- not checked: {each.where}: {each.error}")
         elif not each.found:
-            lines.append(f"- missed: {where}")
+            lines.append(f"- missed: {each.where}")
         elif not each.named:
-            lines.append(f"- found, not named: {where}: {'; '.join(sorted({e.title for e in each.faults}))}")
+            lines.append(f"- found, not named: {each.where}: {'; '.join(sorted({e.title for e in each.faults}))}")
         elif each.others:
-            lines.append(f"- named, and also {', '.join(each.others)}: {where}")
+            lines.append(f"- named, and also {', '.join(each.others)}: {each.where}")
     return "\n".join([*lines, *([] if len(lines) > 2 else ["None."]), ""])
 
 
@@ -196,7 +197,7 @@ def _listed(sound: Sequence[Record]) -> Iterator[str]:
         for each in sound:
             if belongs(each):
                 titles = sorted({said.title for said in each.faults or each.own})
-                lines.append(f"- {each.name}, {each.dtype}: {'; '.join(titles)}")
+                lines.append(f"- {each.where}: {'; '.join(titles)}")
         yield from lines or ["None."]
         yield ""
     reasons = Counter(each.error for each in sound if each.error)

@@ -9,9 +9,12 @@ from torch import nn
 
 from tests.architectures import build, page
 from tests.architectures.judge import READ
-from tests.zoo.models import tiny
+from tests.zoo.models import DTYPES, tiny
 from tests.zoo.plants import PLANTS, Settings, llama3, longrope, yarn
+from toposcope.checkpoints.installed import MODELS
+from toposcope.models.load import load_reference
 
+PACKAGED = next(each for each in MODELS if each.name == "smollm2")
 _PLAIN: Settings = {"base": 1e5, "width": 32, "context": 1024}
 SCALINGS: dict[str, Settings] = {
     "default": {},
@@ -30,9 +33,10 @@ _SCALED = ("llama", "qwen3", "mistral", "smollm3", "gpt_oss", "cohere")
 class Control:
     """A sound model: what it is, and how it is made."""
 
-    kind: str  # of what: "families", "scalings", "settings of plants"
+    kind: str  # of what: "families", "scalings", "settings of plants", "trained"
     name: str
     make: Callable[[], nn.Module]
+    dtypes: tuple[str, ...] = tuple(DTYPES)
 
     def __str__(self) -> str:
         return f"{self.kind}-{self.name}".replace(" ", "_")
@@ -73,3 +77,9 @@ def controls() -> Iterator[Control]:
         if (name := f"{plant.architecture} {plant.setting}") not in seen:
             seen.add(name)
             yield Control("settings of plants", name, plant.sound)
+    if PACKAGED.path() is not None:  # half precision of a real size takes minutes on a CPU
+        yield Control("trained", PACKAGED.name, _trained, dtypes=("float32",))
+
+
+def _trained() -> nn.Module:
+    return load_reference(PACKAGED.name, head=True, attention="sdpa", tokenizer=False).model
