@@ -11,7 +11,7 @@ from pathlib import Path
 
 HELD_OUT = 100  # seeds from here on took no part in choosing a threshold
 ROOT = Path(__file__).resolve().parents[2]
-STEPS, LENGTH, TOKENS, RATE = 500, 64, 2048, 3e-3
+STEPS, LENGTH, TOKENS, RATE = 400, 64, 2048, 3e-3
 
 
 @dataclass(frozen=True)

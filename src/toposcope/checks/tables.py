@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from toposcope.checkpoints.view import Model
 from toposcope.checks.findings import Finding
+from toposcope.checks.row_order import first_row, shuffled
 from toposcope.encodings.record import Array, short
 from toposcope.encodings.stored import stored_sinusoid
 
@@ -152,6 +153,10 @@ def look_at(rows_ND: Array, layers: tuple[int, ...]) -> Iterator[Finding]:
     yield from _rows(rows_ND, dead, layers)
     if n < FEWEST_ROWS:
         return
+    leading = int(dead[-1]) + 1 if len(dead) and len(dead) == dead[-1] + 1 else 0
+    if leading and n - leading >= FEWEST_ROWS and _is_sinusoid(rows_ND[leading:]):
+        yield _behind_zeros(rows_ND[leading:], leading, layers)
+        return
     if _is_sinusoid(rows_ND):
         known = published_sinusoid(rows_ND)
         name = f"the published sinusoid ({known})" if known else "a sinusoid of its own frequencies"
@@ -165,7 +170,25 @@ def look_at(rows_ND: Array, layers: tuple[int, ...]) -> Iterator[Finding]:
             evidence={"state": "sinusoid", "sinusoid": known or "other", "unexplained": unexplained},
         )
         return
-    yield _trained_or_not(rows_ND, layers)
+    found = _trained_or_not(rows_ND, layers)
+    yield found
+    if found.evidence["state"] == "trained":
+        yield from first_row(rows_ND, layers)
+
+
+def _behind_zeros(rows_ND: Array, leading: int, layers: tuple[int, ...]) -> Finding:
+    known = published_sinusoid(rows_ND)
+    name = f"the published one ({known})" if known else "one of its own frequencies"
+    return Finding(
+        "position-table",
+        "warning",
+        f"the position table is a sinusoid behind {leading} row{'s' * (leading > 1)} of zeros",
+        f"From row {leading} on it is {name}. If the zeros are a row for padding, the first token must not use it.",
+        f"Count positions from {leading}, or remove the zeros: as it stands, the first token has no position and "
+        "the others may be off by as many.",
+        layers=layers,
+        evidence={"state": "sinusoid", "sinusoid": known or "other", "leading": leading},
+    )
 
 
 def _is_sinusoid(rows_ND: Array) -> bool:
@@ -205,6 +228,8 @@ def _trained_or_not(rows_ND: Array, layers: tuple[int, ...]) -> Finding:
             layers=layers,
             evidence={"state": "partly random", **numbers, "untrained_from": start},
         )
+    if order.z < RANDOM_Z:
+        return shuffled(rows_ND, layers, figures)
     known = {"state": "trained", **numbers}
     return Finding("position-table", "ok", "the position table is trained", figures, layers=layers, evidence=known)
 
