@@ -52,7 +52,7 @@ def check_model(model: Model, *, weights: bool = True, progress: Progress | None
         *mechanisms(model),
         *rotation(model),
         *settings(model),
-        *position_tables(model),
+        *position_tables(model, weights=weights),
         *context(model),
         *biases(model),
         *mla_width(model, model.layers),

@@ -10,12 +10,16 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from toposcope.checkpoints.view import Layer
 from toposcope.checks.findings import Finding
 from toposcope.encodings.record import Array
 
 CHAINED = 0.2  # share of the rows in a row's chain, on average: 0.39 to 0.64 in trained tables, below 0.05 in others
 FIRST = 8  # rows among which the first is looked for
+ORDERED = 0.3  # the cosine of neighbours from which their order can show where a table begins
 WRAPS = 0.1  # by how much the last row may be nearer to the first than the second is
+LAGS = 8  # distances at which rows are compared by what a layer makes of them
+READ = 6.0  # deviations from which a layer reads rows in order: below 3.2 for rows in no order, 9.8 and more for others
 FEWEST_ROWS = 64  # of a table whose chains mean something
 
 
@@ -32,6 +36,29 @@ def chained(rows_ND: Array) -> float:
     linked_NN[np.arange(count)[:, None], nearest_N2] = True
     _, chain_N = connected_components(csr_array(linked_NN & linked_NN.T), directed=False)
     return float((np.bincount(chain_N) ** 2).sum()) / count**2
+
+
+def read_in_order(layer: Layer, rows_ND: Array) -> float | None:
+    """How far a layer's logits between rows depend on how far apart they stand, in standard deviations.
+
+    With p_i the centred rows, the mean of (Q p_i) . (K p_j) over all i - j = t is near 0 for rows that the layer was
+    not trained with, or that stand elsewhere; the largest over heads and t = 1 .. 8, both ways, is returned. None: the
+    table is not what the layer reads.
+    """
+    w, count = layer.weights, len(rows_ND)
+    if rows_ND.shape[1] != layer.head(0).q.shape[1] or count < 2 * LAGS:
+        return None
+    gain = 1.0 if w.input_norm is None or w.input_norm.gain is None else w.input_norm.gain
+    centred_ND = (rows_ND - rows_ND.mean(axis=0)) * gain
+    most = 0.0
+    for head in layer.heads:
+        logit_NN = (centred_ND @ head.q.T) @ (centred_ND @ head.k.T).T
+        logit_NN = logit_NN - logit_NN.mean(axis=0) - logit_NN.mean(axis=1, keepdims=True) + logit_NN.mean()
+        spread = float(logit_NN.std()) or 1.0
+        for lag in (*range(-LAGS, 0), *range(1, LAGS + 1)):
+            along = np.diagonal(logit_NN, lag)
+            most = max(most, abs(float(along.mean())) / spread * len(along) ** 0.5)
+    return most
 
 
 def shuffled(rows_ND: Array, layers: tuple[int, ...], figures: str) -> Finding:
@@ -61,13 +88,12 @@ def shuffled(rows_ND: Array, layers: tuple[int, ...], figures: str) -> Finding:
 
 def first_row(rows_ND: Array, layers: tuple[int, ...]) -> Iterator[Finding]:
     """Whether the first row of an ordered table is that of the first token, or the table is shifted."""
-    if len(rows_ND) < FEWEST_ROWS:
-        return
     unit = _unit(rows_ND)
     steps = (unit[1 : FIRST + 1] * unit[:FIRST]).sum(axis=1)
     around = float(unit[0] @ unit[-1])
+    usual = float(np.median(steps))
     numbers = {"second": float(steps[0]), "last": around, "steps": steps}
-    if around > steps[0] + WRAPS and around > float(np.median(steps)) / 4:
+    if usual >= ORDERED and around > max(steps[0] + WRAPS, usual / 4):
         yield Finding(
             "first-row",
             "warning",
@@ -77,12 +103,12 @@ def first_row(rows_ND: Array, layers: tuple[int, ...]) -> Iterator[Finding]:
             layers=layers,
             evidence=numbers,
         )
-    elif int(np.argmin(steps)) == 0 and steps[0] < 0.75 * float(np.median(steps)):
+    elif usual >= ORDERED and int(np.argmin(steps)) == 0 and steps[0] < 0.75 * usual:
         yield Finding(
             "first-row",
             "ok",
             "the first row stands apart, as that of the first token does",
-            f"It has a cosine of {steps[0]:.2f} with the second; those that follow have {np.median(steps):.2f}.",
+            f"It has a cosine of {steps[0]:.2f} with the second; those that follow have {usual:.2f}.",
             layers=layers,
             evidence=numbers,
         )
