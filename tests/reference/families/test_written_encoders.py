@@ -24,6 +24,7 @@ SAID = {**SIZES, "num_hidden_layers": 2, "layer_norm_eps": 0.05, "type_vocab_siz
 ROBERTA = {**SAID, "pad_token_id": 1, "bos_token_id": 0}
 PICTURE = {"image_size": 16, "patch_size": 4}
 PICTURED = {**PICTURE, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+TURNING = {"rope_type": "default", "rope_theta": 30.0}
 LISTENS = {
     "num_feat_extract_layers": 2,
     "conv_dim": [24, 24],
@@ -50,9 +51,9 @@ PAIR = {
 }
 TOWER = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
 WORDS = {**TOWER, "vocab_size": 99, "max_position_embeddings": 64, "layer_norm_eps": 0.05}
+SEEING = {**PICTURE, **TOWER, "num_patches": 16}
 PAGES = {"max_xpath_tag_unit_embeddings": 20, "max_xpath_subs_unit_embeddings": 20, "tag_pad_id": 3, "subs_pad_id": 3}
 XMOD = {**ROBERTA, "languages": ["en_XX", "de_DE"], "default_language": "en_XX", "adapter_reduction_factor": 2}
-
 
 
 def _less(settings: dict[str, Any], *keys: str) -> dict[str, Any]:
@@ -194,7 +195,7 @@ IMAGES: list[tuple[str, str, str, dict[str, Any]]] = [
         {**PICTURED, "num_key_value_heads_per_layer": [4, 1], "use_qk_norm": False, "rope_theta": 30.0},
     ),
     ("pixtral", "encoder", "old: base", {**PICTURED, "head_dim": 8, "rope_theta": 30.0}),
-    ("pixtral", "encoder", "new: base", {**PICTURED, "rope_parameters": {"rope_type": "default", "rope_theta": 30.0}}),
+    ("pixtral", "encoder", "new: base", {**PICTURED, "rope_parameters": TURNING}),
     ("pixtral", "encoder", "nothing said", {**PICTURE, "hidden_size": 64, "num_hidden_layers": 2}),
     *(
         (
@@ -206,19 +207,19 @@ IMAGES: list[tuple[str, str, str, dict[str, Any]]] = [
         for what, options in (("eps", {"layer_norm_eps": 0.05}), ("no biases", {"qkv_bias": False}))
     ),
     *(
-        (kind, "encoder", what, {"text_config": {**WORDS, **text}, "vision_config": {**PICTURE, **TOWER, **vision}})
+        (kind, "encoder", what, {"text_config": {**WORDS, **text}, "vision_config": {**SEEING, **vision}})
         for kind in ("metaclip_2", "chinese_clip", "siglip", "siglip2")
         for what, text, vision in (
-            ("eps", {}, {"layer_norm_eps": 0.02, "num_patches": 16}),
-            ("towers unlike", {"num_attention_heads": 2, "projection_size": 48}, {"hidden_size": 48, "num_patches": 16}),
+            ("eps", {}, {"layer_norm_eps": 0.02}),
+            ("towers unlike", {"num_attention_heads": 2, "projection_size": 48}, {"hidden_size": 48}),
         )
     ),
     ("siglip_vision_model", "encoder", "eps", {**PICTURED, "layer_norm_eps": 0.05}),
     ("siglip2_vision_model", "encoder", "eps", {**PICTURED, "layer_norm_eps": 0.05, "num_patches": 16}),
 ]
 PAIRS: list[tuple[str, str, str, dict[str, Any]]] = [
-    ("mvp", "masked", "scaled", {**PAIR, "scale_embedding": True}),
-    ("mvp", "masked", "as published", {**PAIR, "use_prompt": False, "prompt_length": 100}),
+    ("mvp", "seq2seq", "scaled", {**PAIR, "scale_embedding": True}),
+    ("mvp", "seq2seq", "as published", {**PAIR, "use_prompt": False, "prompt_length": 100}),
     (
         "nllb-moe",
         "seq2seq",
@@ -310,16 +311,14 @@ def test_pairs(tmp_path: Path, kind: str, group: str, setting: str, options: dic
 def test_prompts_are_refused(tmp_path: Path) -> None:
     settings = {"model_type": "mvp", **PAIR, "use_prompt": True, "prompt_length": 3, "prompt_mid_dim": 8}
     with pytest.raises(BadConfig, match="use_prompt"):
-        check_written(tmp_path, "prompts", settings, "masked")
+        check_written(tmp_path, "prompts", settings, "seq2seq")
 
 
 @pytest.mark.parametrize("kind", ["marian", "pegasus"])
 def test_a_stored_table_of_another_width_is_refused(tmp_path: Path, kind: str) -> None:
     build(kind, "seq2seq").save_pretrained(tmp_path)
     file = tmp_path / "model.safetensors"
-    tensors = {
-        name: each[:, :-2].contiguous() if "embed_positions" in name else each for name, each in load_file(file).items()
-    }
-    save_file({"model.encoder.embed_positions.weight": torch.zeros(9, 5), **tensors}, file, {"format": "pt"})
+    tensors = {**load_file(file), "model.encoder.embed_positions.weight": torch.zeros(9, 5)}
+    save_file(tensors, file, {"format": "pt"})
     with pytest.raises(ToposcopeError), toposcope.load(tmp_path) as ours:
         assert ours.layers[0].weights

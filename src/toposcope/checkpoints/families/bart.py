@@ -141,9 +141,7 @@ def _positions(kind: Kind, draft: Draft, name: str) -> Encoding:
     if name not in draft.source.names() or made.input is None:
         return made
     stored = draft.source.read(name)
-    same = stored.shape[1:] == (width,) and np.allclose(
-        made.input.vectors(np.arange(len(stored))), stored, atol=1e-3
-    )
+    same = stored.shape[1:] == (width,) and np.allclose(made.input.vectors(np.arange(len(stored))), stored, atol=1e-3)
     return made if same else learned_table(draft.source, name, width=width)
 
 

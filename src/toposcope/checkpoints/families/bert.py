@@ -115,7 +115,9 @@ def describe_roberta_relative(family: str, config: Config, source: TensorSource,
 def describe_xmod(config: Config, source: TensorSource) -> ModelSpec:
     """X-MOD: RoBERTa; where `pre_norm` is set, the same norm stands before attention."""
     if config.flag("pre_norm", default=False):
-        return describe_pre_norm(replace(PRE_NORM, family="xmod", input_norm="output.LayerNorm"), None, config, source)
+        return describe_pre_norm(
+            replace(PRE_NORM, family="xmod", input_norm="output.LayerNorm"), None, config, source
+        )
     return describe_roberta_relative("xmod", config, source)
 
 
