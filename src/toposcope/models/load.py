@@ -27,11 +27,11 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.txt", "vocab.json
 
 @dataclass(frozen=True, eq=False)
 class Reference:
-    """A model as transformers runs it (float32, evaluation mode), its tokenizer, and its files."""
+    """A model as transformers runs it (in evaluation mode), its tokenizer, and its files."""
 
     path: Path  # what Toposcope's own reader opens as well
     model: Any
-    tokenizer: Any
+    tokenizer: Any  # None where it was not asked for
 
     @property
     def commit(self) -> str | None:
@@ -49,12 +49,30 @@ class Reference:
         return min(found) if found else None
 
 
-def load_reference(target: str | Path, *, head: bool = False, attention: str = "eager") -> Reference:
+@dataclass(frozen=True)
+class _Wish:
+    """How a model is to be loaded."""
+
+    head: bool  # with the head that predicts tokens, where the checkpoint has one
+    attention: str
+    dtype: str
+    tokenizer: bool
+
+
+def load_reference(
+    target: str | Path,
+    *,
+    head: bool = False,
+    attention: str = "eager",
+    dtype: str = "float32",
+    tokenizer: bool = True,
+) -> Reference:
     """A directory in Hugging Face layout, a .gguf file, a file of such a directory, or the name of a model.
 
     `head`: with the head that predicts tokens, where the checkpoint has one. `attention`: 'eager' writes the
-    probabilities out, 'sdpa' never holds them and takes longer texts.
+    probabilities out, 'sdpa' never holds them and takes longer texts. `dtype`: 'auto' is that of the files.
     """
+    wish = _Wish(head, attention, dtype, tokenizer)
     path = locate(target)
     require("torch", "transformers")
     place = _place(path)
@@ -64,10 +82,10 @@ def load_reference(target: str | Path, *, head: bool = False, attention: str = "
     _refuse_adapter(place)
     with _quiet():
         if place.gguf is None:
-            return _reference(path, place, head, attention)
+            return _reference(path, place, wish)
         copy = _converted(place)
         try:
-            return _reference(path, copy, head, attention)
+            return _reference(path, copy, wish)
         except ToposcopeError as error:
             if copy is place:
                 raise
@@ -83,9 +101,9 @@ def _refuse_adapter(place: _Place) -> None:
         )
 
 
-def _reference(path: Path, place: _Place, head: bool, attention: str) -> Reference:
-    tokenizer = _tokenizer(place)  # first: it is small, and may be missing
-    return Reference(path, _model(place, head, attention), tokenizer)
+def _reference(path: Path, place: _Place, wish: _Wish) -> Reference:
+    tokenizer = _tokenizer(place) if wish.tokenizer else None  # first: it is small, and may be missing
+    return Reference(path, _model(place, wish), tokenizer)
 
 
 def locate(target: str | Path) -> Path:
@@ -164,7 +182,8 @@ def _converted(place: _Place) -> _Place:
             if file is None:
                 return place
             copy = _Place(file.parent, file.name, ours=True)
-            tokenizer, model = _tokenizer(copy), _model(copy, True, "eager")
+            tokenizer = _tokenizer(copy)
+            model = _model(copy, _Wish(head=True, attention="eager", dtype="float32", tokenizer=True))
 
         def save(to: Path) -> None:
             from safetensors.torch import save_file
@@ -191,7 +210,7 @@ def _untied(model: Any) -> dict[str, Any]:
     return dict(found.values())
 
 
-def _model(place: _Place, head: bool, attention: str) -> Any:
+def _model(place: _Place, wish: _Wish) -> Any:
     import torch
     from safetensors import SafetensorError
 
@@ -200,8 +219,9 @@ def _model(place: _Place, head: bool, attention: str) -> Any:
     elif not (place.directory / "config.json").is_file():
         raise NotFound(f"{place.directory} holds no config.json, without which transformers cannot run the model.")
     try:
-        built = _auto_class(place, head)
-        given = {"dtype": torch.float32, "attn_implementation": attention}
+        built = _auto_class(place, wish.head)
+        dtype = "auto" if wish.dtype == "auto" else getattr(torch, wish.dtype)
+        given = {"dtype": dtype, "attn_implementation": wish.attention}
         if not place.ours:
             given |= _unmapped(place)
         model = built.from_pretrained(**place.arguments, **given)
