@@ -25,7 +25,7 @@ NORM = "self_attn_layer_norm"
 
 
 @dataclass(frozen=True)
-class Kind:
+class BartRelative:
     """What tells the relatives apart."""
 
     family: str
@@ -65,11 +65,11 @@ class Kind:
 
 
 KINDS = (
-    Kind("bart", "BART: norms after the addition", before=False),
-    Kind("mbart", "mBART: BART with norms before attention", before=True),
-    Kind("plbart", "PLBART: built like BART", before=False, layers=6, width=768, heads=12),
-    Kind("mvp", "MVP: built like BART", before=False),
-    Kind(
+    BartRelative("bart", "BART: norms after the addition", before=False),
+    BartRelative("mbart", "mBART: BART with norms before attention", before=True),
+    BartRelative("plbart", "PLBART: built like BART", before=False, layers=6, width=768, heads=12),
+    BartRelative("mvp", "MVP: built like BART", before=False),
+    BartRelative(
         "blenderbot",
         "Blenderbot: norms before attention",
         before=True,
@@ -79,11 +79,13 @@ KINDS = (
         width=2560,
         heads=32,
     ),
-    Kind("blenderbot-small", "Blenderbot small", before=False, offset=0, layers=8, width=512),
-    Kind("marian", "Marian (Opus-MT): sinusoids", before=False, positions="sinusoidal", offset=0),
-    Kind("pegasus", "Pegasus: sinusoids, norms before attention", before=True, positions="sinusoidal", offset=0),
-    Kind("m2m_100", "M2M-100 and NLLB: sinusoids", before=True, positions="fairseq"),
-    Kind(
+    BartRelative("blenderbot-small", "Blenderbot small", before=False, offset=0, layers=8, width=512),
+    BartRelative("marian", "Marian (Opus-MT): sinusoids", before=False, positions="sinusoidal", offset=0),
+    BartRelative(
+        "pegasus", "Pegasus: sinusoids, norms before attention", before=True, positions="sinusoidal", offset=0
+    ),
+    BartRelative("m2m_100", "M2M-100 and NLLB: sinusoids", before=True, positions="fairseq"),
+    BartRelative(
         "speech_to_text",
         "Speech2Text: an encoder of sound, built like M2M-100",
         before=True,
@@ -92,11 +94,11 @@ KINDS = (
         heads=4,
         decoder_layers=6,
     ),
-    Kind("nllb-moe", "NLLB mixtures of experts", before=True, positions="fairseq", cross="cross_attention"),
+    BartRelative("nllb-moe", "NLLB mixtures of experts", before=True, positions="fairseq", cross="cross_attention"),
 )
 
 
-def describe(kind: Kind, config: Config, source: TensorSource) -> ModelSpec:
+def describe(kind: BartRelative, config: Config, source: TensorSource) -> ModelSpec:
     """Encoder layers, then for each decoder layer its self- and its cross-attention; either stack may be missing."""
     if kind.family == "mvp" and config.flag("use_prompt", default=False):
         raise BadConfig(
@@ -111,7 +113,7 @@ def describe(kind: Kind, config: Config, source: TensorSource) -> ModelSpec:
     return replace(spec, embedding=next((name for name in names if name in source.names()), None))
 
 
-def _layers(kind: Kind, draft: Draft) -> Iterator[LayerSpec]:
+def _layers(kind: BartRelative, draft: Draft) -> Iterator[LayerSpec]:
     stack = draft.table.stack
     encoding = _positions(kind, draft, f"{draft.root}{stack}.embed_positions.weight")
     norm = f"{kind.cross}_layer_norm"
@@ -131,7 +133,7 @@ def _layers(kind: Kind, draft: Draft) -> Iterator[LayerSpec]:
             yield replace(crossing.layer(index, NONE), kind="cross")
 
 
-def _positions(kind: Kind, draft: Draft, name: str) -> Encoding:
+def _positions(kind: BartRelative, draft: Draft, name: str) -> Encoding:
     width = draft.sizes.width
     if kind.positions == "learned":
         return learned_table(draft.source, name, offset=kind.offset, width=width)
