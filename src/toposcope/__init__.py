@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from toposcope.dynamics.flow import flow
     from toposcope.lab.ablation import ablate_lab
     from toposcope.lab.known import ls
+    from toposcope.live.against import against
     from toposcope.live.check import check
     from toposcope.live.module.check import check_module
     from toposcope.models.ablation.ablate import ablate
@@ -43,6 +44,7 @@ _HOMES = {
     "ablate_check": "toposcope.models.ablation.check",
     "ablate_lab": "toposcope.lab.ablation",
     "ablated": "toposcope.models.intervene",
+    "against": "toposcope.live.against",
     "captured": "toposcope.models.intervene",
     "check": "toposcope.live.check",
     "check_module": "toposcope.live.module.check",
@@ -74,6 +76,7 @@ __all__ = [
     "ablate_check",
     "ablate_lab",
     "ablated",
+    "against",
     "captured",
     "check",
     "check_module",

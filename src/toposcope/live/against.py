@@ -178,7 +178,7 @@ def compare_engines(
         except BadConfig as error:
             left = [NotSimulated("all", str(error))]
         else:
-            hypotheses, left, remaining = _tried(engine, given, pairs, progress)
+            hypotheses, left, remaining = _tried(engine, given, pairs, floor.tolerance, progress)
     outcome, causes, margin = _judged(first_apart, hypotheses)
     return AgainstResult(
         a="A",
@@ -209,7 +209,7 @@ def _split(pairs: Sequence[Pair]) -> tuple[list[Pair], list[Pair]]:
 
 
 def _tried(
-    engine: Engine, given: Situation, pairs: Sequence[Pair], progress: Progress | None
+    engine: Engine, given: Situation, pairs: Sequence[Pair], least: float, progress: Progress | None
 ) -> tuple[list[Hypothesis], list[NotSimulated], list[Array] | None]:
     """Every known bug by the share it explains, the best variant of each; and what the best one leaves."""
     chosen_by, held_out = _split(pairs)
@@ -220,7 +220,7 @@ def _tried(
         for simulation in every:
             try:
                 share = _explained(engine, simulation, chosen_by)
-                rows.append((Hypothesis(simulation.bug, simulation.variant, share), simulation))
+                rows.append((Hypothesis(simulation.bug, simulation.variant, share or 0.0), simulation))
             except ToposcopeError as error:
                 left.append(NotSimulated(simulation.bug, str(error)))
             step()
@@ -228,7 +228,7 @@ def _tried(
         if held_out:
             step = steps(progress, "on other texts", min(FINALISTS, len(best)))
             for at, (row, simulation) in enumerate(best[:FINALISTS]):
-                best[at] = (replace(row, held_out=_explained(engine, simulation, held_out)), simulation)
+                best[at] = (replace(row, held_out=_explained(engine, simulation, held_out, least)), simulation)
                 step()
             best[:FINALISTS] = sorted(best[:FINALISTS], key=lambda pair: -pair[0].share)
         if not best:
@@ -245,13 +245,18 @@ def _best_of_each(rows: Sequence[tuple[Hypothesis, Simulation]]) -> list[tuple[H
     return list(found.values())
 
 
-def _explained(engine: Engine, simulation: Simulation, pairs: Sequence[Pair]) -> float:
-    """1 - |B - A with the bug|^2 / |B - A|^2, over all tokens."""
+def _explained(engine: Engine, simulation: Simulation, pairs: Sequence[Pair], least: float = 0.0) -> float | None:
+    """1 - |B - A with the bug|^2 / |B - A|^2, over all tokens; None where B - A is nowhere beyond `least`."""
+    if (
+        max(float(np.abs(pair.b_Q - each).max()) for pair, each in zip(pairs, engine.under(None, pairs), strict=True))
+        <= least
+    ):
+        return None
     whole, left = (
         sum(float(((pair.b_Q - each) ** 2).sum()) for pair, each in zip(pairs, engine.under(bug, pairs), strict=True))
         for bug in (None, simulation)
     )
-    return 1 - left / whole if whole > 0 else 0.0
+    return 1 - left / whole
 
 
 def _judged(first_apart: int | None, rows: Sequence[Hypothesis]) -> tuple[Outcome, tuple[str, ...], float | None]:

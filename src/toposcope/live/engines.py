@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -21,6 +22,7 @@ from toposcope.models.load import Reference, load_reference, read_text
 from toposcope.models.running import RunnableLike, running
 
 TIMES = 4.0  # rounding floors: a difference beyond so many times the largest one counts
+PARTS = (2, 4)  # a half and a quarter of a text are texts of other lengths
 FLOOR_TOKENS = 128  # of the text on which the floor is measured
 
 
@@ -98,16 +100,16 @@ def _by_length(model: Any) -> bool:
 
 
 def run_texts(reference: Reference, texts: list[Ids], step: Callable[[], None]) -> list[Pair]:
-    """What B says of the texts, then of the beginnings of the first: a shorter text after a longer one."""
+    """What B says of the texts, then of beginnings of the first and the last: shorter texts after longer ones."""
     require_room(reference, max(map(len, texts)))
     found = []
     for number, ids_N in enumerate(texts):
         found.append(Pair(ids_N, log_probabilities(reference, ids_N), number))
         step()
-    for part in (2, 4):
-        ids_N = texts[0][: len(texts[0]) // part]
+    for number, part in itertools.product(sorted({0, len(texts) - 1}), PARTS):
+        ids_N = texts[number][: len(texts[number]) // part]
         if len(ids_N) >= 2:
-            found.append(Pair(ids_N, log_probabilities(reference, ids_N), 0))
+            found.append(Pair(ids_N, log_probabilities(reference, ids_N), number))
     return found
 
 

@@ -22,6 +22,7 @@ from toposcope.report.blocks import Page
 KINDS = {
     "check": "toposcope.checks.findings:CheckResult",
     "check-module": "toposcope.live.module.check:ModuleCheckResult",
+    "check-against": "toposcope.live.against:AgainstResult",
     "scan": "toposcope.scanning.result:ScanResult",
     "inspect": "toposcope.checkpoints.inspect:InspectResult",
     "compare": "toposcope.scanning.compare:CompareResult",
