@@ -6,38 +6,53 @@ Random content of unit size, one vector for each row of the batch, has neither.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-_NAMES = ("hidden_states", "x", "hidden_state", "query_input", "query")
+import numpy as np
+from numpy.typing import ArrayLike
+
+# what transformers, the laboratory and others call the input of an attention
+_NAMES = ("hidden_states", "x", "x_BND", "hidden_state", "query_input", "key_input", "value_input", "query")
 
 
 @contextmanager
-def given_content(model: Any, modules: Collection[str], contents: Sequence[int], *, seed: int = 9) -> Iterator[None]:
+def given_content(
+    model: Any, modules: Collection[str], contents: ArrayLike, *, sizes: ArrayLike = 1.0, seed: int = 9
+) -> Iterator[None]:
     """Inside the block, row b of every batch enters each of these modules as content number `contents[b]`.
 
-    A content is one random vector, the same at all positions of its row; each module has contents of its own. Inputs
-    of another batch size, and modules that take no (batch, tokens, width), are left alone.
+    A content is one random vector, the same at all positions of its row; where `contents` has two axes, every token
+    has a number of its own. Each module has contents of its own. `sizes` multiplies the rows. Inputs of another batch
+    size, and modules that take no (batch, tokens, width), are left alone.
     """
     import torch
 
-    rows = torch.as_tensor(list(contents))
+    rows = np.asarray(contents)
+    numbers = torch.as_tensor(rows if rows.ndim == 2 else rows[:, None])
+    by = torch.as_tensor(np.broadcast_to(np.asarray(sizes, dtype=np.float32), (len(rows),)).copy())
     made: dict[str, Any] = {}
 
     def content_of(name: str, like: Any) -> Any:
         key = f"{name}/{like.shape[-1]}"
         if key not in made:
             draw = torch.Generator().manual_seed(seed + len(made))
-            made[key] = torch.randn(int(rows.max()) + 1, 1, like.shape[-1], generator=draw)
-        return made[key][rows].expand(-1, like.shape[1], -1).to(like.device, like.dtype).contiguous()
+            made[key] = torch.randn(int(rows.max()) + 1, like.shape[-1], generator=draw)
+        drawn = made[key][numbers] * by[:, None, None]
+        return drawn.expand(-1, like.shape[1], -1).to(like.device, like.dtype).contiguous()
+
+    def fits(value: Any) -> bool:
+        there = torch.is_tensor(value) and value.is_floating_point() and value.dim() == 3
+        return there and value.shape[0] == len(rows) and numbers.shape[1] in (1, value.shape[1])
 
     def enters(name: str) -> Any:
         def hook(module: Any, given: Any, options: Any) -> Any:
-            if given and _fits(given[0], len(rows)):
-                return (content_of(name, given[0]), *given[1:]), options
-            key = next((each for each in _NAMES if _fits(options.get(each), len(rows))), None)
-            return None if key is None else (given, {**options, key: content_of(name, options[key])})
+            if given and fits(given[0]):
+                ours = content_of(name, given[0])  # which may be query, key and value at once
+                return tuple(ours if each is given[0] else each for each in given), options
+            named = {each: content_of(name, options[each]) for each in _NAMES if fits(options.get(each))}
+            return (given, {**options, **named}) if named else None
 
         return hook
 
@@ -46,9 +61,3 @@ def given_content(model: Any, modules: Collection[str], contents: Sequence[int],
             if name in modules:
                 stack.callback(module.register_forward_pre_hook(enters(name), with_kwargs=True).remove)
         yield
-
-
-def _fits(value: Any, rows: int) -> bool:
-    import torch
-
-    return torch.is_tensor(value) and value.is_floating_point() and value.dim() == 3 and value.shape[0] == rows

@@ -8,7 +8,7 @@ Shapes: B sequences, H heads, G key heads, N queries, M keys, R head width.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 MOST_CHANNELS = 20_000  # outputs of wider maps (vocabularies) are not kept
 _PRODUCTS = {"matmul", "bmm", "__matmul__", "__rmatmul__", "baddbmm", "einsum"}
 _REMEMBERED = 6  # products that may stand between q k^T and its softmax (those of a bias, say)
+Keep = Callable[[Any], Any | None]  # the part of an output that is kept, or None
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,15 +38,18 @@ class Attention:
 
 
 @contextmanager
-def watched(model: Any, *, maps: bool = False) -> Iterator[list[Attention]]:
-    """The attentions of all runs inside the block, in their order. `maps` keeps what modules give before each."""
+def watched(model: Any, *, maps: bool | Keep = False) -> Iterator[list[Attention]]:
+    """The attentions of all runs inside the block, in their order.
+
+    `maps` keeps what modules give before each; as a function, it says which part of such an output.
+    """
     import torch
 
     seen: list[Attention] = []
     watch = _watch(seen)
     with ExitStack() as stack:
         for name, module in model.named_modules() if hasattr(model, "named_modules") else ():
-            keeps = maps and not any(True for _ in module.children())
+            keeps = None if not maps or any(True for _ in module.children()) else _all if maps is True else maps
             for handle in (
                 module.register_forward_pre_hook(watch.enters(name)),
                 module.register_forward_hook(watch.leaves(keeps), always_call=True),
@@ -57,6 +61,10 @@ def watched(model: Any, *, maps: bool = False) -> Iterator[list[Attention]]:
         stack.enter_context(torch.no_grad())
         stack.enter_context(watch)
         yield seen
+
+
+def _all(out: Any) -> Any:
+    return out
 
 
 def _watch(seen: list[Attention]) -> Any:
@@ -77,11 +85,14 @@ def _watch(seen: list[Attention]) -> Any:
 
             return hook
 
-        def leaves(self, keeps: bool) -> Any:
+        def leaves(self, keeps: Keep | None) -> Any:
             def hook(module: Any, given: Any, out: Any) -> None:
                 name = self._running.pop() if self._running else ""
-                if keeps and torch.is_tensor(out) and out.is_floating_point() and out.shape[-1] <= MOST_CHANNELS:
-                    self._maps.append((name, out.detach()))
+                if keeps is None or not torch.is_tensor(out) or not out.is_floating_point() or not out.dim():
+                    return
+                kept = keeps(out.detach()) if out.shape[-1] <= MOST_CHANNELS else None
+                if kept is not None:
+                    self._maps.append((name, kept))
 
             return hook
 

@@ -15,7 +15,9 @@ Of a few heads, the logits of the first sequence are kept as small pictures besi
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -45,6 +47,7 @@ from toposcope.models.tracing.result import HeadTrace, TraceResult, strongest
 
 REPEATS, REPEATED_TOKENS = 2, 512  # sequences of repeated random tokens, and their greatest length
 GIB = 2**30
+WORKERS = os.cpu_count() or 1  # heads that are measured side by side: most of it is inside LAPACK
 
 
 def trace_corpus(
@@ -86,7 +89,8 @@ def trace_corpus(
             _require_memory(instrument, reader, list(chosen), longest, dense_limit, bool(averaged))
         again, no_repeats = _repeats(corpus, _special(model), seed)
         passes = len(chosen) * (len(corpus.sequences) + len(again)) + len(averaged) * len(corpus.sequences)
-        work = Collected(instrument, chosen, dense_limit, seed, only_patterns)
+        pool = changed.enter_context(ThreadPoolExecutor(WORKERS)) if WORKERS > 1 else None
+        work = Collected(instrument, chosen, dense_limit, seed, only_patterns, pool)
         if no_repeats:
             work.lacks("induction", no_repeats)
         tick = steps(progress, "layers", passes)
@@ -291,7 +295,7 @@ def memory_needed(
     return {
         "forward pass": 4 * tokens * (8 * width + 3 * inner + 2 * channels) + attention,
         "queries and keys of a layer": 3 * 8 * tokens * channels,
-        "one head": 8 * 8 * tokens * block_rows(tokens) + dense,
+        "heads side by side": WORKERS * (8 * 8 * tokens * block_rows(tokens) + dense),
         "position means": sum(2 * 8 * tokens * spec.heads * spec.head_dim for spec in specs) if means else 0,
     }
 
