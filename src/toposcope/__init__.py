@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from toposcope.dynamics.flow import flow
     from toposcope.lab.ablation import ablate_lab
     from toposcope.lab.known import ls
-    from toposcope.live.against import against
     from toposcope.live.check import check
+    from toposcope.live.engines.against import against
     from toposcope.live.module.check import check_module
     from toposcope.models.ablation.ablate import ablate
     from toposcope.models.ablation.check import ablate_check
@@ -44,7 +44,7 @@ _HOMES = {
     "ablate_check": "toposcope.models.ablation.check",
     "ablate_lab": "toposcope.lab.ablation",
     "ablated": "toposcope.models.intervene",
-    "against": "toposcope.live.against",
+    "against": "toposcope.live.engines.against",
     "captured": "toposcope.models.intervene",
     "check": "toposcope.live.check",
     "check_module": "toposcope.live.module.check",

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.against.plants import PLANTS, Plant, settings
-from toposcope.live.against import AgainstResult, compare_engines
-from toposcope.live.engines import Engine, Pair
+from toposcope.live.engines.against import AgainstResult, compare_engines
+from toposcope.live.engines.engine import Engine, Pair
 from toposcope.models.corpus import cut
 from toposcope.models.load import Reference, load_reference, read_text
 

@@ -23,7 +23,7 @@ KINDS = {
     "check": "toposcope.checks.findings:CheckResult",
     "check-live": "toposcope.live.result:LiveCheckResult",
     "check-module": "toposcope.live.module.check:ModuleCheckResult",
-    "check-against": "toposcope.live.against:AgainstResult",
+    "check-against": "toposcope.live.engines.against:AgainstResult",
     "scan": "toposcope.scanning.result:ScanResult",
     "inspect": "toposcope.checkpoints.inspect:InspectResult",
     "compare": "toposcope.scanning.compare:CompareResult",

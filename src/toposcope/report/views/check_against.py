@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from toposcope.live.against import AgainstResult, Hypothesis
 from toposcope.live.bugs import BY_KEY
-from toposcope.live.simulate import title
+from toposcope.live.engines.against import AgainstResult, Hypothesis
+from toposcope.live.engines.simulate import title
 from toposcope.report import charts
 from toposcope.report.blocks import Chart, Column, Listing, Page, Summary, count
 
@@ -64,7 +64,8 @@ def _verdict(result: AgainstResult) -> str:
         names = "; or: ".join(title(each) for each in result.causes)
         return f"{names}. Each explains more than {result.threshold:.0%}: these texts cannot tell them apart."
     nearest = f"the nearest, {best.bug}, explains {best.share:.1%}" if best.share > 0 else "none comes nearer to B"
-    return f"{result.a} and {result.b} differ, by none of the known bugs ({nearest}; {result.threshold:.0%} would count)."
+    enough = f"{result.threshold:.0%} would count"
+    return f"{result.a} and {result.b} differ, by none of the known bugs ({nearest}; {enough})."
 
 
 def _what_to_do(result: AgainstResult) -> list[str]:

@@ -21,9 +21,20 @@ from toposcope.checkpoints.opened import called
 from toposcope.core.errors import BadConfig, BadValue, ToposcopeError
 from toposcope.core.progress import Progress, steps
 from toposcope.core.result import Provenance, Result
-from toposcope.live.engines import Engine, Floor, Pair, dtype_of, require_room, rms, run_texts, runnable, texts_of
-from toposcope.live.logprobs import SUFFIX, Array, LogProbabilities, read_log_probabilities
-from toposcope.live.simulate import NotSimulated, Simulation, Situation, simulations, situation
+from toposcope.live.engines.engine import (
+    Engine,
+    Floor,
+    Pair,
+    dtype_of,
+    require_room,
+    rms,
+    run_texts,
+    runnable,
+    texts_of,
+)
+from toposcope.live.engines.logprobs import SUFFIX, Array, LogProbabilities, read_log_probabilities
+from toposcope.live.engines.simulate import simulations
+from toposcope.live.engines.situation import NotSimulated, Simulation, Situation, situation
 from toposcope.models.corpus import RANDOM
 from toposcope.models.instrument import attached
 from toposcope.models.loss import bin_edges

@@ -13,8 +13,8 @@ import numpy as np
 
 from toposcope.core.errors import BadValue
 from toposcope.core.memory import require_memory
-from toposcope.live.logprobs import Array, Ids, log_probabilities
-from toposcope.live.simulate import Simulation
+from toposcope.live.engines.logprobs import Array, Ids, log_probabilities
+from toposcope.live.engines.situation import Simulation
 from toposcope.models.content import precision
 from toposcope.models.corpus import RANDOM, cut, zipf
 from toposcope.models.instrument import dummy_inputs
