@@ -65,6 +65,7 @@ def log_probabilities(reference: Reference, ids_N: Ids, positions_N: NDArray[np.
     given = {name: each.to(device) if torch.is_tensor(each) else each for name, each in asked.inputs.items()}
     if positions_N is not None:
         given["position_ids"] = torch.from_numpy(positions_N)[None].to(device)
+        given["attention_mask"] = torch.ones_like(given["input_ids"])  # else positions that jump begin a new text
     with torch.no_grad():
         output = reference.model(**given)
     output.logits = output.logits.cpu()
