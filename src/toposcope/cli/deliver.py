@@ -41,8 +41,8 @@ def deliver(
 ) -> None:
     """Write what was asked for, then print the result, unless standard output is taken by '-'.
 
-    `table` is the one that --csv writes; `sarif` and `junit` are files for findings; results `beside` this one stand in
-    the page too; files `written` before are named too; in `full` the terminal shows all that the page does.
+    `table` is the one that --csv writes; `sarif` and `junit` are files for findings; results `beside` this one stand
+    in the page too; files `written` before are named too; in `full` the terminal shows all that the page does.
     """
     from toposcope.report import drawing, terminal
 

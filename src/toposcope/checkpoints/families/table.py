@@ -104,7 +104,9 @@ class Table:
         if self.rope_unsaid and not any(config.get(key) for key in ("rope_parameters", "rope_scaling", "rope_theta")):
             config = config.updated(rope_parameters=dict(self.rope_unsaid))
         root = self.root(source) if root is None else root
-        if self.some and config.get("num_hidden_layers") is None and not without_weights(source):
+        if self.some and config.get("num_hidden_layers") is None:
+            if without_weights(source):
+                raise MissingTensor(f"{config.where} does not count its layers; the names of its tensors do.")
             config = config.updated(num_hidden_layers=1 + max(self.attending(source)[1]))
         sizes = LayerSizes.of(config, **self.sizes)
         if not self.grouped:
