@@ -39,6 +39,12 @@ JsonOption = Annotated[
 CsvOption = Annotated[str | None, typer.Option("--csv", metavar="FILE|-", help="Write the table as CSV.")]
 HtmlOption = Annotated[str | None, typer.Option("--html", metavar="FILE", help="Write a self-contained HTML report.")]
 
+SarifOption = Annotated[
+    str | None, typer.Option("--sarif", metavar="FILE|-", help="Write the findings as SARIF, for code scanning.")
+]
+JunitOption = Annotated[
+    str | None, typer.Option("--junit", metavar="FILE|-", help="Write the findings as JUnit XML, for test reports.")
+]
 FigureOption = Annotated[
     str | None, typer.Option("--figure", metavar="FILE", help="Draw a figure for a paper: .pdf, .svg or .png.")
 ]
