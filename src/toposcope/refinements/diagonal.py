@@ -167,7 +167,7 @@ def load(model: Any, path: str | Path) -> Installed:
                     f"{path} holds {tuple(value.shape)} for layer {number}, the model {tuple(part().shape)}."
                 )
             part.start.fill_(float(value.mean()))
-            part.raw.copy_(_softplus_inverse((value.double() / part.start.double() - LEAST) * math.log(2)))
+            part.raw.copy_(_softplus_inverse((value.double() / float(part.start) - LEAST) * math.log(2)))
     return installed
 
 
@@ -226,7 +226,8 @@ class _Making:
         if hasattr(module, _NAME):
             raise BadValue("a diagonal is installed already; remove it first.")
         start, least = (given[number] if isinstance(given, Mapping) else given for given in (self.start, self.least))
-        part = Diagonal(width, heads, form=self.form, start=start, least=least).to(next(module.parameters()))
+        like = next(module.parameters())
+        part = Diagonal(width, heads, form=self.form, start=start, least=least).to(like.device, like.dtype)
         part.keeps = _Kept(self.stack)
         module.add_module(_NAME, part)
         self.stack.callback(delattr, module, _NAME)
