@@ -136,7 +136,9 @@ def _refuse_mixed(name: str, met: list[Any], places: set[torch.device]) -> None:
     stray = [each for each in met if not isinstance(each, Away) and each.ndim > 0]
     if len(places) > 1 or stray:
         shapes = ", ".join(str(tuple(each.shape)) for each in stray)
-        raise Mixed(f"{name}: tensors of {', '.join(map(str, places))} met others{f' of the CPU: {shapes}' if stray else ''}.")
+        raise Mixed(
+            f"{name}: tensors of {', '.join(map(str, places))} met others{f' of the CPU: {shapes}' if stray else ''}."
+        )
 
 
 def _asked(name: str, args: Any, kwargs: Mapping[str, Any]) -> torch.device | None:
@@ -166,7 +168,9 @@ def _wrapped(found: Any, place: torch.device) -> Any:
         return found
     if isinstance(found, tuple) and type(found) is not torch.Size:
         parts = [_wrapped(each, place) for each in found]
-        return type(found)(parts) if not hasattr(found, "_fields") and type(found) is tuple else _rebuilt(found, parts)
+        return (
+            type(found)(parts) if not hasattr(found, "_fields") and type(found) is tuple else _rebuilt(found, parts)
+        )
     if isinstance(found, list):
         return [_wrapped(each, place) for each in found]
     return found

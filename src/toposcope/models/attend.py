@@ -48,9 +48,7 @@ def turn(
                 "shorter text, or a slower decay (xpos: a larger scale_base)."
             )
         size_BNF = size_BNF * np.exp(exponent_BNF)
-    cos, sin = (
-        there(part * size_BNF, x_BHNR)[:, None] for part in (np.cos(angle_BNF), np.sin(angle_BNF))
-    )
+    cos, sin = (there(part * size_BNF, x_BHNR)[:, None] for part in (np.cos(angle_BNF), np.sin(angle_BNF)))
     first, second = (
         torch.from_numpy(np.ascontiguousarray(rotary.pairs_F2[:, side_])).to(x_BHNR.device) for side_ in (0, 1)
     )
@@ -111,8 +109,7 @@ def _hidden(call: Call, q: Any) -> Any | None:
 
 
 def bias_tables(bias: LogitBias, at_BN: Array, at_BM: Array, like: Any) -> Callable[[int], Any]:
-    """A function head -> table (B or 1, N, M), where and as `like` is; of a Toeplitz bias one row of offsets is kept.
-    """
+    """A function head -> table (B or 1, N, M) like that tensor; of a Toeplitz bias one row of offsets is kept."""
     import torch
 
     if not bias.toeplitz or not all((rows == np.round(rows)).all() for rows in (at_BN, at_BM)):

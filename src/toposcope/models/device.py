@@ -1,8 +1,8 @@
 """Where a model is run, and in which precision: what may be asked for, what is chosen, what a result says of it.
 
 `auto` is the first GPU that torch has (cuda, else mps), else the CPU. On a GPU weights keep the precision of their
-files; on the CPU they are float32, since half precision is slower there. Every tensor that is made for a model goes to
-the device of the tensor that it meets; `home` is where its token numbers go.
+files; on the CPU they are float32, since half precision is slower there. Every tensor that is made for a model goes
+to the device of the tensor that it meets; `home` is where its token numbers go.
 """
 
 from __future__ import annotations
@@ -77,13 +77,25 @@ def chosen_device(asked: str | None) -> str:
     if not torch.cuda.is_available():
         why = "it was built without CUDA" if torch.version.cuda is None else "no GPU or no driver answers"
         raise BadValue(
-            f"cuda was asked for and this torch has none: {why} (torch {torch.__version__}). "
+            f"{name} was asked for and this torch has no CUDA device: {why} (torch {torch.__version__}). "
             "Install a build of torch for your GPU, leave --device out, or use cpu."
         )
     number, count = int(name.partition(":")[2] or 0), torch.cuda.device_count()
     if number >= count:
         raise BadValue(f"{name} was asked for, and there is cuda:0 to cuda:{count - 1}.")
     return f"cuda:{number}"
+
+
+def device_names(asked: str) -> list[str]:
+    """The devices that work is spread over: 'cuda' is all of them, 'cuda:1' that one alone."""
+    if asked == CPU:
+        return [CPU]
+    import torch
+
+    found = chosen_device(asked)
+    if found == "cuda:0" and asked in (AUTO, "cuda"):
+        return [f"cuda:{number}" for number in range(torch.cuda.device_count())]
+    return [found]
 
 
 def home(model: Any) -> Any:
@@ -95,7 +107,9 @@ def home(model: Any) -> Any:
     tensor = next((each for each in weights if each is not None), None)
     if tensor is None:
         return torch.device(CPU)
-    hook = getattr(embedding, "_hf_hook", None)  # of accelerate: weights may wait elsewhere until they are needed
+    hook: Any = getattr(
+        embedding, "_hf_hook", None
+    )  # of accelerate: weights may wait elsewhere
     if tensor.device.type == "meta" and getattr(hook, "execution_device", None) is not None:
         return torch.device(hook.execution_device)
     return tensor.device

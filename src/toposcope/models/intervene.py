@@ -48,7 +48,7 @@ def ablated(model: Any, layer: int, head: int | Sequence[int], *, by: Any = 0.0)
 
 @contextmanager
 def ablated_rows(model: Any, rows: Sequence[Mapping[int, tuple[Sequence[int], Any]]]) -> Iterator[None]:
-    """Replace heads in each row of a batch by itself: for each row, layer -> its heads, and what stands in for them."""
+    """Replace other heads in each row of a batch: by row, layer -> its heads and what stands in for them."""
     with attached(model) as instrument:
         for row in rows:
             for layer, (heads, _) in row.items():

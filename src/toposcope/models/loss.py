@@ -266,4 +266,8 @@ def _require_memory(reference: Reference, tokens: int) -> None:
         return
     config = reference.model.config.get_text_config()
     words, width = getattr(config, "vocab_size", 0), getattr(config, "hidden_size", 0)
-    require_memory(4 * tokens * (2 * words + 16 * width), f"a text of {tokens} tokens", "Use fewer --tokens, or a smaller --batch.")
+    require_memory(
+        4 * tokens * (2 * words + 16 * width),
+        f"a text of {tokens} tokens",
+        "Use fewer --tokens, or a smaller --batch.",
+    )

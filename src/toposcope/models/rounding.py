@@ -1,7 +1,7 @@
 """What half precision costs: one sequence run again in float32, beside what the model makes of it.
 
-The weights are widened one module at a time, as it is called, so a model whose float32 copy would not fit can still be
-asked. What is widened is exact (every bfloat16 and float16 is a float32), and put back as it was.
+The weights are widened one module at a time, as it is called, so a model whose float32 copy would not fit can still
+be asked. What is widened is exact (every bfloat16 and float16 is a float32), and put back as it was.
 """
 
 from __future__ import annotations
@@ -18,15 +18,22 @@ from toposcope.models.score import UNITS, Trial, pool, token_losses
 
 def is_rounded(model: Any) -> bool:
     """Whether some of a model's weights are in less than float32."""
-    return any(each.is_floating_point() and each.dtype.itemsize < 4 for each in model.parameters())
+    return any(map(_is_half, model.parameters()))
 
 
 @contextmanager
-def in_float32(model: Any) -> Iterator[None]:
-    """Inside the block a model in half precision computes in float32, with the weights that it has."""
+def in_float32(model: Any, *, at_once: bool = False) -> Iterator[None]:
+    """Inside the block a model in half precision computes in float32, with the weights that it has.
+
+    `at_once` widens all of them, for models whose modules ask each other for their precision (T5).
+    """
     with ExitStack() as stack:
-        for module in model.modules():
-            own = [each for each in _own(module) if each.is_floating_point() and each.dtype.itemsize < 4]
+        if at_once:
+            widening = _Widening([each for each in (*model.parameters(), *model.buffers()) if _is_half(each)])
+            stack.callback(widening.restore)
+            widening.widen()
+        for module in () if at_once else model.modules():
+            own = [each for each in _own(module) if _is_half(each)]
             if own:
                 widening = _Widening(own)
                 before = module.register_forward_pre_hook(widening.widen, prepend=True)
@@ -67,14 +74,16 @@ def measured(
     import torch
 
     with torch.no_grad():
-        ours = run()
-        try:
-            with in_float32(model):
-                theirs = run()
-        except RuntimeError as error:  # a module that reads the weights of another, or memory
-            why = str(error).strip().splitlines()[0][:160]
-            return replace(ran, why_unknown=f"the model could not be run in float32 beside it ({why})")
-        return replace(ran, rounding=float(apart(ours, theirs)), rounding_of=unit)
+        ours, why = run(), ""
+        for at_once in (False, True):
+            try:
+                with in_float32(model, at_once=at_once):
+                    theirs = run()
+            except RuntimeError as error:  # precisions that do not go together, or memory
+                why = str(error).strip().splitlines()[0][:160]
+            else:
+                return replace(ran, rounding=float(apart(ours, theirs)), rounding_of=unit)
+        return replace(ran, why_unknown=f"the model could not be run in float32 beside it ({why})")
 
 
 def relative(ours: list[Any], theirs: list[Any]) -> float:
@@ -84,6 +93,10 @@ def relative(ours: list[Any], theirs: list[Any]) -> float:
 
 
 # -------------------------------------------------------------------- inside
+def _is_half(tensor: Any) -> bool:
+    return bool(tensor.is_floating_point() and tensor.dtype.itemsize < 4)
+
+
 def _own(module: Any) -> list[Any]:
     """The parameters and buffers of a module itself."""
     return [*module.parameters(recurse=False), *module.buffers(recurse=False)]

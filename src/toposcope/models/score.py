@@ -104,6 +104,7 @@ def token_losses(trial: Trial, output: Any, row: int = 0) -> Any:
     from torch.nn.functional import cross_entropy
 
     logits_PW = scored_logits(trial, output, row)
+    assert trial.targets_P is not None
     targets_P = trial.targets_P.to(logits_PW.device)
     parts = [
         double(cross_entropy(logits_PW[at : at + _ROWS].float(), targets_P[at : at + _ROWS], reduction="none"))
@@ -114,9 +115,8 @@ def token_losses(trial: Trial, output: Any, row: int = 0) -> Any:
 
 def scored_logits(trial: Trial, output: Any, row: int = 0) -> Any:
     """The logits (P, W) from which the targets are told."""
-    logits_PW, targets_P = output.logits[row], trial.targets_P
-    assert targets_P is not None
-    if len(logits_PW) == len(targets_P):
+    logits_PW = output.logits[row]
+    if len(logits_PW) == len(trial.positions_P):
         return logits_PW
     return logits_PW[trial.positions_P.to(logits_PW.device)]
 

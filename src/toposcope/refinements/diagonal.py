@@ -80,7 +80,7 @@ class Diagonal(nn.Module):
                 "which a cache of keys does not hold. Run the model with use_cache=False."
             )
         count = q_BHNR.shape[1]
-        root_HC = (self() / scaling).sqrt()
+        root_HC = (self() / scaling).sqrt().to(x_BND.dtype)
         split_BHNC = x_BND.unflatten(-1, root_HC.shape).transpose(1, 2) * root_HC[:, None]
         more = split_BHNC.expand(-1, count, -1, -1)
         k_BHNR = k_BGNR.repeat_interleave(count // k_BGNR.shape[1], dim=1)
@@ -227,7 +227,9 @@ class _Making:
             raise BadValue("a diagonal is installed already; remove it first.")
         start, least = (given[number] if isinstance(given, Mapping) else given for given in (self.start, self.least))
         like = next(module.parameters())
-        part = Diagonal(width, heads, form=self.form, start=start, least=least).to(like.device, like.dtype)
+        part = Diagonal(width, heads, form=self.form, start=start, least=least).to(like.device)
+        if like.dtype.itemsize >= 4:  # in half precision steps of an optimiser would be lost
+            part = part.to(like.dtype)
         part.keeps = _Kept(self.stack)
         module.add_module(_NAME, part)
         self.stack.callback(delattr, module, _NAME)

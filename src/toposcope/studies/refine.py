@@ -181,7 +181,6 @@ def refine(
     and in which precision (docs/devices.md).
     """
     from toposcope.models.corpus import cut
-    from toposcope.models.load import read_text, require
     from toposcope.models.device import (
         computation,
         memory_told,
@@ -190,6 +189,7 @@ def refine(
         running_on,
         with_doubts,
     )
+    from toposcope.models.load import read_text, require
     from toposcope.models.rounding import with_rounding
     from toposcope.models.running import running, running_subject
     from toposcope.models.score import trial

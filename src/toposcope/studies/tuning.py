@@ -34,6 +34,7 @@ from toposcope.models.about import identity_of
 from toposcope.models.corpus import Corpus
 from toposcope.models.instrument import attached
 from toposcope.models.load import Reference
+from toposcope.models.rounding import is_rounded
 from toposcope.models.score import Trial, batches, kind_of, together, token_losses, trial
 from toposcope.refinements.diagonal import Installed, bound, install
 from toposcope.studies.refine import (
@@ -74,6 +75,8 @@ def tune(
     model = reference.model
     if kind_of(model) != "next token":
         raise BadConfig(f"{type(model).__name__} does not predict the next token: there is nothing to tune by.")
+    if settings.norms and is_rounded(model):
+        raise BadConfig("norms in half precision are too coarse to be tuned. Use --dtype float32, or leave --norms out.")
     weights = view(model)
     if any(layer.encoding.rotary is None for layer in weights.layers):
         raise BadConfig("some layers of the model do not rotate; the diagonal is a refinement of rotary attention.")
@@ -210,7 +213,7 @@ class _Scales:
         with attached(model) as instrument:
             modules = [site.module for site in instrument.sites]
         likes = [next(module.parameters()) for module in modules]
-        self.parameters = [nn.Parameter(like.new_zeros(width)) for like in likes]
+        self.parameters = [nn.Parameter(torch.zeros(width, device=like.device)) for like in likes]
         self._handles = [
             module.register_forward_pre_hook(_scaled(gain), with_kwargs=True)
             for module, gain in zip(modules, self.parameters, strict=True)
@@ -223,9 +226,9 @@ class _Scales:
 
 def _scaled(gain_D: Tensor) -> Callable[..., Any]:
     def before(module: Any, args: Any, kwargs: Any) -> Any:
-        if args:
-            return (args[0] * (1 + gain_D), *args[1:]), kwargs
-        return args, {**kwargs, "hidden_states": kwargs["hidden_states"] * (1 + gain_D)}
+        x_BND = args[0] if args else kwargs["hidden_states"]
+        scaled_BND = x_BND * (1 + gain_D).to(x_BND.dtype)
+        return ((scaled_BND, *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": scaled_BND})
 
     return before
 

@@ -131,7 +131,9 @@ class _Enough(Exception):
     """The last layer that is wanted has been seen: the rest of the forward pass is not needed."""
 
 
-Visit = Callable[[Ids, Content, Call, Any], None]  # a sequence, its content in a layer, the heads' outputs (1, N, H, V)
+Visit = Callable[
+    [Ids, Content, Call, Any], None
+]  # a sequence, its content in a layer, the heads' outputs (1, N, H, V)
 
 
 def watch(

@@ -149,7 +149,9 @@ def _opened(
     small = model_directory(model) if isinstance(model, str | Path) else None
     if small is not None:
         if place.device_map is not None or place.dtype not in ("auto", "float32"):
-            raise BadValue("a model of the laboratory is small: it runs whole, in float32. Leave dtype and the map out.")
+            raise BadValue(
+                "a model of the laboratory is small: it runs whole, in float32. Leave dtype and the map out."
+            )
         found, corpus = laboratory().with_sequences(small, None if text is None else str(text), sequences, seed)
         return found.to(place.device), corpus
     if text == RANDOM:
