@@ -10,7 +10,7 @@ from toposcope.checkpoints.generic.bounds import Refused
 from toposcope.checkpoints.generic.logits import Logits, measured
 from toposcope.checkpoints.generic.match import Columns, ModuleFlow, before, columns, through
 from toposcope.checkpoints.generic.record import Array, AttentionCall, Passed, Recorded, arrays, flat
-from toposcope.checkpoints.generic.rotation import Turning, by_position, turning
+from toposcope.checkpoints.generic.rotation import MeasuredTurning, by_position, turning
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +32,7 @@ class Fitted:
     queries: Columns
     keys: Columns
     values: Columns
-    turn: Turning | None
+    turn: MeasuredTurning | None
     query_sizes_N: Array | None  # what multiplies a query by its own position
     norm_after: bool  # norms of queries and keys follow the rotation
 
@@ -98,7 +98,7 @@ def _within(name: str, near: str) -> bool:
 
 def _turned(
     found: Columns, linears: list[ModuleFlow], target: Array
-) -> tuple[Turning | None, Array | None, bool | None]:
+) -> tuple[MeasuredTurning | None, Array | None, bool | None]:
     """The rotation of one side, its size by position where that is not 1, and whether a norm comes only after."""
     pre, after = before(found, linears, target)
     if after and found.norm is not None:
@@ -112,7 +112,7 @@ def _turned(
     return turn, size if np.abs(size - 1).max() > 1e-5 else None, after
 
 
-def _agree(one: Turning | None, other: Turning | None) -> None:
+def _agree(one: MeasuredTurning | None, other: MeasuredTurning | None) -> None:
     if (one is None) != (other is None):
         raise Refused("queries turn and keys do not, or the reverse")
     if one is None or other is None:
