@@ -12,6 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from toposcope.encodings import parse as spec_of
+from toposcope.encodings import spec
+
 Config = dict[str, Any]
 Tensors = dict[str, np.ndarray]
 SMOLLM2, MINILM = "smollm2", "minilm"
@@ -44,11 +47,13 @@ def without(key: str, **values: Any) -> Callable[[Config, Tensors], None]:
     return plant
 
 
-def rows(*parts: str, order: Callable[[int], np.ndarray], layer: int | None = None) -> Callable[[Config, Tensors], None]:
+def rows(
+    *parts: str, order: Callable[[int], np.ndarray], layer: int | None = None
+) -> Callable[[Config, Tensors], None]:
     """Rows of each head of these projections in another order, in all layers or in one."""
 
     def plant(config: Config, tensors: Tensors) -> None:
-        size = config["hidden_size"] // config["num_attention_heads"]
+        size = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
         for name in list(tensors):
             one = layer is None or f".layers.{layer}." in name
             if one and any(name.endswith(f"{part}_proj.weight") for part in parts):
@@ -79,7 +84,7 @@ def fresh_projections(config: Config, tensors: Tensors) -> None:
 
 def gains_of_one(config: Config, tensors: Tensors) -> None:
     for name in tensors:
-        if name.endswith("input_layernorm.weight"):
+        if name.endswith(("input_layernorm.weight", "attention_norm.weight")):
             tensors[name] = np.ones_like(tensors[name])
 
 
@@ -104,7 +109,7 @@ def left_table(config: Config, tensors: Tensors) -> None:
 
 def table(change: Callable[[np.ndarray], np.ndarray]) -> Callable[[Config, Tensors], None]:
     def plant(config: Config, tensors: Tensors) -> None:
-        name = "embeddings.position_embeddings.weight"
+        name = next(each for each in ("embeddings.position_embeddings.weight", "position.table") if each in tensors)
         tensors[name] = change(tensors[name].copy())
 
     return plant
@@ -132,6 +137,36 @@ def sinusoid_behind_zeros(rows_ND: np.ndarray) -> np.ndarray:
     angle = np.arange(count - 1)[:, None] * 1e4 ** (-np.arange(0, width, 2) / width)
     waves = np.stack([np.sin(angle), np.cos(angle)], axis=2).reshape(count - 1, width)
     return np.concatenate([np.zeros((1, width)), waves])
+
+
+def in_the_lab(**values: Any) -> Callable[[Config, Tensors], None]:
+    """The rotary encoding of a model of the laboratory with other parameters; numbers are multiplied."""
+
+    def plant(config: Config, _: Tensors) -> None:
+        for part in (part for layer in config["layer_encodings"] for part in layer):
+            found = spec_of(part["encoding"])
+            given = dict(found.parameters)
+            for key, value in values.items():
+                given[key] = given.get(key, 1.0) * value if isinstance(value, float) else value
+            part["encoding"] = str(spec(found.name, **given))
+
+    return plant
+
+
+def other_pairing(config: Config, tensors: Tensors) -> None:
+    for part in (part for layer in config["layer_encodings"] for part in layer):
+        half = "pairing=half" in part["encoding"]
+        old, new = ("half", "interleaved") if half else ("interleaved", "half")
+        part["encoding"] = part["encoding"].replace(f"pairing={old}", f"pairing={new}")
+
+
+def drawn_projections(config: Config, tensors: Tensors) -> None:
+    """Q and K as the laboratory draws them before training."""
+    random = np.random.default_rng(0)
+    for name in tensors:
+        if name.endswith(("q_proj.weight", "k_proj.weight")):
+            most = (6 / sum(tensors[name].shape)) ** 0.5
+            tensors[name] = random.uniform(-most, most, tensors[name].shape)
 
 
 ONCE_MISSED = (
@@ -181,3 +216,25 @@ LONG_FOUND = (
     Fault("zeros from position 400 on", MINILM, table(zero_end), ("dead-rows",), True),
 )  # fmt: skip
 FAULTS = (*ONCE_MISSED, *LONG_FOUND)
+# the same in every model of the laboratory that rotates, or has a table
+IN_ROTARY = (
+    Fault("base 10 times too large", "", in_the_lab(base=10.0), ("base",)),
+    Fault("base 100 times too large", "", in_the_lab(base=100.0), ("base",)),
+    Fault("linear x 4 added", "", in_the_lab(scaling="linear", factor=4.0), ("base",)),
+    Fault("half as many channels turn", "", in_the_lab(partial=0.5), ("rotated-part",)),
+    Fault("the other pairing", "", other_pairing, ("pairing",)),
+    Fault("only Q permuted", "", rows("q", order=neighbours), ("row-order",), True),
+    Fault("only K permuted", "", rows("k", order=neighbours), ("row-order",), True),
+    Fault("Q and K at initial values", "", drawn_projections, ("initial-values",), True),
+    Fault("channels reversed", "", rows("q", "k", order=reversed_rows), ("frequency-order", "direction"), True),
+    Fault("halves swapped", "", rows("q", "k", order=halves_swapped), ("direction",), True),
+    Fault("norm gains lost", "", gains_of_one, ("norm-gains",), True),
+)
+IN_A_TABLE = (
+    Fault("rows of the table shuffled", "", table(shuffled_rows), ("position-table",), True),
+    Fault(
+        "rows of the table shifted by one", "", table(lambda rows_ND: np.roll(rows_ND, 1, axis=0)), ("first-row",), True
+    ),
+    Fault("a table drawn anew", "", table(drawn), ("position-table",), True),
+    Fault("a table of zeros", "", table(np.zeros_like), ("position-table",), True),
+)

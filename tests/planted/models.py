@@ -45,25 +45,24 @@ _ROTARY = (
 )
 _TASKS = (
     ("distance", "rope:base=1e2,pairing=interleaved", False),
-    ("induction", "rope:base=1e4,pairing=half", True),
+    ("previous", "rope:base=1e4,pairing=half", True),
     ("distance", "learned", False),
     ("index", "learned", False),
 )
 
 
-def _of_seeds(text: int, more: int, tasks: int) -> list[Trained]:
-    return [
-        *(Trained("text", encoding, text) for encoding in (*_ROTARY, "learned")),
-        *(Trained("text", encoding, more) for encoding in (_ROTARY[1], _ROTARY[3], _ROTARY[5], "learned", "alibi")),
-        *(Trained(task, encoding, tasks, causal) for task, encoding, causal in _TASKS),
-    ]
+def _of_seed(seed: int) -> tuple[Trained, ...]:
+    return (
+        *(Trained("text", encoding, seed) for encoding in (*_ROTARY, "learned")),
+        *(Trained(task, encoding, seed, causal) for task, encoding, causal in _TASKS),
+    )
 
 
-CHOSEN_ON = tuple(_of_seeds(0, 1, 2))
+CHOSEN_ON = _of_seed(0)
 HELD_BACK = (
-    *_of_seeds(HELD_OUT, HELD_OUT + 1, HELD_OUT + 2),
-    Trained("text", _ROTARY[2], HELD_OUT + 3),
-    Trained("text", _ROTARY[6], HELD_OUT + 3),
+    *_of_seed(HELD_OUT),
+    *(Trained("text", _ROTARY[i], HELD_OUT + 1) for i in (1, 3, 5, 6)),
+    *(Trained("text", encoding, HELD_OUT + 1) for encoding in ("learned", "alibi", "sinusoidal")),
 )
 
 

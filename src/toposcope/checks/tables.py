@@ -241,6 +241,8 @@ def _trained_or_not(rows_ND: Array, layers: tuple[int, ...], reader: Layer | Non
             layers=layers,
             evidence={"state": "random", **numbers},
         )
+    if order.z < RANDOM_Z:
+        return shuffled(rows_ND, layers, figures)
     start = untrained_from(rows_ND)
     if start is not None:
         return Finding(
@@ -253,8 +255,6 @@ def _trained_or_not(rows_ND: Array, layers: tuple[int, ...], reader: Layer | Non
             layers=layers,
             evidence={"state": "partly random", **numbers, "untrained_from": start},
         )
-    if order.z < RANDOM_Z:
-        return shuffled(rows_ND, layers, figures)
     known = {"state": "trained", **numbers}
     return Finding("position-table", "ok", "the position table is trained", figures, layers=layers, evidence=known)
 
