@@ -11,11 +11,13 @@ from toposcope.checkpoints.view import Model
 from toposcope.checks.bias import biases
 from toposcope.checks.context import context
 from toposcope.checks.findings import CheckResult, Finding, outcome
+from toposcope.checks.fresh import initial_values, norm_gains
 from toposcope.checks.mechanisms import mechanisms
-from toposcope.checks.rotary import mla_width, pairs_fit_weights, rotation
+from toposcope.checks.rotary import mla_width, rotation
 from toposcope.checks.settings import settings
 from toposcope.checks.sharing import dead_heads, sharing, walk
 from toposcope.checks.tables import position_tables
+from toposcope.checks.trained import trained_rotation
 from toposcope.core.progress import Progress
 from toposcope.core.result import Provenance
 
@@ -50,7 +52,7 @@ def check_model(model: Model, *, weights: bool = True, progress: Progress | None
         *mechanisms(model),
         *rotation(model),
         *settings(model),
-        *position_tables(model),
+        *position_tables(model, weights=weights),
         *context(model),
         *biases(model),
         *mla_width(model, model.layers),
@@ -59,7 +61,9 @@ def check_model(model: Model, *, weights: bool = True, progress: Progress | None
     if weights:
         walked = walk(model, progress)
         findings += [
-            *pairs_fit_weights(model, walked.pooled, walked.single),
+            *trained_rotation(model, walked.overlaps, walked.single),
+            *initial_values(model, walked.fresh),
+            *norm_gains(model, walked.fresh),
             *sharing(model, walked),
             *dead_heads(model, walked),
         ]

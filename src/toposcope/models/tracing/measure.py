@@ -124,7 +124,7 @@ def trace_corpus(
         )
 
 
-class _Enough(Exception):
+class _LastLayerSeen(Exception):
     """The last layer that is wanted has been seen: the rest of the forward pass is not needed."""
 
 
@@ -160,7 +160,7 @@ def watch(
             visit(replace(content, encoding=used[number]), call, output_BNHV)
             tick()
         if number == max(wanted):
-            raise _Enough
+            raise _LastLayerSeen
 
     tokens = torch.from_numpy(np.asarray(ids))[None]
     inputs: dict[str, Any] = {"input_ids": tokens}
@@ -174,7 +174,7 @@ def watch(
     try:
         with torch.no_grad():
             instrument.model(**inputs)
-    except _Enough:
+    except _LastLayerSeen:
         pass
     finally:
         instrument.observers.remove(leaves)
