@@ -24,7 +24,7 @@ see it, how to avoid it.
 
 [`toposcope check MODEL --live`](live.md) looks for all of them at once. It runs the model, recovers from its live
 queries and keys the angle by which every pair of channels really turns, layer by layer, and compares this with what
-the configuration says. In Python a model in memory is checked as it stands, patches and all: `toposcope.check(model)`;
+the configuration says. In Python a model in memory is checked as it stands, patched or not: `toposcope.check(model)`;
 its faults carry the names below as `evidence["bug"]`. `toposcope ls bugs` prints the list. In a clone,
 `python -m tests.zoo theta-lost` plants a bug and checks it.
 
