@@ -27,6 +27,7 @@ from toposcope.live.precision import precision
 from toposcope.live.recover import Recovery, recover
 from toposcope.live.result import LiveCheckResult
 from toposcope.live.running import Running
+from toposcope.models.device import Placement, placement
 from toposcope.models.load import Reference, load_reference
 from toposcope.models.running import running_subject
 
@@ -48,7 +49,9 @@ def check(
     num_heads: int | None = None,
     adapter: str | Path | None = None,
     weights: bool = True,
+    device: str = "auto",
     dtype: str = "auto",
+    device_map: str | None = None,
     expect: str | Iterable[str] | None = None,
     progress: Progress | None = None,
 ) -> CheckResult:
@@ -62,7 +65,7 @@ def check(
 
     `live` runs the model, and compares what it does with what its configuration says: by default where it is loaded
     already. `probes` chooses from fit, precision, parity, lengths and axes (default: all). A model in files is loaded
-    by transformers in `dtype` ("auto": that of the files).
+    by transformers to `device` in `dtype` ("auto": a GPU and the files' precision, or the CPU and float32).
     """
     if is_attention(model):
         if expect is not None:
@@ -80,14 +83,15 @@ def check(
         raise BadValue("an open checkpoint does not run: give its name or path, or the loaded model.")
     if family is not None or num_heads is not None or adapter is not None:
         raise BadValue("family, num_heads and adapter say how files are read; a running model is taken as it is.")
-    return _check_live(model, probes or list(_WHAT), weights, dtype, expectations(expect), progress)
+    placed = placement(device, dtype, device_map)
+    return _check_live(model, probes or list(_WHAT), weights, placed, expectations(expect), progress)
 
 
 def _check_live(
     model: Any,
     wanted: Sequence[str],
     weights: bool,
-    dtype: str,
+    placed: Placement,
     expect: Sequence[Expectation],
     progress: Progress | None,
 ) -> LiveCheckResult:
@@ -96,7 +100,7 @@ def _check_live(
         if name not in _WHAT:
             raise BadValue(f"unknown probe '{name}'. {did_you_mean(name, _WHAT)}")
     tick = steps(progress, "probes", len(wanted) + 2)
-    reference = _loaded(model, dtype)
+    reference = _loaded(model, placed)
     module = reference.model if isinstance(reference, Reference) else reference
     tick()
     running = Running(module)
@@ -118,7 +122,8 @@ def _check_live(
             tick()
     title = "; ".join(dict.fromkeys(layer.encoding.title for layer in described.layers if layer.spec.kind == "self"))
     asked = {
-        "live": True, "probes": list(wanted), "weights": weights, "dtype": dtype,
+        "live": True, "probes": list(wanted), "weights": weights, "device": placed.device,
+        "dtype": placed.dtype, "device_map": placed.device_map,
         "expect": [each.written for each in expect],
     }  # fmt: skip
     about = running_subject(reference, model) if isinstance(reference, Reference) else subject(described, model)
@@ -146,7 +151,7 @@ def _probe(
     return {"parity": parity, "lengths": lengths, "axes": axes}[name](running, model, progress)
 
 
-def _loaded(model: Any, dtype: str) -> Any:
+def _loaded(model: Any, placed: Placement) -> Any:
     """The model as it runs: of the laboratory, of transformers from files, or as it was given."""
     if not isinstance(model, str | Path):
         return model
@@ -154,7 +159,10 @@ def _loaded(model: Any, dtype: str) -> Any:
         from toposcope.models.laboratory import laboratory
 
         return laboratory().with_sequences(Path(model), None, 1, 0)[0]
-    return load_reference(model, head=True, attention="sdpa", dtype=dtype, tokenizer=False)
+    return load_reference(
+        model, head=True, attention="sdpa", dtype=placed.dtype, tokenizer=False, device=placed.device,
+        device_map=placed.device_map,
+    )  # fmt: skip
 
 
 def is_attention(model: Any) -> bool:
