@@ -47,7 +47,9 @@ the broken one (cache-stale in Llama and Qwen3, which unlike Phi-3 keep their ca
 _SOUND = """## Sound models
 
 The same check on models that nobody broke: every family that is read ({families}, built tiny and at random), every
-scaling, and the settings of all plants before anything was planted.
+scaling, the settings of all plants before anything was planted, and SmolLM2 in float32. Where parity says that tokens
+stand elsewhere, the outputs of the model are asked, which know nothing of the check: where they too differ between
+one pass and the other ways of running, transformers' own class behaves so.
 
 | precision | models | nothing found | the reference's own | false alarms | not checked |
 |---|---|---|---|---|---|
@@ -186,20 +188,22 @@ def _controls(sound: Sequence[Record]) -> str:
         here = [each for each in sound if each.dtype == dtype]
         if here:
             checked = [each for each in here if not each.error]
-            alarms, own = sum(bool(each.faults) for each in checked), sum(map(reference_own, checked))
+            own = sum(map(reference_own, checked))
+            alarms = sum(bool(each.faults) and not reference_own(each) for each in checked)
             cells = (dtype, len(here), len(checked) - alarms - own, own, alarms, len(here) - len(checked))
             rows.append(f"| {' | '.join(map(str, cells))} |")
     return out + "\n".join([*rows, "", *_listed(sound)])
 
 
 def reference_own(record: Record) -> bool:
-    """Whether something was told of it that transformers' own class does, and nothing else."""
-    return bool(record.own) and not record.faults
+    """Whether transformers' own class does what was told: the check says so, or the model's outputs do."""
+    proven = bool(record.outputs) and all(each.probe == "parity" for each in record.faults)
+    return proven or (bool(record.own) and not record.faults)
 
 
 def _listed(sound: Sequence[Record]) -> Iterator[str]:
     groups = {
-        "False alarms": lambda each: bool(each.faults),
+        "False alarms": lambda each: bool(each.faults) and not reference_own(each),
         "What the reference itself does": reference_own,
     }
     for title, belongs in groups.items():
@@ -208,7 +212,8 @@ def _listed(sound: Sequence[Record]) -> Iterator[str]:
         for each in sound:
             if belongs(each):
                 titles = sorted({said.title for said in each.faults or each.own})
-                lines.append(f"- {each.where}: {'; '.join(titles)}")
+                said = "" if not each.outputs else f" (told as a fault; outputs differ from one pass: {each.outputs})"
+                lines.append(f"- {each.where}: {'; '.join(titles)}{said}")
         yield from lines or ["None."]
         yield ""
     reasons = Counter(each.error for each in sound if each.error)
