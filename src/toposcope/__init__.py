@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from toposcope.lab.known import ls
     from toposcope.live.callable import check_rotation
     from toposcope.live.check import check
+    from toposcope.live.engines.against import against
     from toposcope.live.module.check import check_module
     from toposcope.models.ablation.ablate import ablate
     from toposcope.models.ablation.check import ablate_check
@@ -44,6 +45,7 @@ _HOMES = {
     "ablate_check": "toposcope.models.ablation.check",
     "ablate_lab": "toposcope.lab.ablation",
     "ablated": "toposcope.models.intervene",
+    "against": "toposcope.live.engines.against",
     "captured": "toposcope.models.intervene",
     "check": "toposcope.live.check",
     "check_module": "toposcope.live.module.check",
@@ -76,6 +78,7 @@ __all__ = [
     "ablate_check",
     "ablate_lab",
     "ablated",
+    "against",
     "captured",
     "check",
     "check_module",

@@ -316,6 +316,11 @@ class Transformer(nn.Module):
                         nn.init.zeros_(module.bias)
         self.position = None if config.added is None else InputPosition(config.added, config.sizes)
 
+    @property
+    def device(self) -> torch.device:
+        """Where it is."""
+        return self.embed.weight.device
+
     def forward(self, ids_BN: Tensor, lengths_B: Tensor | None = None) -> Tensor:
         """Scores of the classes: (B, C), or (B, N, C) for a task that is read at every token."""
         x_BND = self.embedded(ids_BN)

@@ -105,7 +105,7 @@ def logit_spectra(model: Transformer, ids_BN: Tensor) -> dict[str, Numbers]:
     rho: Numbers = []
     spread: Numbers = []
     for pair in logit_pairs(model, ids_BN):
-        values, reference = (torch.linalg.svdvals(side.double()).numpy() for side in pair)  # (B, H, S)
+        values, reference = (torch.linalg.svdvals(side.cpu().double()).numpy() for side in pair)  # (B, H, S)
         heads = range(values.shape[1])
         rho.append([_median(_ratios(values[:, h, 0], reference[:, h, 0])) for h in heads])
         ranks, ranks_0 = (np.apply_along_axis(_rank, 2, side) for side in (values, reference))

@@ -141,12 +141,13 @@ def _judged(
     rotary = encoding.rotary
     told = side.gain_R[np.isfinite(side.gain_R)]
     if rotary is not None and len(told):
-        factor = float(np.median(side.gain_R[np.unique(rotary.pairs_F2)]))
-        if abs(factor / rotary.attention_factor - 1) > 4 * ANGLE[dtype] + 1e-4:
-            bug = "attention-factor-dropped" if abs(factor - 1) < 1e-3 else None
-            bug = "attention-factor-twice" if abs(factor / rotary.attention_factor**2 - 1) < 1e-3 else bug
+        factor, meant = float(np.median(side.gain_R[np.unique(rotary.pairs_F2)])), rotary.attention_factor
+        allowed = 4 * ANGLE[dtype] + 1e-4
+        if abs(factor / meant - 1) > allowed:
+            bug = "attention-factor-dropped" if abs(factor - 1) <= allowed else None
+            bug = "attention-factor-twice" if abs(factor / meant**2 - 1) <= allowed else bug
             what = f"turned vectors are {factor:.5g} times as long"
-            yield Doubt("scale", 0, name, bug, f"{rotary.attention_factor:.5g} times", what, abs(factor - 1))
+            yield Doubt("scale", 0, name, bug, f"{meant:.5g} times", what, abs(factor / meant - 1))
 
 
 def _described(side: RecoveredSide) -> Finding:

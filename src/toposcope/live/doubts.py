@@ -80,6 +80,7 @@ _TITLES = {
     "length": "lengths of queries or keys change with position",
     "ignored": "position_ids are ignored",
     "scale": "the logits have another scale than configured",
+    "scale-unseen": "the scale of the logits could not be measured",
     "bias": "the bias on the logits is not the configured one",
     "input": "what position adds to the input is not the configured table",
     "unseen": "some attentions could not be looked into",
@@ -90,6 +91,7 @@ _CURES = {
     "unseen": "Their weights can still be read: 'toposcope check' without --live.",
     "no-tables": "Compare runs of the model instead: parity and lengths still apply.",
     "ignored": "Pass position_ids on to the rotary embedding, in prefill and in decoding.",
+    "scale-unseen": "Compare the scale that attention is called with by hand.",
     "small": "Load the model in float32 to tell.",
 }
 _GENERAL_CURE = "Compare the rotary module's frequencies and factor with those of the configuration, layer by layer."

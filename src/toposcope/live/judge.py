@@ -88,10 +88,14 @@ def _side(
     if not beside.expected.fits and (asked.growth_P != 1).any():  # Llama 4 counts by the order, not by position_ids
         unmoved = Comparison(side, replace(asked, growth_P=np.ones_like(asked.growth_P)), seen.dtype, heads=heads)
         beside = unmoved if unmoved.expected.fits else beside
-    if beside.expected.fits:
-        note_right(right, beside, layer.number, side)
+    if not beside.expected.fits:
+        yield explained(beside, layer.number, name, side)
         return
-    yield explained(beside, layer.number, name, side)
+    note_right(right, beside, layer.number, side)
+    if heads is not None and heads.stop < side.vectors_TPHR.shape[2]:
+        rest = replace(side, vectors_TPHR=side.vectors_TPHR[:, :, heads.stop :])
+        if rest.moves > beside.floor:
+            yield Doubt("turns", layer.number, name, None, expected, "heads that should not turn do", rest.moves)
 
 
 def asked_of(recovery: Recovery, layer: Layer, layers: Sequence[Layer], name: str) -> Asked:

@@ -21,6 +21,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from toposcope.core.errors import BadConfig, BadValue
+from toposcope.models.device import home
 from toposcope.models.load import Reference, require
 from toposcope.models.positions import ForwardPass, Places
 from toposcope.models.sites import BYPASSING, Route, Site, bypassing, no_sites
@@ -338,7 +339,7 @@ def dummy_inputs(model: Any) -> dict[str, Any]:
     """A few tokens that any text model takes."""
     import torch
 
-    ids = torch.tensor([[1, 2, 3, 1]])
+    ids = torch.tensor([[1, 2, 3, 1]], device=home(model))
     if getattr(getattr(model, "config", None), "is_encoder_decoder", False) and _has_decoder(model):
         return {"input_ids": ids, "decoder_input_ids": ids}
     return {"input_ids": ids}

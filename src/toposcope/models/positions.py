@@ -258,7 +258,7 @@ def _last_keys(cache: Any, count: int | None) -> Array:
     if not layers or not count:
         return np.zeros(0)
     at = count - 1 if type(layers[0]).__name__ == "StaticLayer" else -1
-    found: Array = layers[0].keys[:, :, at].detach().double().sum((1, 2)).cpu().numpy()
+    found: Array = layers[0].keys[:, :, at].detach().cpu().double().sum((1, 2)).numpy()
     return found
 
 

@@ -24,6 +24,7 @@ KINDS = {
     "check-live": "toposcope.live.result:LiveCheckResult",
     "check-rotation": "toposcope.live.callable:RotationCheckResult",
     "check-module": "toposcope.live.module.check:ModuleCheckResult",
+    "check-against": "toposcope.live.engines.against:AgainstResult",
     "scan": "toposcope.scanning.result:ScanResult",
     "inspect": "toposcope.checkpoints.inspect:InspectResult",
     "compare": "toposcope.scanning.compare:CompareResult",

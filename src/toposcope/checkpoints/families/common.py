@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from toposcope.checkpoints.config_only import unread_table, without_weights
 from toposcope.checkpoints.source import TensorSource
 from toposcope.checkpoints.spec import LayerSpec
 from toposcope.core.config import Config as Config
@@ -73,6 +74,8 @@ def find_root(source: TensorSource, *endings: str) -> str:
         roots = sorted((name.removesuffix(ending) for name in source.names() if name.endswith(ending)), key=len)
         if roots:
             return roots[0]
+    if without_weights(source):
+        return ""
     seen = ", ".join(sorted(source.names())[:6])
     raise UnknownFamily(
         f"{source.path} holds no tensor named like '{endings[0]}', which this family has. It holds {seen}, ... "
@@ -87,6 +90,8 @@ def claimed_context(config: Config, *keys: str) -> int | None:
 
 def learned_table(source: TensorSource, name: str, *, offset: int = 0, width: int | None = None) -> Encoding:
     """The learned positions stored as tensor `name`; position i uses row i + offset. `width` None: any will do."""
+    if without_weights(source):
+        return unread_table(source, name)
     if name not in source.names():
         raise MissingTensor(f"{source.path} holds no tensor '{name}', the table of positions.")
     table = source.read(name)
