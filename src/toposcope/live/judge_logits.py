@@ -116,7 +116,7 @@ def _bias(seen: RecoveredLayer, layer: Layer, right: Verified) -> Iterator[Doubt
     apart = apart[:, rows] - np.nanmean(apart[:, rows], axis=-1, keepdims=True)  # a softmax does not see a constant
     error = float(np.nanmax(np.abs(apart)))
     size = float(np.abs(expected[:, visible]).max(initial=0.0))
-    allowed = BIAS * LENGTH[seen.dtype] * size + 4 * logits.noise + 1e-6
+    allowed = BIAS * LENGTH[seen.dtype] * size + 4 * logits.noise + 0.1 * LENGTH[seen.dtype]
     if error > allowed:
         told = layer.encoding.title if bias is not None else "no bias"
         what = f"off by {error:.2g}, {error / size:.2g} of its size" if size else f"a bias of up to {error:.2g}"
