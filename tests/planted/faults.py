@@ -132,6 +132,10 @@ def shuffled_rows(rows_ND: np.ndarray) -> np.ndarray:
     return np.random.default_rng(2).permutation(rows_ND)
 
 
+def shifted_rows(rows_ND: np.ndarray) -> np.ndarray:
+    return np.roll(rows_ND, 1, axis=0)
+
+
 def sinusoid_behind_zeros(rows_ND: np.ndarray) -> np.ndarray:
     count, width = rows_ND.shape
     angle = np.arange(count - 1)[:, None] * 1e4 ** (-np.arange(0, width, 2) / width)
@@ -187,7 +191,7 @@ ONCE_MISSED = (
     Fault("halves swapped", SMOLLM2, rows("q", "k", order=halves_swapped), ("direction",), True),
     Fault("norm gains lost", SMOLLM2, gains_of_one, ("norm-gains",), True),
     Fault("rows of the table shuffled", MINILM, table(shuffled_rows), ("position-table",), True),
-    Fault("rows of the table shifted by one", MINILM, table(lambda rows_ND: np.roll(rows_ND, 1, axis=0)), ("first-row",), True),
+    Fault("rows of the table shifted by one", MINILM, table(shifted_rows), ("first-row", "position-table"), True),
     Fault("a sinusoid behind a row of zeros", MINILM, table(sinusoid_behind_zeros), ("position-table",), True),
 )  # fmt: skip
 LONG_FOUND = (
@@ -232,9 +236,7 @@ IN_ROTARY = (
 )
 IN_A_TABLE = (
     Fault("rows of the table shuffled", "", table(shuffled_rows), ("position-table",), True),
-    Fault(
-        "rows of the table shifted by one", "", table(lambda rows_ND: np.roll(rows_ND, 1, axis=0)), ("first-row",), True
-    ),
+    Fault("rows of the table shifted by one", "", table(shifted_rows), ("first-row", "position-table"), True),
     Fault("a table drawn anew", "", table(drawn), ("position-table",), True),
     Fault("a table of zeros", "", table(np.zeros_like), ("position-table",), True),
 )

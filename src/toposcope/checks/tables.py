@@ -21,6 +21,7 @@ from toposcope.encodings.stored import stored_sinusoid
 
 RANDOM_Z = 5.0  # 200 fresh tables stayed below 3.4; five trained ones were between 59 and 69
 EDGE = 1.05  # largest singular value over the edge: fresh tables stayed below 1.03, trained ones were above 2.9
+LARGE = 0.1  # spread of a table that training need not put in order; fresh ones have 0.02, or 1 by torch's default
 FEWEST_ROWS = 16
 ONE_TONE = (
     1e-3  # share of a column that no single frequency explains; a stored sinusoid leaves 1e-9, trained 0.1 and more
@@ -219,13 +220,14 @@ def _trained_or_not(rows_ND: Array, layers: tuple[int, ...], reader: Layer | Non
             layers=layers,
             evidence={"state": "trained", **numbers, "read": read},
         )
-    if order.random and reader is None:
+    spread = float((rows_ND - rows_ND.mean(axis=0)).std())
+    if order.random and spread >= LARGE:
         return Finding(
             "position-table",
             "cannot_tell",
-            "the position table shows no order",
-            f"{figures} So does a table that was trained for a short time only; the weights would tell.",
-            "Check the weights too.",
+            "the position table shows no order, trained or not",
+            f"{figures} With entries that spread by {spread:.2f} a trained table may look like this too: what "
+            "training adds is small beside what was drawn.",
             layers=layers,
             evidence={"state": "random", **numbers},
         )
