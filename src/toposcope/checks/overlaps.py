@@ -24,7 +24,10 @@ from toposcope.encodings.rotary import channel_pairs
 Side = Literal["query", "key"]
 WIDTHS = (1.0, 0.75, 0.5, 0.25)  # shares of a head that models rotate
 FAST = 0.05  # rad per token: pairs that tell a token from the one before it
-STEP, FIT = np.log(2.0), 0.4  # of a break: the fall of the sine part, and the share of its variance that the fall explains
+STEP, FIT = (
+    np.log(2.0),
+    0.4,
+)  # of a break: the fall of the sine part, and the share of its variance that the fall explains
 
 
 @dataclass
@@ -34,8 +37,12 @@ class Overlaps:
     rotary: Rotary
     cross_RR: Array = field(default_factory=lambda: np.zeros(()))
     one_sided: dict[tuple[Side, int], Array] = field(default_factory=dict)
-    squares_F: Array = field(default_factory=lambda: np.zeros(()))  # of the sine part, against that of any two channels
-    signs: list[Array] = field(default_factory=list)  # of each layer, the mean sine part of its fast pairs by key head
+    squares_F: Array = field(
+        default_factory=lambda: np.zeros(())
+    )  # of the sine part, against that of any two channels
+    signs: list[Array] = field(
+        default_factory=list
+    )  # of each layer, the mean sine part of its fast pairs by key head
     layers: int = 0
 
     def add(self, layer: Layer) -> PairingEvidence | None:
@@ -94,7 +101,7 @@ class Overlaps:
         return 0.0 if scores is None else scores[0]
 
     def sides(self) -> dict[Side, float]:
-        """z-scores of the declared pairs if the rows of the queries, or of the keys, alone are put into another order."""
+        """z-scores of the declared pairs with the rows of the queries, or of the keys, alone in another order."""
         best: dict[Side, float] = {}
         for (side, _), cross_RR in self.one_sided.items():
             scores = z_scores(cross_RR, np.sort(self.rotary.pairs_F2.reshape(-1)), [self.rotary.pairs_F2])
@@ -113,12 +120,14 @@ class Overlaps:
 
     def fall(self) -> Fall | None:
         """Where the sine part falls from pair to pair; None where it does not fall, or rise, in one step."""
-        return None if not self.layers or len(self.squares_F) < FEWEST_PAIRS else fall_of(self.squares_F / self.layers)
+        return (
+            None if not self.layers or len(self.squares_F) < FEWEST_PAIRS else fall_of(self.squares_F / self.layers)
+        )
 
 
 @dataclass(frozen=True)
 class Fall:
-    """A step in the size of the sine part: between the pairs `at - 1` and `at`, by this factor (below 1: it rises)."""
+    """A step in the size of the sine part: between pairs `at - 1` and `at`, by this factor (below 1: it rises)."""
 
     at: int
     factor: float

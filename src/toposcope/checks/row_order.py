@@ -19,7 +19,9 @@ FIRST = 8  # rows among which the first is looked for
 ORDERED = 0.3  # the cosine of neighbours from which their order can show where a table begins
 WRAPS = 0.1  # by how much the last row may be nearer to the first than the second is
 LAGS = 8  # distances at which rows are compared by what a layer makes of them
-READ = 6.0  # deviations from which a layer reads rows in order: below 3.2 for rows in no order, 9.8 and more for others
+READ = (
+    6.0  # deviations from which a layer reads rows in order: below 3.2 for rows in no order, 9.8 and more for others
+)
 FEWEST_ROWS = 64  # of a table whose chains mean something
 
 
@@ -42,8 +44,8 @@ def read_in_order(layer: Layer, rows_ND: Array) -> float | None:
     """How far a layer's logits between rows depend on how far apart they stand, in standard deviations.
 
     With p_i the centred rows, the mean of (Q p_i) . (K p_j) over all i - j = t is near 0 for rows that the layer was
-    not trained with, or that stand elsewhere; the largest over heads and t = 1 .. 8, both ways, is returned. None: the
-    table is not what the layer reads.
+    not trained with, or that stand elsewhere; the largest over heads and t = 1 .. 8, both ways, is returned.
+    None: the table is not what the layer reads.
     """
     w, count = layer.weights, len(rows_ND)
     if rows_ND.shape[1] != layer.head(0).q.shape[1] or count < 2 * LAGS:
