@@ -19,9 +19,7 @@ FIRST = 8  # rows among which the first is looked for
 ORDERED = 0.3  # the cosine of neighbours from which their order can show where a table begins
 WRAPS = 0.1  # by how much the last row may be nearer to the first than the second is
 LAGS = 8  # distances at which rows are compared by what a layer makes of them
-READ = (
-    6.0  # deviations from which a layer reads rows in order: below 3.2 for rows in no order, 9.8 and more for others
-)
+READ = 6.0  # deviations from which a layer reads rows in order: below 3.3 for rows in no order, up to 71 for others
 FEWEST_ROWS = 64  # of a table whose chains mean something
 
 
