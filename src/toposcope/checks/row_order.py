@@ -12,6 +12,7 @@ import numpy as np
 
 from toposcope.checkpoints.view import Layer
 from toposcope.checks.findings import Finding
+from toposcope.checks.pairing import unit_rows
 from toposcope.encodings.record import Array
 
 CHAINED = 0.2  # share of the rows in a row's chain, on average: 0.39 to 0.64 in trained tables, below 0.05 in others
@@ -29,7 +30,8 @@ def chained(rows_ND: Array) -> float:
     from scipy.sparse.csgraph import connected_components
 
     count = len(rows_ND)
-    like_NN = _cosines(rows_ND)
+    unit_ND = _unit(rows_ND)
+    like_NN = unit_ND @ unit_ND.T
     np.fill_diagonal(like_NN, -2.0)
     nearest_N2 = np.argpartition(-like_NN, 2, axis=1)[:, :2]
     linked_NN = np.zeros((count, count), dtype=bool)
@@ -123,12 +125,5 @@ def first_row(rows_ND: Array, layers: tuple[int, ...]) -> Iterator[Finding]:
         )
 
 
-def _cosines(rows_ND: Array) -> Array:
-    unit = _unit(rows_ND)
-    return unit @ unit.T
-
-
 def _unit(rows_ND: Array) -> Array:
-    centred = rows_ND - rows_ND.mean(axis=0)
-    length = np.linalg.norm(centred, axis=1, keepdims=True)
-    return centred / np.where(length > 0, length, 1.0)
+    return unit_rows(rows_ND - rows_ND.mean(axis=0))

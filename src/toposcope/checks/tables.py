@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from toposcope.checkpoints.view import Layer, Model
 from toposcope.checks.findings import Finding
+from toposcope.checks.pairing import unit_rows
 from toposcope.checks.row_order import READ, first_row, read_in_order, shuffled
 from toposcope.encodings.record import Array, short
 from toposcope.encodings.stored import stored_sinusoid
@@ -45,7 +46,7 @@ def order_of(rows_ND: Array) -> Order:
     """Measure the order of a table's rows."""
     n, width = rows_ND.shape
     centred = rows_ND - rows_ND.mean(axis=0)
-    unit = _unit(centred)
+    unit = unit_rows(centred)
     # taking out the mean row alone makes any two of n rows lean apart by 1/(n-1)
     lean = 1.0 / max(n - 1, 1)
     singular = np.linalg.svd(centred, compute_uv=False) ** 2
@@ -70,7 +71,7 @@ def untrained_from(rows_ND: Array) -> int | None:
     if first is None:
         return None
     # that suffix may still hold a few trained rows: put the border where the neighbours' cosines fall
-    unit = _unit(rows_ND - rows_ND[first:].mean(axis=0))
+    unit = unit_rows(rows_ND - rows_ND[first:].mean(axis=0))
     cosine = (unit[1:] * unit[:-1]).sum(axis=1)
     before, count = np.cumsum(cosine), np.arange(1, len(cosine) + 1)
     between = before[:-1] ** 2 / count[:-1] + (before[-1] - before[:-1]) ** 2 / (len(cosine) - count[:-1])
@@ -81,14 +82,9 @@ def untrained_from(rows_ND: Array) -> int | None:
 
 def _unrelated(rows_ND: Array) -> bool:
     """Whether rows could be chance; the quick test first, since most suffixes of a trained table fail it."""
-    unit = _unit(rows_ND - rows_ND.mean(axis=0))
+    unit = unit_rows(rows_ND - rows_ND.mean(axis=0))
     mean = float((unit[1:] * unit[:-1]).sum(axis=1).mean()) + 1.0 / (len(unit) - 1)
     return abs(mean) * (unit.size - unit.shape[1]) ** 0.5 < RANDOM_Z and order_of(rows_ND).random
-
-
-def _unit(rows_ND: Array) -> Array:
-    length = np.linalg.norm(rows_ND, axis=1, keepdims=True)
-    return rows_ND / np.where(length > 0, length, 1.0)
 
 
 def one_tone(rows_ND: Array) -> Array:
