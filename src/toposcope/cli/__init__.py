@@ -7,64 +7,16 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING
+
+from toposcope.cli.overview import COMMANDS, EXAMPLES, overview, version
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 TRACEBACK = "TOPOSCOPE_TRACEBACK"  # an environment variable: with it, a bug shows where it comes from
 
-GROUPS = {
-    "From weights": ("check", "inspect", "scan", "spectrum", "flow", "compare"),
-    "On a text": ("trace", "ablate", "loss"),
-    "Laboratory": ("train", "sweep", "runs", "reproduce", "refine"),
-    "Share": ("report", "serve", "ls"),
-}  # what 'toposcope --help' lists; the other commands exist too
-COMMANDS = {
-    "ablate": "Which heads does a model need? Remove them one by one.",
-    "bench": "Speed and memory as ratios, in a checkout.",
-    "check": "Is the positional encoding really there and in force?",
-    "cite": "What to cite, as text or BibTeX.",
-    "compare": "Two checkpoints head by head: what did tuning change?",
-    "explain": "What brings an error about, and what helps.",
-    "flow": "Let tokens flow under a model's weights, and watch.",
-    "inspect": "Show a checkpoint's architecture, encoding and heads.",
-    "loss": "What a text costs, and under another encoding.",
-    "ls": "List known models, families, encodings or tasks.",
-    "refine": "Add a diagonal to a rotary model, tune it, compare.",
-    "report": "Stored results as one HTML file to send around.",
-    "reproduce": "Do the papers' claims hold? Train, measure, judge.",
-    "runs": "List, show, remove or export finished and open runs.",
-    "scan": "Where do these weights drive the tokens, head by head?",
-    "schema": "The JSON Schema of what --json writes, by name.",
-    "serve": "Explore encodings, flow, heads and runs in a browser.",
-    "spectrum": "Spectra of positional kernels, at any context.",
-    "sweep": "Train many small models: which encoding learns what?",
-    "train": "Train one small model on one task, and measure it.",
-    "trace": "What heads do on a real text: position and patterns.",
-}
-EXAMPLES = {
-    "ablate": "toposcope ablate minilm --tokens 64 --sequences 2",
-    "bench": "toposcope bench",
-    "check": "toposcope check smollm2 --verbose",
-    "cite": "toposcope cite --bibtex",
-    "compare": "toposcope compare rxnfp/bert_pretrained rxnfp/bert_ft",
-    "explain": "toposcope explain BadFile",
-    "flow": "toposcope flow smollm2 --head 3.2 --html flow.html",
-    "inspect": "toposcope inspect smollm2 --layers 0-3",
-    "loss": "toposcope loss smollm2 --encoding none --sequences 2",
-    "ls": "toposcope ls encodings",
-    "refine": "toposcope refine smollm2 --out refined --steps 20",
-    "report": "toposcope check smollm2 --json c.json && toposcope report c.json",
-    "reproduce": "toposcope reproduce dynamics --size facts",
-    "runs": "toposcope train --task distance --encoding rope && toposcope runs",
-    "scan": "toposcope scan smollm2 --layers 0-3 --html scan.html",
-    "schema": "toposcope schema check",
-    "serve": "toposcope serve smollm2 --open",
-    "spectrum": "toposcope spectrum rope alibi --context 4096",
-    "sweep": "toposcope sweep --tasks distance --encodings rope,none --seeds 2",
-    "train": "toposcope train --task distance --encoding rope",
-    "trace": "toposcope trace smollm2 --layers 0-3 --sequences 2",
-}
 # options that had another name in 0.1: they still answer
 FORMER_OPTIONS = {
     "check": {"--heads": "--num-heads"},
@@ -81,18 +33,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
     3: a bug of ours. 130 and 143: interrupted by SIGINT or SIGTERM.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
+    if given[:1] in ([], ["-h"], ["--help"], ["--version"]):  # at once: typer alone takes a tenth of a second
+        sys.stdout.write(version() if given[:1] == ["--version"] else overview())
+        raise SystemExit(0 if given else 2)
     from toposcope.core.errors import BadValue, ToposcopeError, did_you_mean
     from toposcope.core.printable import sentences
 
     with _mouths():
         try:
-            called = next((word for word in given if not word.startswith("-")), None)
+            called = given[0]
             if called in FORMER_COMMANDS:
                 raise BadValue(f"'{called}' is now: toposcope {FORMER_COMMANDS[called]}.")  # noqa: TRY301
-            if called is not None and called not in COMMANDS:
-                raise BadValue(f"unknown command '{called}'. {did_you_mean(called, COMMANDS)}")  # noqa: TRY301
+            if called not in COMMANDS:
+                what = "option (options follow the command)" if called.startswith("-") else "command"
+                raise BadValue(f"unknown {what} '{called}'. {did_you_mean(called, COMMANDS)}")  # noqa: TRY301
             app = _application(called)
-            given = [_present_name(word, FORMER_OPTIONS.get(called or "", {})) for word in given]
+            given = [_present_name(word, FORMER_OPTIONS.get(called, {})) for word in given]
             with _gentle_end():
                 app(args=given, prog_name="toposcope", standalone_mode=True)
         except ToposcopeError as error:
@@ -172,59 +128,17 @@ def _gentle_end() -> Iterator[None]:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-def _application(called: str | None) -> Callable[..., None]:
-    """The typer application with the called command in full and all others as one line of help each."""
+def _application(called: str) -> Callable[..., None]:
+    """The typer application, of which only the called command is imported."""
     import typer
 
     app = typer.Typer(
-        cls=_grouped(),
-        help="Toposcope shows what positional encoding does to the tokens of a Transformer.",
-        epilog="MODEL is a directory, a .safetensors, .gguf or torch file, org/name on the hub, or a name from "
-        "'toposcope ls models'.\n",
         add_completion=False,
-        no_args_is_help=True,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,  # plain help: the rich one costs half of the start-up
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-
-    def show_version(wanted: bool) -> None:
-        if wanted:
-            from toposcope._version import __version__
-
-            typer.echo(f"toposcope {__version__}")
-            raise typer.Exit
-
-    @app.callback()
-    def root(
-        version: bool = typer.Option(
-            False, "--version", help="Print the version and stop.", is_eager=True, callback=show_version
-        ),
-    ) -> None:
-        pass
-
-    for name, summary in COMMANDS.items():
-        if name == called:
-            run = importlib.import_module(f"toposcope.cli.{name}").run
-            app.command(name, short_help=summary, epilog=f"Example: {EXAMPLES[name]}")(run)
-        else:
-            app.command(name, help=summary)(_placeholder)
+    app.callback()(lambda: None)  # with it, the command keeps its name though it is the only one
+    run = importlib.import_module(f"toposcope.cli.{called}").run
+    app.command(called, epilog=f"Example: {EXAMPLES[called]}")(run)
     return app
-
-
-def _grouped() -> Any:
-    """The class of the application: its help lists commands in groups, with an example each."""
-    from typer.core import TyperGroup
-
-    class CommandGroups(TyperGroup):
-        def format_commands(self, ctx: Any, formatter: Any) -> None:
-            for group, names in GROUPS.items():
-                with formatter.section(group):
-                    formatter.write_dl([(f"{name:9s}", COMMANDS[name]) for name in names])
-                    formatter.write_text(f"$ {EXAMPLES[names[0]]}")
-
-    return CommandGroups
-
-
-def _placeholder() -> None:
-    """Stands for a command that was not called."""

@@ -2,31 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # `import toposcope` comes through here, and should cost nothing
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+    from typing import Protocol
+
     from toposcope.core.result import Result
 
+    class Drawing(Protocol):
+        """What turns results into something to look at: `toposcope.report.drawing`."""
 
-class Drawing(Protocol):
-    """What turns results into something to look at: `toposcope.report.drawing`."""
+        def text(self, result: Result) -> str:
+            """For a terminal of 80 columns."""
 
-    def text(self, result: Result) -> str:
-        """For a terminal of 80 columns."""
+        def page(self, results: Sequence[Result], title: str | None = None) -> str:
+            """One self-contained HTML file."""
 
-    def page(self, results: Sequence[Result], title: str | None = None) -> str:
-        """One self-contained HTML file."""
+        def fragment(self, result: Result) -> str:
+            """For a notebook, without script."""
 
-    def fragment(self, result: Result) -> str:
-        """For a notebook, without script."""
+        def draw(self, result: Result, path: str | Path) -> Path:
+            """A figure for a paper, written to a file."""
 
-    def draw(self, result: Result, path: str | Path) -> Path:
-        """A figure for a paper, written to a file."""
-
-    def movie(self, result: Result, path: str | Path) -> Path:
-        """An animated picture of a flow, written to a file."""
+        def movie(self, result: Result, path: str | Path) -> Path:
+            """An animated picture of a flow, written to a file."""
 
 
 _sources: list[Callable[[], Drawing]] = []

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # `import toposcope` comes through here, and should cost nothing
+    from collections.abc import Callable
+    from pathlib import Path
+    from typing import Any, Protocol
+
     from toposcope.models.corpus import Corpus
 
+    class Laboratory(Protocol):
+        """What can run a model that `toposcope train` wrote: `toposcope.lab.running`."""
 
-class Laboratory(Protocol):
-    """What can run a model that `toposcope train` wrote: `toposcope.lab.running`."""
-
-    def with_sequences(self, directory: Path, text: str | None, count: int, seed: int) -> tuple[Any, Corpus]:
-        """The model, and sentences of its own task, or random tokens."""
+        def with_sequences(self, directory: Path, text: str | None, count: int, seed: int) -> tuple[Any, Corpus]:
+            """The model, and sentences of its own task, or random tokens."""
 
 
 _sources: list[Callable[[], Laboratory]] = []

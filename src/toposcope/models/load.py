@@ -17,8 +17,9 @@ from toposcope.checkpoints.hub.name import is_commit, parse_hub_name
 from toposcope.checkpoints.installed import read_text as read_text
 from toposcope.checkpoints.locate import require_sound_files
 from toposcope.checkpoints.peft.settings import CONFIG as ADAPTER
-from toposcope.core.errors import BadConfig, BadFile, MissingExtra, NotFound, ToposcopeError, did_you_mean
+from toposcope.core.errors import BadConfig, BadFile, BadValue, MissingExtra, NotFound, ToposcopeError, did_you_mean
 from toposcope.core.memory import available
+from toposcope.models.device import is_out_of_memory, memory_told
 from toposcope.models.smiles import is_smiles, smiles_tokenizer
 
 MEMORY_SHARE = 0.25  # of what is free that may be taken twice to read a model rather than map it
@@ -27,11 +28,11 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.txt", "vocab.json
 
 @dataclass(frozen=True, eq=False)
 class Reference:
-    """A model as transformers runs it (float32, evaluation mode), its tokenizer, and its files."""
+    """A model as transformers runs it (in evaluation mode), its tokenizer, and its files."""
 
     path: Path  # what Toposcope's own reader opens as well
     model: Any
-    tokenizer: Any
+    tokenizer: Any  # None where it was not asked for
 
     @property
     def commit(self) -> str | None:
@@ -49,12 +50,35 @@ class Reference:
         return min(found) if found else None
 
 
-def load_reference(target: str | Path, *, head: bool = False, attention: str = "eager") -> Reference:
+@dataclass(frozen=True)
+class _Wish:
+    """How a model is to be loaded."""
+
+    head: bool  # with the head that predicts tokens, where the checkpoint has one
+    attention: str
+    dtype: str
+    tokenizer: bool
+    device: str
+    device_map: str | None
+
+
+def load_reference(
+    target: str | Path,
+    *,
+    head: bool = False,
+    attention: str = "eager",
+    dtype: str = "float32",
+    tokenizer: bool = True,
+    device: str = "cpu",
+    device_map: str | None = None,
+) -> Reference:
     """A directory in Hugging Face layout, a .gguf file, a file of such a directory, or the name of a model.
 
     `head`: with the head that predicts tokens, where the checkpoint has one. `attention`: 'eager' writes the
-    probabilities out, 'sdpa' never holds them and takes longer texts.
+    probabilities out, 'sdpa' never holds them and takes longer texts. `dtype`: 'auto' is that of the files.
+    `device_map` 'auto' spreads the model over all devices, and `device` says nothing then (`models.device` chooses).
     """
+    wish = _Wish(head, attention, dtype, tokenizer, device, device_map)
     path = locate(target)
     require("torch", "transformers")
     place = _place(path)
@@ -64,10 +88,10 @@ def load_reference(target: str | Path, *, head: bool = False, attention: str = "
     _refuse_adapter(place)
     with _quiet():
         if place.gguf is None:
-            return _reference(path, place, head, attention)
+            return _reference(path, place, wish)
         copy = _converted(place)
         try:
-            return _reference(path, copy, head, attention)
+            return _reference(path, copy, wish)
         except ToposcopeError as error:
             if copy is place:
                 raise
@@ -83,9 +107,9 @@ def _refuse_adapter(place: _Place) -> None:
         )
 
 
-def _reference(path: Path, place: _Place, head: bool, attention: str) -> Reference:
-    tokenizer = _tokenizer(place)  # first: it is small, and may be missing
-    return Reference(path, _model(place, head, attention), tokenizer)
+def _reference(path: Path, place: _Place, wish: _Wish) -> Reference:
+    tokenizer = _tokenizer(place) if wish.tokenizer else None  # first: it is small, and may be missing
+    return Reference(path, _model(place, wish), tokenizer)
 
 
 def locate(target: str | Path) -> Path:
@@ -164,7 +188,8 @@ def _converted(place: _Place) -> _Place:
             if file is None:
                 return place
             copy = _Place(file.parent, file.name, ours=True)
-            tokenizer, model = _tokenizer(copy), _model(copy, True, "eager")
+            tokenizer = _tokenizer(copy)
+            model = _model(copy, _Wish(True, "eager", "float32", tokenizer=True, device="cpu", device_map=None))
 
         def save(to: Path) -> None:
             from safetensors.torch import save_file
@@ -191,7 +216,7 @@ def _untied(model: Any) -> dict[str, Any]:
     return dict(found.values())
 
 
-def _model(place: _Place, head: bool, attention: str) -> Any:
+def _model(place: _Place, wish: _Wish) -> Any:
     import torch
     from safetensors import SafetensorError
 
@@ -200,12 +225,20 @@ def _model(place: _Place, head: bool, attention: str) -> Any:
     elif not (place.directory / "config.json").is_file():
         raise NotFound(f"{place.directory} holds no config.json, without which transformers cannot run the model.")
     try:
-        built = _auto_class(place, head)
-        given = {"dtype": torch.float32, "attn_implementation": attention}
+        built = _auto_class(place, wish.head)
+        dtype = "auto" if wish.dtype == "auto" else getattr(torch, wish.dtype)
+        given = {"dtype": dtype, "attn_implementation": wish.attention}
         if not place.ours:
             given |= _unmapped(place)
+        if wish.device_map is not None:
+            given["device_map"] = wish.device_map
         model = built.from_pretrained(**place.arguments, **given)
     except (OSError, RuntimeError, SafetensorError) as error:
+        if is_out_of_memory(error):
+            raise BadValue(
+                f"there is no room for the model in {place.directory} ({_brief(error)}). Use --dtype bfloat16, or "
+                "--device-map auto to spread it over all devices."
+            ) from error
         raise BadFile(f"transformers cannot read the weights in {place.directory} ({_brief(error)}).") from error
     except Exception as error:  # what its configurations, and those of its parts, are checked by raises anything
         raise BadConfig(
@@ -214,6 +247,9 @@ def _model(place: _Place, head: bool, attention: str) -> Any:
         ) from error
     if not place.ours:
         _take_over(model)
+    if wish.device_map is None and wish.device != "cpu":
+        with memory_told(None):
+            model = model.to(wish.device)
     return model.eval()
 
 
@@ -233,7 +269,8 @@ def _unmapped(place: _Place) -> dict[str, Any]:
 def _take_over(model: Any) -> None:
     """Weights in memory of our own, one after the other: torch files are mapped whatever one asks for."""
     for tensor in {id(each): each for each in (*model.parameters(), *model.buffers())}.values():
-        tensor.data = tensor.data.clone()
+        if tensor.device.type == "cpu":
+            tensor.data = tensor.data.clone()
 
 
 def _auto_class(place: _Place, head: bool) -> Any:

@@ -18,6 +18,7 @@ from toposcope.spectra.singular import finite
 Array = NDArray[np.float64]
 
 DIRECT_LIMIT = 4_000_000  # entries of the whole table of logits: 32 MB
+AT_ONCE = 64  # positions whose second moments are held at a time
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ def decompose(
         coupling = 0.0
         coupling_even = 0.0 if even else None
         for a, q_IR in enumerate(q_AIR):
-            logits_BIJ = np.einsum("ir,bjr->bij", q_IR, k_BIR, optimize=True)
+            logits_BIJ = q_IR @ k_BIR.swapaxes(1, 2)
             logits_BIJ -= (q_IR * mean_key_IR).sum(axis=1)[:, None]
             rest_BIJ = logits_BIJ + bias_IJ - content_AB[a][:, None, None] - position_IJ
             coupling += float(weight_A[a] * (weight_B @ np.einsum("ij,bij->b", pair_IJ, rest_BIJ**2)))
@@ -155,29 +156,40 @@ def _weights(weights: ArrayLike | None, tokens: int) -> Array:
 
 def _content(q_AIR: Array, k_BIR: Array, mean_key_IR: Array, pair_IJ: Array) -> Array:
     """C[a,b] = sum_ij pair_ij q[a,i] . (k[b,j] - mean key seen from i); the bias has gauge mean zero."""
-    summed_BIR = np.einsum("ij,bjr->bir", pair_IJ, k_BIR, optimize=True)
+    summed_BIR = pair_IJ @ k_BIR
     summed_BIR = summed_BIR - pair_IJ.sum(axis=1)[:, None] * mean_key_IR
-    return np.asarray(np.einsum("air,bir->ab", q_AIR, summed_BIR, optimize=True))
+    return np.asarray(q_AIR.reshape(len(q_AIR), -1) @ summed_BIR.reshape(len(summed_BIR), -1).T)
 
 
 def _mean_square(
     q_AIR: Array, k_BIR: Array, mean_key_IR: Array, pair_IJ: Array, weight_A: Array, weight_B: Array
 ) -> float:
     """The mean of (q[a,i] . (k[b,j] - mean key))^2 from second moments: sum (E q q^T) o (E k k^T), per query row."""
-    second_J = [np.einsum("b,br,bs->rs", weight_B, k_BR, k_BR, optimize=True) for k_BR in k_BIR.transpose(1, 0, 2)]
-    total = 0.0
-    running = np.zeros_like(second_J[0])
-    causal = len(second_J) > 1 and pair_IJ[0, -1] == 0
-    if not causal:
-        running = np.sum(second_J, axis=0)
-    for i, q_AR in enumerate(q_AIR.transpose(1, 0, 2)):
+    first_row = pair_IJ[:, 0]  # every query sees the first key
+    length = len(first_row)
+    causal = length > 1 and pair_IJ[0, -1] == 0
+    seen = np.arange(1, length + 1) if causal else np.full(length, length)
+    total, wide = 0.0, k_BIR.shape[2]
+    running = np.zeros((wide, wide)) if causal else _second_moments(k_BIR, weight_B).sum(axis=0)
+    for start in range(0, length, AT_ONCE):
+        here = slice(start, start + AT_ONCE)
         if causal:
-            running = running + second_J[i]
-        seen = i + 1 if causal else len(second_J)
+            keys_IRR = running + np.cumsum(_second_moments(k_BIR[:, here], weight_B), axis=0)
+            running = keys_IRR[-1]
+        else:
+            keys_IRR = running
         # the mean key is the mean over what is seen, so the second moment about it is this
-        spread = running - seen * np.outer(mean_key_IR[i], mean_key_IR[i])
-        total += float(pair_IJ[i, 0] * np.sum(np.einsum("a,ar,as->rs", weight_A, q_AR, q_AR, optimize=True) * spread))
+        mean_IR = mean_key_IR[here]
+        about_IRR = keys_IRR - seen[here, None, None] * mean_IR[:, :, None] * mean_IR[:, None, :]
+        products_I = (_second_moments(q_AIR[:, here], weight_A) * about_IRR).sum(axis=(1, 2))
+        total += float(first_row[here] @ products_I)
     return total
+
+
+def _second_moments(x_AIR: Array, weight_A: Array) -> Array:
+    """E x x^T at each position, (I, R, R)."""
+    x_IAR = x_AIR.transpose(1, 0, 2)
+    return np.asarray((x_IAR * weight_A[:, None]).swapaxes(1, 2) @ x_IAR)
 
 
 def _toeplitz_norm(matrix_BIJ: Array, pair_IJ: Array) -> Array:

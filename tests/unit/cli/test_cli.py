@@ -16,7 +16,8 @@ from typer.main import get_command
 
 import toposcope
 from tests.unit.tiny import write_llama
-from toposcope.cli import COMMANDS, EXAMPLES, GROUPS, _application, main
+from toposcope.cli import _application, main
+from toposcope.cli.overview import COMMANDS, EXAMPLES, GROUPS
 
 # Loaded in a child before toposcope: makes the heavy libraries impossible to import, as in the core install.
 WITHOUT_TORCH = """

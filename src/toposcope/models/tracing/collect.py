@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -90,8 +91,40 @@ class PositionMeans:
         return found[0], found[1]
 
 
+@dataclass(eq=False)
+class HeadNotes:
+    """What has been noted of one head, sequence by sequence."""
+
+    values: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    uniform: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    routes: set[str] = field(default_factory=set)
+    tokens: int = 0
+    kernels: list[tuple[Array, Array]] = field(default_factory=list)
+    peaks: list[int | None] = field(default_factory=list)
+    gaps: dict[tuple[str, str], None] = field(default_factory=dict)  # metric and reason, in their order
+
+    def note(self, values: Mapping[str, float | None]) -> None:
+        for name, value in values.items():
+            if value is not None:
+                self.values[name].append(float(value))
+
+    def scores(self, scores: Mapping[str, Score]) -> None:
+        for name, score in scores.items():
+            self.values[f"on {name}"].append(score.value)
+            self.uniform[name].append(score.uniform)
+
+    def lacks(self, metric: str, why: str) -> None:
+        self.gaps[metric, why] = None
+
+    def kernel(self) -> tuple[Array, Array]:
+        """The mean kernel over the offsets that the longest sequences have, and these."""
+        longest = max((offsets for offsets, _ in self.kernels), key=len)
+        whole = [total for offsets, total in self.kernels if len(offsets) == len(longest)]
+        return longest, np.mean(whole, axis=0)
+
+
 class Collected:
-    """Numbers collected head by head, sequence by sequence."""
+    """Numbers collected head by head, sequence by sequence; the heads of a layer are measured side by side."""
 
     def __init__(
         self,
@@ -100,178 +133,143 @@ class Collected:
         dense_limit: int,
         seed: int,
         only_patterns: bool = False,
+        pool: ThreadPoolExecutor | None = None,
     ) -> None:
         self.instrument, self.chosen, self.dense_limit, self.seed = instrument, chosen, dense_limit, seed
         self.only_patterns = only_patterns
         self.means = PositionMeans()
         self.lost: dict[int, str] = {}
         self.rebuilt = 0.0
-        self._values: dict[tuple[int, int], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-        self._uniform: dict[tuple[int, int], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-        self._routes: dict[tuple[int, int], set[str]] = defaultdict(set)
-        self._tokens: dict[tuple[int, int], int] = defaultdict(int)
-        self._kernels: dict[tuple[int, int], list[tuple[Array, Array]]] = defaultdict(list)
-        self._peaks: dict[tuple[int, int], list[int | None]] = defaultdict(list)
-        self._gaps: dict[tuple[str, str], set[tuple[int, int]]] = defaultdict(set)
+        self._map = map if pool is None else pool.map
+        self._notes = {(number, head): HeadNotes() for number, heads in chosen.items() for head in heads}
 
     # ------------------------------------------------------------- one sequence
     def measure(self, content: Content, call: Call, output_BNHV: Any) -> None:
         number = content.site.number
         if number in self.lost:
             return
-        for head in self.chosen[number]:
-            key = (number, head)
-            logits = head_logits(content, head, _sink(call, head))
-            seen = patterns(logits, values_NV=content.v_HMV[head])
-            error = _difference(seen, output_BNHV[0, seen.seen_from :, head])
-            if not error < _allowed(output_BNHV.dtype) and not (self.instrument.edits or self.instrument.rewrites):
-                self.lost[number] = (
-                    f"its attention could not be rebuilt from queries and keys (off by {error:.1e} "
-                    f"in {precision(output_BNHV.dtype)})"
-                )
-                return
-            self.rebuilt = max(self.rebuilt, error)
-            self._tokens[key] = max(self._tokens[key], logits.length)
-            self._note(key, {"distance": seen.distance, "entropy": seen.entropy})
-            self._scores(key, seen.scores)
-            if self.only_patterns:
-                continue
+        heads = self.chosen[number]
+        error = max(self._map(lambda head: self._head(content, call, output_BNHV, head), heads))
+        if not error < _allowed(output_BNHV.dtype) and not (self.instrument.edits or self.instrument.rewrites):
+            self.lost[number] = (
+                f"its attention could not be rebuilt from queries and keys (off by {error:.1e} "
+                f"in {precision(output_BNHV.dtype)})"
+            )
+            return
+        self.rebuilt = max(self.rebuilt, error)
+
+    def _head(self, content: Content, call: Call, output_BNHV: Any, head: int) -> float:
+        """Note all numbers of one head; how far its outputs, rebuilt, are from the model's own."""
+        notes = self._notes[content.site.number, head]
+        logits = head_logits(content, head, _sink(call, head))
+        seen = patterns(logits, values_NV=content.v_HMV[head])
+        notes.tokens = max(notes.tokens, logits.length)
+        notes.note({"distance": seen.distance, "entropy": seen.entropy})
+        notes.scores(seen.scores)
+        if not self.only_patterns:
             raw, centred = toeplitz_shares(logits, seen.square)
-            self._note(key, {"toeplitz": raw, "toeplitz_centred": centred})
-            if in_input_only(content.encoding):
-                self._absolute(key, content, logits)
-            else:
-                self._inside(key, content, logits)
+            notes.note({"toeplitz": raw, "toeplitz_centred": centred})
+            measure = self._absolute if in_input_only(content.encoding) else self._inside
+            measure(notes, content, head, logits)
+        return _difference(seen, output_BNHV[0, seen.seen_from :, head])
 
     def induction(self, ids: Ids, content: Content, call: Call, output_BNHV: Any) -> None:
         """Only the induction score, from repeated random tokens."""
         number = content.site.number
-        for head in self.chosen[number] if number not in self.lost else ():
+        if number in self.lost:
+            return
+
+        def score(head: int) -> None:
             seen = patterns(head_logits(content, head, _sink(call, head)), ids)
             if "induction" in seen.scores:
-                self._scores((number, head), {"induction": seen.scores["induction"]})
+                self._notes[number, head].scores({"induction": seen.scores["induction"]})
 
-    def _inside(self, key: tuple[int, int], content: Content, logits: HeadLogits) -> None:
+        list(self._map(score, self.chosen[number]))
+
+    def _inside(self, notes: HeadNotes, content: Content, head: int, logits: HeadLogits) -> None:
         """Position acts inside the head: it can be switched off there, and tokens put at any position."""
-        head, encoding = key[1], content.encoding
-        self._contraction(
-            key,
-            contracted(
-                content.q_HNR[head],
-                content.k_HMR[head],
-                encoding,
-                causal=logits.causal,
-                reach=logits.reach,
-                scale=content.scale,
-                head=head,
-                dense_limit=self.dense_limit,
-            ),
-        )
+        encoding = content.encoding
+        found = contracted(
+            content.q_HNR[head], content.k_HMR[head], encoding, causal=logits.causal, reach=logits.reach,
+            scale=content.scale, head=head, dense_limit=self.dense_limit,
+        )  # fmt: skip
+        _contraction(notes, found)
         split = design(content, head, self.seed)
-        self._note(key, {"content": split.content, "position": split.position, "coupling": split.coupling})
+        notes.note({"content": split.content, "position": split.position, "coupling": split.coupling})
         for metric in ("gram_content", "gram_mixed", "gram_position", "gram_cross"):
-            self.lacks(metric, "position acts inside the heads: see content, position and their coupling", key)
+            notes.lacks(metric, "position acts inside the heads: see content, position and their coupling")
         shape = mean_kernel(content, head)
         if shape is None:
-            self.lacks("kernel_rho", "the bias depends on both positions", key)
+            notes.lacks("kernel_rho", "the bias depends on both positions")
             return
-        self._kernels[key].append((shape.offsets_T, shape.total_T))
-        self._peaks[key].append(shape.peak_offset)
-        found = kernel_contraction(shape, encoding, logits.length)
-        self._note(key, {"kernel_rho": found})
-        if found is None:
-            self.lacks("kernel_rho", "no rotation without decay in this head", key)
+        notes.kernels.append((shape.offsets_T, shape.total_T))
+        notes.peaks.append(shape.peak_offset)
+        rho = kernel_contraction(shape, encoding, logits.length)
+        notes.note({"kernel_rho": rho})
+        if rho is None:
+            notes.lacks("kernel_rho", "no rotation without decay in this head")
 
-    def _absolute(self, key: tuple[int, int], content: Content, logits: HeadLogits) -> None:
+    def _absolute(self, notes: HeadNotes, content: Content, head: int, logits: HeadLogits) -> None:
         """Position came with the input: what sequences share at a position stands for it."""
         for metric in ("content", "position", "coupling"):
-            self.lacks(metric, "position was added to the input: see the Gram shares", key)
-        self.lacks("kernel_rho", "position was added to the input: no kernel over offsets", key)
-        parts = self.means.of(content, key[1])
+            notes.lacks(metric, "position was added to the input: see the Gram shares")
+        notes.lacks("kernel_rho", "position was added to the input: no kernel over offsets")
+        parts = self.means.of(content, head)
         if parts is None:
             for metric in ("rho", "erank_ratio", "maj_gap", "cap", "gram_content", "gram_mixed", "gram_position"):
-                self.lacks(metric, "position was added to the input, and its mean needs several sequences", key)
+                notes.lacks(metric, "position was added to the input, and its mean needs several sequences")
             return
         of_q, of_k = parts
         length = len(of_q.part_NR)
-        q_NR, k_NR = content.q_HNR[key[1], :length] * content.scale, content.k_HMR[key[1], :length]
+        q_NR, k_NR = content.q_HNR[head, :length] * content.scale, content.k_HMR[head, :length]
         reach = logits.reach if logits.reach is not None and logits.reach < length - 1 else None
-        self._contraction(
-            key,
-            contracted_absolute(
-                q_NR,
-                k_NR,
-                of_q.without(content.q_HNR[key[1]]) * content.scale,
-                of_k.without(content.k_HMR[key[1]]),
-                causal=logits.causal,
-                reach=reach,
-                dense_limit=self.dense_limit,
-            ),
-        )
+        found = contracted_absolute(
+            q_NR, k_NR, of_q.without(content.q_HNR[head]) * content.scale, of_k.without(content.k_HMR[head]),
+            causal=logits.causal, reach=reach, dense_limit=self.dense_limit,
+        )  # fmt: skip
+        _contraction(notes, found)
         parts_q, parts_k = of_q.part_NR * content.scale, of_k.part_NR
         shares = gram_shares(q_NR, k_NR, parts_q, parts_k, causal=logits.causal, reach=reach)
         if shares is not None:
-            self._note(key, {f"gram_{name}": value for name, value in asdict(shares).items()})
+            notes.note({f"gram_{name}": value for name, value in asdict(shares).items()})
 
-    def _contraction(self, key: tuple[int, int], found: Contracted) -> None:
-        self._routes[key].add(found.route)
-        values = {name: getattr(found, name) for name in ("rho", "erank_ratio", "maj_gap", "cap")}
-        self._note(key, values)
-        for name, value in values.items():
-            if value is None:
-                self.lacks(name, found.reason or "not defined for these logits", key)
-
-    def _scores(self, key: tuple[int, int], scores: Mapping[str, Score]) -> None:
-        for name, score in scores.items():
-            self._values[key][f"on {name}"].append(score.value)
-            self._uniform[key][name].append(score.uniform)
-
-    def _note(self, key: tuple[int, int], values: Mapping[str, float | None]) -> None:
-        for name, value in values.items():
-            if value is not None:
-                self._values[key][name].append(float(value))
-
-    def lacks(self, metric: str, why: str, key: tuple[int, int] | None = None) -> None:
-        everywhere = {(number, head) for number, heads in self.chosen.items() for head in heads}
-        self._gaps[metric, why] |= everywhere if key is None else {key}
+    def lacks(self, metric: str, why: str) -> None:
+        """Of no head is this known."""
+        for notes in self._notes.values():
+            notes.lacks(metric, why)
 
     # ------------------------------------------------------------- all sequences
     @property
     def kernels(self) -> dict[str, list[float]]:
         """The mean kernel of each head over the offsets that all its sequences have, by the head's name."""
-        return {f"{number}.{head}": list(self._kernel((number, head))[1]) for number, head in self._kernels}
-
-    def _kernel(self, key: tuple[int, int]) -> tuple[Array, Array]:
-        longest = max((offsets for offsets, _ in self._kernels[key]), key=len)
-        whole = [total for offsets, total in self._kernels[key] if len(offsets) == len(longest)]
-        return longest, np.mean(whole, axis=0)
+        known = ((key, notes) for key, notes in self._notes.items() if notes.kernels)
+        return {f"{number}.{head}": list(notes.kernel()[1]) for (number, head), notes in known}
 
     def row(self, number: int, head: int) -> HeadTrace:
-        key = (number, head)
-        values = self._values[key]
-        scores = {name: _spread(values.get(f"on {name}", [])) for name in THRESHOLDS}
-        uniform = {name: float(np.median(given)) for name, given in self._uniform[key].items()}
+        notes = self._notes[number, head]
+        scores = {name: _spread(notes.values.get(f"on {name}", [])) for name in THRESHOLDS}
+        uniform = {name: float(np.median(given)) for name, given in notes.uniform.items()}
         found = {name: Score(spread.median, uniform[name]) for name, spread in scores.items() if spread is not None}
         peak, agree = None, None
         kept: tuple[float, ...] = ()
-        if self._kernels.get(key):
-            offsets, total = self._kernel(key)
-            if any(each is not None for each in self._peaks[key]):
+        if notes.kernels:
+            offsets, total = notes.kernel()
+            if any(each is not None for each in notes.peaks):
                 best = offsets[total >= total.max() - 1e-12 * np.abs(total).max()]
                 peak = int(best[np.abs(best).argmin()])
-                agree = float(np.mean([each == peak for each in self._peaks[key]]))
+                agree = float(np.mean([each == peak for each in notes.peaks]))
             kept = tuple(float(value) for value in total[offsets >= 0][:KEPT])
         return HeadTrace(
             layer=number,
             head=head,
-            tokens=self._tokens[key],
+            tokens=notes.tokens,
             names=names(found),
-            route="+".join(sorted(self._routes[key])),
+            route="+".join(sorted(notes.routes)),
             peak_offset=peak,
             peak_agreement=agree,
             kernel=kept,
             uniform=uniform,
-            **{name: _spread(values.get(name, [])) for name in METRICS},
+            **{name: _spread(notes.values.get(name, [])) for name in METRICS},
             **{f"on_{name}": spread for name, spread in scores.items()},
         )
 
@@ -280,10 +278,20 @@ class Collected:
             for metric in METRICS:
                 if metric not in ("distance", "entropy"):
                     self.lacks(metric, "only patterns were asked for")
-        return tuple(Gap(metric, why, len(keys)) for (metric, why), keys in self._gaps.items())
+        counted = Counter(gap for notes in self._notes.values() for gap in notes.gaps)
+        return tuple(Gap(metric, why, heads) for (metric, why), heads in counted.items())
 
 
 # -------------------------------------------------------------------- inside
+def _contraction(notes: HeadNotes, found: Contracted) -> None:
+    notes.routes.add(found.route)
+    values = {name: getattr(found, name) for name in ("rho", "erank_ratio", "maj_gap", "cap")}
+    notes.note(values)
+    for name, value in values.items():
+        if value is None:
+            notes.lacks(name, found.reason or "not defined for these logits")
+
+
 def _allowed(dtype: Any) -> float:
     import torch
 
@@ -297,7 +305,7 @@ def _sink(call: Call, head: int) -> float | None:
 def _difference(seen: Patterns, theirs_BV: Any) -> float:
     """How far the rebuilt outputs of the last rows are from the model's own, relative to these."""
     assert seen.output_BV is not None
-    theirs = theirs_BV.detach().double().cpu().numpy()
+    theirs = theirs_BV.detach().cpu().double().numpy()
     return float(np.abs(seen.output_BV - theirs).max() / max(np.abs(theirs).max(), 1e-30))
 
 

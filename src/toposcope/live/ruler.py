@@ -1,0 +1,122 @@
+"""Where a query or key stands: its vector beside those of the same content at known positions.
+
+No frequencies, pairs or tables are needed, so it reads any encoding that moves queries and keys, in any precision:
+the nearest of the known vectors is the answer.
+Shapes: B sequences, N tokens, H heads, R head width, S known positions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+Positions = NDArray[np.int64]
+NOWHERE = -1  # what stands at none of the known positions
+_ROUNDINGS = 8  # a vector of the same content at the same position may differ by so many roundings
+
+
+@dataclass(frozen=True, eq=False)
+class Ruler:
+    """The vectors of one attention's queries (or keys) at positions 0, 1, 2, …; `eps` is the precision's."""
+
+    known_SHR: Array
+    eps: float
+
+    @classmethod
+    def of(cls, vectors_BHNR: Any, eps: float) -> Ruler:
+        """The ruler of a sequence whose tokens are all alike, read in its own order."""
+        return cls(doubled(vectors_BHNR)[0].transpose(1, 0, 2), eps)
+
+    @property
+    def still(self) -> bool:
+        """Whether position does not move these vectors, so that nothing can be read."""
+        apart = np.abs(self.known_SHR - self.known_SHR[:1]).max()
+        return bool(apart <= _ROUNDINGS * self.eps * np.abs(self.known_SHR).max())
+
+    def distances(self, vectors_BHNR: Any) -> tuple[Array, Array, float]:
+        """How far each vector is from each known one (B, N, S), the known ones from another (S, S), and the noise."""
+        seen_BNHR, known_SHR = doubled(vectors_BHNR).transpose(0, 2, 1, 3), self.known_SHR
+        fewer = min(seen_BNHR.shape[2], known_SHR.shape[1])  # keys are shown once per group, or once per head
+        seen_BNHR = seen_BNHR[:, :, :: seen_BNHR.shape[2] // fewer][:, :, :fewer]
+        known_SHR = known_SHR[:, :: known_SHR.shape[1] // fewer][:, :fewer]
+        spread_HR = np.ptp(known_SHR, axis=0)
+        moves_HR = spread_HR > _ROUNDINGS * self.eps * np.abs(known_SHR).max()
+        if not moves_HR.any():
+            moves_HR[:] = True
+        seen_BNK, known_SK = seen_BNHR[..., moves_HR], known_SHR[:, moves_HR]
+        noise = _ROUNDINGS * self.eps * float(np.sqrt((known_SK**2).sum(-1).mean()))
+        return _apart(seen_BNK, known_SK), _apart(known_SK, known_SK), noise
+
+    def read(self, vectors_BHNR: Any, expected_BN: Positions | None = None) -> Positions:
+        """The position of each vector, or NOWHERE; the expected one wins where none is nearer by more than noise."""
+        apart_BNS, scale_SS, noise = self.distances(vectors_BHNR)
+        best_BN = apart_BNS.argmin(-1)
+        near_BN = np.take_along_axis(apart_BNS, best_BN[..., None], -1)[..., 0]
+        if expected_BN is not None:
+            inside_BN = (expected_BN >= 0) & (expected_BN < len(scale_SS))
+            told_BN = np.where(inside_BN, expected_BN, 0)
+            far_BN = np.take_along_axis(apart_BNS, told_BN[..., None], -1)[..., 0]
+            best_BN = np.where(inside_BN & (far_BN <= near_BN + noise), told_BN, best_BN)
+            near_BN = np.take_along_axis(apart_BNS, best_BN[..., None], -1)[..., 0]
+        others_SS = np.where(np.eye(len(scale_SS), dtype=bool), np.inf, scale_SS)
+        gap_S = others_SS.min(-1)
+        return np.where(near_BN <= np.maximum(gap_S[best_BN] / 2, noise), best_BN, NOWHERE)
+
+
+def _apart(left: Array, right_SK: Array) -> Array:
+    squared = (left**2).sum(-1)[..., None] + (right_SK**2).sum(-1) - 2 * left @ right_SK.T
+    return np.asarray(np.sqrt(np.maximum(squared, 0)))
+
+
+def doubled(tensor: Any) -> Array:
+    """A tensor as float64, in the memory of numpy."""
+    import torch
+
+    found: Array = tensor.detach().to(torch.float64).cpu().numpy()
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class BiasRuler:
+    """What is added to the logits, by offset (query minus key), less what a query's own key gets.
+
+    Offsets with the same bias (the buckets of T5) cannot be told apart: the expected one is then taken as seen.
+    """
+
+    known_HS: Array
+    offsets_S: Positions
+    noise: float
+    causal: bool
+    none: int = 10**9  # stands for no known offset
+
+    @classmethod
+    def of(cls, added_HNN: Array, causal: bool, eps: float) -> BiasRuler:
+        """The ruler of a whole text: its last query looks back, its first one ahead."""
+        count = added_HNN.shape[-1]
+        back_HS = added_HNN[:, -1, ::-1] - added_HNN[:, -1, -1:]
+        ahead_HS = added_HNN[:, 0, :0:-1] - added_HNN[:, 0, :1]
+        known_HS = back_HS if causal else np.concatenate([ahead_HS, back_HS], axis=1)
+        offsets_S = np.arange(0 if causal else 1 - count, count)
+        return cls(known_HS, offsets_S, _ROUNDINGS * eps * float(np.abs(known_HS).max()), causal)
+
+    @property
+    def still(self) -> bool:
+        """Whether nothing is added that depends on the offset."""
+        return not np.any(np.abs(self.known_HS).max(0) > self.noise)
+
+    def read(self, added_HM: Array, expected_M: Positions) -> Positions:
+        """The offset of each key, or `none`."""
+        apart_MS = np.abs(added_HM[:, :, None] - self.known_HS[:, None, :]).max(0)
+        best_M = apart_MS.argmin(-1)
+        told_M = np.clip(expected_M - self.offsets_S[0], 0, len(self.offsets_S) - 1)
+        near_M, far_M = (np.take_along_axis(apart_MS, each[:, None], -1)[:, 0] for each in (best_M, told_M))
+        best_M = np.where(far_M <= near_M + self.noise, told_M, best_M)
+        between_SS = np.abs(self.known_HS[:, :, None] - self.known_HS[:, None, :]).max(0)
+        gap_S = np.where(between_SS > self.noise, between_SS, np.inf).min(-1)
+        near_M = np.take_along_axis(apart_MS, best_M[:, None], -1)[:, 0]
+        fits_M = near_M <= np.maximum(np.where(np.isfinite(gap_S), gap_S, 0)[best_M] / 2, self.noise)
+        return np.where(fits_M, self.offsets_S[best_M], self.none)
