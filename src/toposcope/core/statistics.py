@@ -43,6 +43,16 @@ def of_shares(first: float, second: float, count: int) -> float:
     return 1.96 * sum(math.sqrt(max(p * (1 - p), 0.0) / count) for p in (first, second))
 
 
+def least_share(found: int, of: int) -> float:
+    """The lower end of the one-sided interval of a share: that from which so many would be found in 1 of 20 trials.
+
+    Clopper's and Pearson's: it holds for any number of independent trials.
+    """
+    from scipy.special import betaincinv
+
+    return 0.0 if not found else float(betaincinv(found, of - found + 1, 1 - LEVEL))
+
+
 def told_from_zero(value: float, half: float | None) -> bool:
     """Whether 0 lies outside the interval; without an interval nothing is told."""
     return half is not None and abs(value) > half
