@@ -22,7 +22,7 @@ from toposcope.live.running import Running
 from toposcope.live.subject import Subject
 from toposcope.live.turning import turned
 
-FARTHEST = 256  # the position up to which an axis is moved
+FARTHEST = 4096  # positions that an axis is moved by: slow pairs of the last axis need it in half precision
 Answer = NDArray[np.bool_]
 
 
