@@ -112,7 +112,8 @@ def _room(layers: Iterable[Layer], context: int | None) -> int:
             room.append(layer.encoding.input.length)
         rotary = layer.encoding.rotary
         if rotary is not None and rotary.by_length:
-            room.append(int(layer.encoding.parameters.get("original_context") or context or KNOWN))
+            original = int(layer.encoding.parameters.get("original_context") or context or KNOWN)
+            room.append(original - 2)  # clear of where frequencies change, and of one token early
     return min(room)
 
 
