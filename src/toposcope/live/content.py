@@ -49,9 +49,10 @@ def given_content(
     def enters(name: str) -> Any:
         def hook(module: Any, given: Any, options: Any) -> Any:
             if given and fits(given[0]):
-                return (content_of(name, given[0]), *given[1:]), options
-            ours = {each: content_of(name, options[each]) for each in _NAMES if fits(options.get(each))}
-            return (given, {**options, **ours}) if ours else None
+                ours = content_of(name, given[0])  # which may be query, key and value at once
+                return tuple(ours if each is given[0] else each for each in given), options
+            named = {each: content_of(name, options[each]) for each in _NAMES if fits(options.get(each))}
+            return (given, {**options, **named}) if named else None
 
         return hook
 

@@ -2,8 +2,9 @@
 
 One pass holds every content at every position: each sequence is one token with a position id of its own, so attention
 has one key and no content can depend on position; and each attention is given random content of ours. Models that
-take no position ids are given sequences that repeat one token. A second short pass shows scale and bias of the logits,
-and what position adds to the input.
+take no position ids are given sequences that repeat one token; so are those with layers that pad each text to a
+chunk, with the position ids in question. A second, short pass shows scale and bias of the
+logits, and what position adds to the input.
 Shapes: T contents, P positions, H heads, R head width, F channel pairs.
 """
 
@@ -194,17 +195,16 @@ def _run(
 
     tokens_T = running.tokens(contents, seed)
     many = len(at_P)
-    if mode == "positions":
-        ids = tokens_T.repeat_interleave(many)[:, None]
-        position_ids = np.tile(at_P.astype(np.int64), contents)[:, None]
-        numbers = np.repeat(np.arange(contents), many)
-    else:
-        ids, position_ids = tokens_T[:, None].repeat(1, many), None
-        numbers = np.arange(contents)
+    apart = mode == "positions" and not running.convolves
+    position_ids = np.tile(at_P.astype(np.int64), (contents, 1)) if mode == "positions" else None
+    ids, numbers = tokens_T[:, None].repeat(1, many), np.arange(contents)
+    if apart:
+        ids, numbers = ids.reshape(-1, 1), np.repeat(numbers, many)
+        position_ids = None if position_ids is None else position_ids.reshape(-1, 1)
 
     def first_position(out: Any) -> Any | None:
         rows = len(numbers)
-        if mode == "constant":
+        if not apart:
             return out[:, 0].clone() if out.dim() >= 3 and out.shape[:2] == (rows, many) else None
         if out.shape[0] % rows:
             return None
@@ -218,16 +218,17 @@ def _layer(seen: Attention, contents: int, at_P: Array, mode: Mode) -> Recovered
     dtype = _name(seen.query_BHNR.dtype)
     rounding = ROUNDING.get(dtype, ROUNDING["float32"])
     outputs = [_array(out).reshape(contents, -1) for _, out in seen.maps]
-    sides = [_side(each, outputs, contents, at_P, mode, rounding) for each in (seen.query_BHNR, seen.key_BGMR)]
-    return RecoveredLayer(seen.module, dtype, *sides)
+    query, key = (_side(each, outputs, contents, at_P, mode, rounding) for each in (seen.query_BHNR, seen.key_BGMR))
+    return RecoveredLayer(seen.module, dtype, query, key)
 
 
 def _side(
     vectors: Any, outputs: list[Array], contents: int, at_P: Array, mode: Mode, rounding: float
 ) -> RecoveredSide | None:
     many = len(at_P)
-    rows, tokens = (contents * many, 1) if mode == "positions" else (contents, many)
-    if vectors.shape[-2] != tokens or vectors.shape[0] % rows:
+    tokens = vectors.shape[-2]  # one, or all positions
+    rows = contents * many // tokens
+    if tokens not in (1, many) or vectors.shape[0] % rows:
         return None
     by_head = vectors.reshape(rows, -1, *vectors.shape[-2:])
     x_TPHR = by_head.reshape(contents, many, *by_head.shape[1:2], -1) if tokens == 1 else by_head.transpose(1, 2)
