@@ -89,11 +89,15 @@ def lengths(running: Running, model: Model, progress: Progress | None = None) ->
 
 
 def _look(subject: Subject, rule: Rule) -> Looked:
-    """Texts of all lengths, told by positions and (where affordable) real; then the cache; at last a short text."""
+    """Texts of all lengths, told by positions and (where affordable) real; then the cache; at last a short text.
+
+    A model that keeps what long texts did to it cannot be asked twice.
+    """
     notes: list[str] = []
     running = subject.running
     told = by_positions(subject, rule) if running.takes_positions else {}
-    real = in_texts(subject, rule) if rule.kind != "fixed" or not told else {}
+    keeps = _right(told, "short") and not _right(told, "short, after longer")
+    real = in_texts(subject, rule) if not told or (rule.kind != "fixed" and not keeps) else {}
     seen, by = told, "position ids on sequences of one token"
     if len(real) > 1 and (not told or any(not _right(told, key) and _right(real, key) for key in real)):
         seen, by = real, "texts that really were so long"

@@ -46,7 +46,8 @@ class Astray:
     def bug(self) -> str:
         if self.way.exact or all(row.padded for row in self.rows):
             return "left-padding"
-        return "rotated-twice" if self.example.turned_again else "cache-offset"
+        again = self.kind == "rotary" and self.example.turned_again
+        return "rotated-twice" if again else "cache-offset"
 
     @property
     def shifted_whole(self) -> bool:

@@ -65,7 +65,8 @@ def tells_F(frequencies_F: Array, farthest: int, dtype: str) -> NDArray[np.bool_
 def turned(vectors_PHR: Array, at_P: Array, rotary: Rotary, dtype: str) -> Turned | None:
     """The angles against the first vectors, at position 0; None where the channels that turn keep no lengths."""
     vectors_PHR, zero_HR, at_P = vectors_PHR[1:], vectors_PHR[0], at_P[1:]
-    if rotary.decay_F is not None or zero_HR.shape[-1] != rotary.head_dim:
+    unread = rotary.decay_F is not None or zero_HR.shape[-1] != rotary.head_dim
+    if unread or not (np.isfinite(vectors_PHR).all() and np.isfinite(zero_HR).all()):
         return None
     vectors_PHR, zero_HR = vectors_PHR[:, : rotary.turning_heads], zero_HR[: rotary.turning_heads]
     found = _layout(vectors_PHR, zero_HR, rotary)
