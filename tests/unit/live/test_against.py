@@ -68,6 +68,17 @@ def test_plants(plant: plants.Plant, base: Any, engines: dict[str, Engine]) -> N
         assert row.share > 0.999
 
 
+def test_a_near_miss_leaves_more_than_rounding(base: Any, engines: dict[str, Engine]) -> None:
+    near = plants.Plant("base 10500", None, "plain", plants._configured(rope_theta=10500.0))
+    engines.setdefault("plain", Engine(Reference(Path("tiny"), plants.settings(base)["plain"](), None)))
+    found = against_plant(engines["plain"], near, texts())
+    exact = against_plant(engines["plain"], plants.KNOWN[0], texts())
+    assert found.hypotheses[0].bug == exact.hypotheses[0].bug == "theta-lost"
+    assert found.left is not None
+    assert exact.left is not None
+    assert exact.left < exact.floor.tolerance < found.left / 10
+
+
 def test_every_bug_of_the_catalogue_has_a_maker() -> None:
     from toposcope.live.bugs import BY_KEY
 
