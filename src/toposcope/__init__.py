@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from toposcope.dynamics.flow import flow
     from toposcope.lab.ablation import ablate_lab
     from toposcope.lab.known import ls
+    from toposcope.live.callable import check_rotation
     from toposcope.live.check import check
     from toposcope.live.engines.against import against
     from toposcope.live.module.check import check_module
@@ -48,6 +49,7 @@ _HOMES = {
     "captured": "toposcope.models.intervene",
     "check": "toposcope.live.check",
     "check_module": "toposcope.live.module.check",
+    "check_rotation": "toposcope.live.callable",
     "compare": "toposcope.scanning.compare",
     "flow": "toposcope.dynamics.flow",
     "from_transformer_lens": "toposcope.checkpoints.live_lens:view_lens",
@@ -80,6 +82,7 @@ __all__ = [
     "captured",
     "check",
     "check_module",
+    "check_rotation",
     "compare",
     "flow",
     "from_transformer_lens",

@@ -16,11 +16,13 @@ from toposcope.checks.configuration import check_configuration, refuse_with_conf
 from toposcope.checks.context import context
 from toposcope.checks.expected import Expectation, expectations, expected
 from toposcope.checks.findings import CheckResult, Finding, outcome
+from toposcope.checks.fresh import initial_values, norm_gains
 from toposcope.checks.mechanisms import mechanisms
-from toposcope.checks.rotary import mla_width, pairs_fit_weights, rotation
+from toposcope.checks.rotary import mla_width, rotation
 from toposcope.checks.settings import settings
 from toposcope.checks.sharing import dead_heads, sharing, walk
 from toposcope.checks.tables import position_tables
+from toposcope.checks.trained import trained_rotation
 from toposcope.core.progress import Progress
 from toposcope.core.result import Provenance
 
@@ -76,7 +78,7 @@ def check_model(
         *mechanisms(model),
         *rotation(model),
         *settings(model),
-        *position_tables(model),
+        *position_tables(model, weights=weights),
         *context(model),
         *biases(model),
         *mla_width(model, model.layers),
@@ -86,7 +88,9 @@ def check_model(
     if weights:
         walked = walk(model, progress)
         findings += [
-            *pairs_fit_weights(model, walked.pooled, walked.single),
+            *trained_rotation(model, walked.overlaps, walked.single),
+            *initial_values(model, walked.fresh),
+            *norm_gains(model, walked.fresh),
             *sharing(model, walked),
             *dead_heads(model, walked),
         ]

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.checkpoints.view import Model
+from toposcope.checkpoints.view import Layer, Model
 from toposcope.checks.findings import Finding
+from toposcope.checks.row_order import READ, first_row, read_in_order, shuffled
 from toposcope.encodings.record import Array, short
 from toposcope.encodings.stored import stored_sinusoid
 
@@ -114,8 +115,11 @@ def published_sinusoid(rows_ND: Array) -> str | None:
     return f"{said['layout']}, base {short(said['base'])}{start}, size {said['scale']:.3g}"
 
 
-def position_tables(model: Model) -> Iterator[Finding]:
-    """Look at each table of learned vectors once, however many layers or stacks use it."""
+def position_tables(model: Model, *, weights: bool = True) -> Iterator[Finding]:
+    """Look at each table of learned vectors once, however many layers or stacks use it.
+
+    With `weights`, the first layer that uses a table without visible order is asked whether it reads one from it.
+    """
     seen: list[tuple[Array, list[int]]] = []
     rows_of: dict[int, Array] = {}
     for layer in model.layers:
@@ -131,11 +135,11 @@ def position_tables(model: Model) -> Iterator[Finding]:
         else:
             same.append(layer.number)
     for rows_ND, numbers in seen:
-        yield from look_at(rows_ND, tuple(numbers))
+        yield from look_at(rows_ND, tuple(numbers), model.layers[numbers[0]] if weights else None)
 
 
-def look_at(rows_ND: Array, layers: tuple[int, ...]) -> Iterator[Finding]:
-    """All findings about one table."""
+def look_at(rows_ND: Array, layers: tuple[int, ...], reader: Layer | None = None) -> Iterator[Finding]:
+    """All findings about one table; `reader` is the layer that reads it first."""
     n, width = rows_ND.shape
     dead = np.flatnonzero(~rows_ND.any(axis=1))
     if len(dead) == n:
@@ -152,6 +156,10 @@ def look_at(rows_ND: Array, layers: tuple[int, ...]) -> Iterator[Finding]:
     yield from _rows(rows_ND, dead, layers)
     if n < FEWEST_ROWS:
         return
+    leading = int(dead[-1]) + 1 if len(dead) and len(dead) == dead[-1] + 1 else 0
+    if leading and n - leading >= FEWEST_ROWS and _is_sinusoid(rows_ND[leading:]):
+        yield _behind_zeros(rows_ND[leading:], leading, layers)
+        return
     if _is_sinusoid(rows_ND):
         known = published_sinusoid(rows_ND)
         name = f"the published sinusoid ({known})" if known else "a sinusoid of its own frequencies"
@@ -165,7 +173,25 @@ def look_at(rows_ND: Array, layers: tuple[int, ...]) -> Iterator[Finding]:
             evidence={"state": "sinusoid", "sinusoid": known or "other", "unexplained": unexplained},
         )
         return
-    yield _trained_or_not(rows_ND, layers)
+    found = _trained_or_not(rows_ND, layers, reader)
+    yield found
+    if found.evidence["state"] == "trained":
+        yield from first_row(rows_ND, layers)
+
+
+def _behind_zeros(rows_ND: Array, leading: int, layers: tuple[int, ...]) -> Finding:
+    known = published_sinusoid(rows_ND)
+    name = f"the published one ({known})" if known else "one of its own frequencies"
+    return Finding(
+        "position-table",
+        "warning",
+        f"the position table is a sinusoid behind {leading} row{'s' * (leading > 1)} of zeros",
+        f"From row {leading} on it is {name}. If the zeros are a row for padding, the first token must not use it.",
+        f"Count positions from {leading}, or remove the zeros: as it stands, the first token has no position and "
+        "the others may be off by as many.",
+        layers=layers,
+        evidence={"state": "sinusoid", "sinusoid": known or "other", "leading": leading},
+    )
 
 
 def _is_sinusoid(rows_ND: Array) -> bool:
@@ -174,7 +200,7 @@ def _is_sinusoid(rows_ND: Array) -> bool:
     return bool(np.quantile(share, 0.9) <= ONE_TONE) or published_sinusoid(rows_ND) is not None
 
 
-def _trained_or_not(rows_ND: Array, layers: tuple[int, ...]) -> Finding:
+def _trained_or_not(rows_ND: Array, layers: tuple[int, ...], reader: Layer | None) -> Finding:
     n = len(rows_ND)
     order = order_of(rows_ND)
     numbers = {"neighbour_cosine": order.neighbours, "z": order.z, "edge": order.edge, "std": float(rows_ND.std())}
@@ -182,17 +208,41 @@ def _trained_or_not(rows_ND: Array, layers: tuple[int, ...]) -> Finding:
         f"Neighbouring rows have a mean cosine of {order.neighbours:.3f}, {order.z:.1f} standard deviations from "
         f"that of unrelated rows; the largest singular value is {order.edge:.2f} times theirs."
     )
+    read = None if reader is None or order.z >= RANDOM_Z else read_in_order(reader, rows_ND)
+    if read is not None and read >= READ:
+        return Finding(
+            "position-table",
+            "ok",
+            "the position table is the one that attention was trained with",
+            f"Its rows alone show no order, but layer {reader.number if reader else 0} reads one from them: logits "
+            f"between rows depend on how far apart they stand, by {read:.0f} standard deviations.",
+            layers=layers,
+            evidence={"state": "trained", **numbers, "read": read},
+        )
+    if order.random and reader is None:
+        return Finding(
+            "position-table",
+            "cannot_tell",
+            "the position table shows no order",
+            f"{figures} So does a table that was trained for a short time only; the weights would tell.",
+            "Check the weights too.",
+            layers=layers,
+            evidence={"state": "random", **numbers},
+        )
     if order.random:
         return Finding(
             "position-table",
             "fault",
             "the position table is at its initial random state",
-            f"{figures} No position has anything to do with the next (std {rows_ND.std():.4f}).",
+            f"{figures} No position has anything to do with the next (std {rows_ND.std():.4f})"
+            + ("." if read is None else f", and attention reads no order from them ({read:.1f} deviations)."),
             "If the whole model is untrained this is expected. Otherwise the table was re-initialised on loading "
             "or left out of training: compare the tensor's name with the one your code expects.",
             layers=layers,
             evidence={"state": "random", **numbers},
         )
+    if order.z < RANDOM_Z:
+        return shuffled(rows_ND, layers, figures)
     start = untrained_from(rows_ND)
     if start is not None:
         return Finding(

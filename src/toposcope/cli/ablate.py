@@ -6,7 +6,18 @@ from typing import Annotated, Literal
 
 import typer
 
-from toposcope.cli.common import CsvOption, FigureOption, HtmlOption, JsonOption, LayersOption, ModelArgument
+from toposcope.cli.common import (
+    BatchOption,
+    CsvOption,
+    DeviceMapOption,
+    DeviceOption,
+    DtypeOption,
+    FigureOption,
+    HtmlOption,
+    JsonOption,
+    LayersOption,
+    ModelArgument,
+)
 from toposcope.cli.deliver import check_names, deliver, watched
 from toposcope.cli.texts import BeginOption, LinesOption, SeedOption, SequencesOption, TextOption, TokensOption
 from toposcope.core.errors import BadValue
@@ -49,6 +60,10 @@ def run(
     check: Annotated[
         bool, typer.Option("--check", help="Prove that one head, and only that one, is removed.")
     ] = False,
+    device: DeviceOption = "auto",
+    dtype: DtypeOption = "auto",
+    device_map: DeviceMapOption = None,
+    batch: BatchOption = 1,
     json: JsonOption = None,
     csv: CsvOption = None,
     html: HtmlOption = None,
@@ -65,7 +80,7 @@ def run(
     if small is not None:
         from toposcope.lab.ablation import ablate_lab
 
-        deliver(ablate_lab(small, seed=seed), json=json, csv=csv, html=html, figure=figure)
+        deliver(ablate_lab(small, seed=seed, device=device), json=json, csv=csv, html=html, figure=figure)
         return
     if check and figure:
         raise BadValue("there is no figure of a proof: --check goes with --html and --json.")
@@ -77,13 +92,14 @@ def run(
         if check:
             proof = ablate_check(
                 model, text, tokens=min(tokens, PROVED_ON), sequences=sequences, begin=begin, lines=lines,
-                method=method, layers=layers, heads=heads, seed=seed, progress=progress,
+                method=method, layers=layers, heads=heads, seed=seed, device=device, dtype=dtype,
+                device_map=device_map, progress=progress,
             )  # fmt: skip
         else:
             result = ablate(
                 model, text, tokens=tokens, sequences=sequences, begin=begin, lines=lines, method=method, mode=mode,
                 layers=layers, heads=heads, pairs=pairs, only=only, sample=sample, seed=seed, out=out,
-                progress=progress,
+                device=device, dtype=dtype, device_map=device_map, batch=batch, progress=progress,
             )  # fmt: skip
     deliver(proof if check else result, json=json, csv=csv, html=html, figure=figure)
     if check and not proof.holds:

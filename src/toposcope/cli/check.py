@@ -9,6 +9,9 @@ import typer
 from toposcope.cli.common import (
     AdapterOption,
     CsvOption,
+    DeviceMapOption,
+    DeviceOption,
+    DtypeOption,
     FamilyOption,
     HtmlOption,
     JsonOption,
@@ -38,10 +41,9 @@ def run(
             "--probes", metavar="NAMES", help="With --live, of fit,precision,parity,lengths,axes.", show_default="all"
         ),
     ] = None,
-    dtype: Annotated[
-        str,
-        typer.Option("--dtype", metavar="NAME", help="With --live: float32, bfloat16, float16, or the files' own."),
-    ] = "auto",
+    device: DeviceOption = "auto",
+    dtype: DtypeOption = "auto",
+    device_map: DeviceMapOption = None,
     expect: Annotated[
         list[str] | None,
         typer.Option("--expect", metavar="ENCODING", help="Such as rope:scaling=yarn,factor=4; may be repeated."),
@@ -87,7 +89,8 @@ def run(
     with watched() as progress:
         result = check(
             model, live=live, probes=probes.split(",") if probes else None, family=family, num_heads=num_heads,
-            adapter=adapter, weights=weights, dtype=dtype, expect=expect, progress=progress,
+            adapter=adapter, weights=weights, device=device, dtype=dtype, device_map=device_map, expect=expect,
+            progress=progress,
         )  # fmt: skip
     deliver(result, json=json, csv=csv, html=html, sarif=sarif, junit=junit, full=verbose)
     unmet = any(finding.id == ID and finding.status != "ok" for finding in result.findings)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -45,6 +45,20 @@ SarifOption = Annotated[
 JunitOption = Annotated[
     str | None, typer.Option("--junit", metavar="FILE|-", help="Write the findings as JUnit XML, for test reports.")
 ]
+DeviceOption = Annotated[
+    str, typer.Option("--device", metavar="auto|cpu|cuda[:n]|mps", help="Where the model runs (auto: a GPU if any).")
+]
+DtypeOption = Annotated[
+    Literal["auto", "float32", "bfloat16", "float16"],
+    typer.Option("--dtype", help="Precision (auto: the files' on a GPU, float32 on the CPU)."),
+]
+DeviceMapOption = Annotated[
+    Literal["auto"] | None, typer.Option("--device-map", help="Spread the model over all devices.")
+]
+BatchOption = Annotated[
+    int, typer.Option("--batch", metavar="N", min=1, help="Sequences, or removed heads, that run together.")
+]
+
 FigureOption = Annotated[
     str | None, typer.Option("--figure", metavar="FILE", help="Draw a figure for a paper: .pdf, .svg or .png.")
 ]

@@ -25,6 +25,12 @@ SetOption = Annotated[
 ThreadsOption = Annotated[
     int, typer.Option("--threads", metavar="N", min=1, help="Threads per run; other numbers change the last digits.")
 ]
+LabDeviceOption = Annotated[
+    str,
+    typer.Option(
+        "--device", metavar="cpu|cuda[:n]|mps|auto", help="Where models are trained (cuda: all GPUs in turn)."
+    ),
+]
 JobsOption = Annotated[
     int | None, typer.Option("--jobs", metavar="N", min=1, help="Runs at a time (default: one per core).")
 ]

@@ -6,7 +6,18 @@ from typing import Annotated, Literal
 
 import typer
 
-from toposcope.cli.common import CsvOption, FigureOption, HtmlOption, JsonOption, LayersOption, ModelArgument
+from toposcope.cli.common import (
+    BatchOption,
+    CsvOption,
+    DeviceMapOption,
+    DeviceOption,
+    DtypeOption,
+    FigureOption,
+    HtmlOption,
+    JsonOption,
+    LayersOption,
+    ModelArgument,
+)
 from toposcope.cli.deliver import check_names, deliver, watched
 from toposcope.cli.texts import BeginOption, LinesOption, SeedOption, SequencesOption, TextOption, TokensOption
 
@@ -31,6 +42,10 @@ def run(
     ] = None,
     beyond: Annotated[bool, typer.Option("--beyond", help="Allow more tokens than the model's context.")] = False,
     seed: SeedOption = 0,
+    device: DeviceOption = "auto",
+    dtype: DtypeOption = "auto",
+    device_map: DeviceMapOption = None,
+    batch: BatchOption = 1,
     json: JsonOption = None,
     csv: CsvOption = None,
     html: HtmlOption = None,
@@ -46,6 +61,7 @@ def run(
     with watched() as progress:
         result = loss(
             model, text, tokens=tokens, sequences=sequences, begin=begin, lines=lines, encoding=encoding or (),
-            layers=layers, heads=heads, each=each, beyond=beyond, seed=seed, progress=progress,
+            layers=layers, heads=heads, each=each, beyond=beyond, seed=seed, device=device, dtype=dtype,
+            device_map=device_map, batch=batch, progress=progress,
         )  # fmt: skip
     deliver(result, json=json, csv=csv, html=html, figure=figure)

@@ -6,7 +6,17 @@ from typing import Annotated, Literal
 
 import typer
 
-from toposcope.cli.common import CsvOption, FigureOption, HtmlOption, JsonOption, ModelArgument
+from toposcope.cli.common import (
+    BatchOption,
+    CsvOption,
+    DeviceMapOption,
+    DeviceOption,
+    DtypeOption,
+    FigureOption,
+    HtmlOption,
+    JsonOption,
+    ModelArgument,
+)
 from toposcope.cli.deliver import check_names, deliver, watched
 
 
@@ -32,6 +42,10 @@ def run(
     control_lr: Annotated[float, typer.Option("--control-lr", help="Learning rate of the control.")] = 0.005,
     norms: Annotated[bool, typer.Option("--norms", help="Tune the norms as well, in both arms.")] = False,
     seed: Annotated[int, typer.Option("--seed", help="Random seed of the sequences' order.")] = 0,
+    device: DeviceOption = "auto",
+    dtype: DtypeOption = "auto",
+    device_map: DeviceMapOption = None,
+    batch: BatchOption = 1,
     json: JsonOption = None,
     csv: CsvOption = None,
     html: HtmlOption = None,
@@ -47,6 +61,7 @@ def run(
     with watched() as progress:
         result = refine(
             model, out=out, text=text, diagonal=diagonal, form=form, steps=steps, tokens=tokens, held_out=held_out,
-            lr=lr, control_lr=control_lr, norms=norms, seed=seed, progress=progress,
+            lr=lr, control_lr=control_lr, norms=norms, seed=seed, device=device, dtype=dtype, device_map=device_map,
+            batch=batch, progress=progress,
         )  # fmt: skip
     deliver(result, json=json, csv=csv, html=html, figure=figure)

@@ -9,7 +9,7 @@ import typer
 
 from toposcope.cli.common import CsvOption, FigureOption, HtmlOption, JsonOption, console
 from toposcope.cli.deliver import check_names, deliver, watched
-from toposcope.cli.lab_options import JobsOption, StoreOption, WorkersOption
+from toposcope.cli.lab_options import JobsOption, LabDeviceOption, StoreOption, WorkersOption
 
 
 def run(
@@ -24,6 +24,7 @@ def run(
     ] = None,
     jobs: JobsOption = None,
     workers: WorkersOption = None,
+    device: LabDeviceOption = "cpu",
     store: StoreOption = "runs",
     markdown: Annotated[
         str | None, typer.Option("--markdown", metavar="FILE", help="The page (default: into the store).")
@@ -40,7 +41,9 @@ def run(
 
     check_names(figure)
     with watched() as progress:
-        result = reproduce(what, size=size, seeds=seeds, jobs=jobs or workers, store=store, progress=progress)
+        result = reproduce(
+            what, size=size, seeds=seeds, jobs=jobs or workers, device=device, store=store, progress=progress
+        )
     if markdown is None and size != FACTS:
         markdown = str(Path(store) / f"reproduce-{what}.md")
     if markdown is not None:

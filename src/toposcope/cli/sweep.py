@@ -10,6 +10,7 @@ from toposcope.cli.common import CsvOption, FigureOption, HtmlOption, JsonOption
 from toposcope.cli.deliver import check_names, deliver, watched
 from toposcope.cli.lab_options import (
     JobsOption,
+    LabDeviceOption,
     ProfileOption,
     QuirkOption,
     SetOption,
@@ -42,6 +43,11 @@ def run(
     jobs: JobsOption = None,
     workers: WorkersOption = None,
     threads: ThreadsOption = 1,
+    device: LabDeviceOption = "cpu",
+    gpus_per_run: Annotated[
+        float | None,
+        typer.Option("--gpus-per-run", metavar="X", min=0.0, help="GPUs of each run on Ray (.25: four share one)."),
+    ] = None,
     retries: Annotated[int, typer.Option("--retries", metavar="N", min=0, help="Retries per failed run.")] = 2,
     store: StoreOption = "runs",
     json: JsonOption = None,
@@ -57,7 +63,7 @@ def run(
         result = sweep(
             tasks, encodings, seeds=seeds, profile=profile, variant=variant, quirks=quirk or (),
             settings=settings or (), engine=engine, ray_address=ray_address, jobs=jobs or workers, threads=threads,
-            retries=retries, store=store, progress=progress,
+            device=device, gpus_per_run=gpus_per_run, retries=retries, store=store, progress=progress,
         )  # fmt: skip
     deliver(result, json=json, csv=csv, html=html, figure=figure)
     if result.skipped:

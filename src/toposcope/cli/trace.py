@@ -8,7 +8,18 @@ from typing import Annotated
 
 import typer
 
-from toposcope.cli.common import CsvOption, FigureOption, HtmlOption, JsonOption, LayersOption, ModelArgument
+from toposcope.cli.common import (
+    BatchOption,
+    CsvOption,
+    DeviceMapOption,
+    DeviceOption,
+    DtypeOption,
+    FigureOption,
+    HtmlOption,
+    JsonOption,
+    LayersOption,
+    ModelArgument,
+)
 from toposcope.cli.deliver import check_names, deliver, watched
 from toposcope.cli.texts import BeginOption, LinesOption, SeedOption, SequencesOption, TokensOption
 
@@ -56,6 +67,10 @@ def run(
     ] = None,
     head_table: Annotated[bool, typer.Option("--head-table", help="Print every head.")] = False,
     seed: SeedOption = 0,
+    device: DeviceOption = "auto",
+    dtype: DtypeOption = "auto",
+    device_map: DeviceMapOption = None,
+    batch: BatchOption = 1,
     json: JsonOption = None,
     csv: CsvOption = None,
     html: HtmlOption = None,
@@ -76,7 +91,7 @@ def run(
         result = trace(
             model, text, tokens=tokens, sequences=sequences, begin=begin, lines=lines, layers=layers, heads=heads,
             dense_limit=dense_limit, encoding=encoding, logits=logits, depth=depth, verify=verify, jobs=jobs,
-            seed=seed, progress=progress,
+            seed=seed, device=device, dtype=dtype, device_map=device_map, batch=batch, progress=progress,
         )  # fmt: skip
     deliver(result, json=json, csv=csv, html=html, figure=figure, full=head_table)
     if result.verdicts is not None and result.verdicts.contradictions:

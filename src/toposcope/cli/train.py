@@ -11,6 +11,7 @@ import typer
 from toposcope.cli.common import CsvOption, FigureOption, HtmlOption, JsonOption
 from toposcope.cli.deliver import check_names, deliver, watched
 from toposcope.cli.lab_options import (
+    LabDeviceOption,
     ProfileOption,
     QuirkOption,
     SetOption,
@@ -34,6 +35,7 @@ def run(
     quirk: QuirkOption = None,
     settings: SetOption = None,
     threads: ThreadsOption = 1,
+    device: LabDeviceOption = "cpu",
     out: Annotated[
         str | None, typer.Option("--out", metavar="DIR", help="Keep the run here, outside any store.")
     ] = None,
@@ -54,6 +56,6 @@ def run(
     with watched() as progress:
         result = train(
             task, encoding, seed=seed, profile=profile, variant=variant, quirks=quirk or (), settings=settings or (),
-            threads=threads, out=out, store=store, progress=progress,
+            threads=threads, device=device, out=out, store=store, progress=progress,
         )  # fmt: skip
     deliver(result, json=json, csv=csv, html=html, figure=figure)

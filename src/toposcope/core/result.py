@@ -65,13 +65,36 @@ class Subject:
 
 
 @dataclass(frozen=True)
+class Computation:
+    """Where and in which numbers a model was run: devices, precision of its weights, attention kernel.
+
+    `repeatable`: the same call on the same device gives the same bits; `why_not` says where that is not so.
+    `rounding` is what the precision costs, measured on one sequence that was run again in float32: in `rounding_of`.
+    It is None for models that run in float32 or better, and where `why_unknown` says that it could not be measured.
+    """
+
+    device: str
+    dtype: str
+    attention: str | None
+    repeatable: bool = True
+    why_not: str | None = None
+    rounding: float | None = None
+    rounding_of: str | None = None
+    why_unknown: str | None = None
+
+
+@dataclass(frozen=True)
 class Provenance:
-    """Where a result comes from: the version, what was analysed, what was asked for, and how long it took."""
+    """Where a result comes from: the version, what was analysed, what was asked for, how long it took, where it ran.
+
+    `ran` is None for what runs no model.
+    """
 
     subjects: tuple[Subject, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
     toposcope: str = __version__
+    ran: Computation | None = None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

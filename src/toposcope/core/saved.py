@@ -22,7 +22,7 @@ def save(directory: Path, state: Mapping[str, Any]) -> None:
     import torch
 
     buffer = io.BytesIO()
-    torch.save({**state, "toposcope": __version__}, buffer)
+    torch.save({**_at_home(state), "toposcope": __version__}, buffer)
     write_bytes(directory / NAME, buffer.getvalue())
 
 
@@ -38,7 +38,7 @@ def restore(directory: Path, parts: Iterable[str]) -> dict[str, Any] | None:
     except NotFound:
         return None
     with guard(directory):
-        state = torch.load(io.BytesIO(content), weights_only=True)
+        state = torch.load(io.BytesIO(content), weights_only=True, map_location="cpu")
         if not isinstance(state, dict) or set(parts) - state.keys():
             raise ValueError("parts are missing")
     if state.get("toposcope") != __version__:
@@ -47,6 +47,17 @@ def restore(directory: Path, parts: Iterable[str]) -> dict[str, Any] | None:
             f"began; this is {__version__}, and the run would be a mixture. Delete it to start this run anew."
         )
     return state
+
+
+def _at_home(value: Any) -> Any:
+    """A state whose tensors are on the CPU: it can be read where that device is not."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return value.cpu()
+    if isinstance(value, Mapping):
+        return {key: _at_home(each) for key, each in value.items()}
+    return type(value)(map(_at_home, value)) if type(value) in (list, tuple) else value
 
 
 @contextmanager

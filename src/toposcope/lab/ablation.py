@@ -29,6 +29,7 @@ from toposcope.lab.result import AblationMap, JointAblation, LabAblateResult, La
 from toposcope.lab.tasks import NOTHING_ASKED, Batch
 from toposcope.models.about import weights_digest
 from toposcope.models.deposit import bootstrap
+from toposcope.models.device import chosen_device, computation, double
 
 Array = NDArray[np.float64]
 CHUNK_TOKENS = 4096  # sentences are taken together up to so many tokens
@@ -40,7 +41,7 @@ def ablation_map(model: Transformer, batch: Batch, floor: float, *, draws: int =
     """Remove every head in turn, by zero and by mean. `batch` must not have been trained on."""
     heads, layers = model.config.heads, model.config.layers
     base_S, means = _whole(model, batch)
-    gates_VH = 1 - torch.eye(heads)
+    gates_VH = 1 - torch.eye(heads, device=model.device)
     kept: dict[str, list[LayerAblation]] = {}
     for how, fill in (("zero", [None] * layers), ("mean", means)):
         kept[how] = []
@@ -63,16 +64,19 @@ def ablation_map(model: Transformer, batch: Batch, floor: float, *, draws: int =
     )
 
 
-def ablate_lab(model: str | Path, *, sentences: int | None = None, seed: int = 0) -> LabAblateResult:
+def ablate_lab(
+    model: str | Path, *, sentences: int | None = None, seed: int = 0, device: str | None = "cpu"
+) -> LabAblateResult:
     """Accuracy of a trained small model on new sentences of its own task, without each of its heads."""
     from toposcope.lab.running import load_running, own_task
     from toposcope.lab.running import sentences as drawn
 
     started = time.perf_counter()
     directory = Path(model)
-    running = load_running(directory)
+    running = load_running(directory).to(chosen_device(device))
     task = own_task(directory, running.inner)
-    found = ablation_map(running.inner, drawn(task, sentences or SENTENCES, seed), task.floor, seed=seed)
+    batch = drawn(task, sentences or SENTENCES, seed).to(running.inner.device)
+    found = ablation_map(running.inner, batch, task.floor, seed=seed)
     with load(directory) as opened:
         name = f"{task.name}: {directory.resolve().parent.name}"
         about = replace(subject(opened, sha256=weights_digest(running.inner)), name=name)
@@ -82,8 +86,8 @@ def ablate_lab(model: str | Path, *, sentences: int | None = None, seed: int = 0
         for row in rows
         for head, accuracy in enumerate(row.accuracy)
     )
-    asked = {"sentences": sentences, "seed": seed}
-    provenance = Provenance((about,), asked, time.perf_counter() - started)
+    asked = {"sentences": sentences, "seed": seed, "device": device}
+    provenance = Provenance((about,), asked, time.perf_counter() - started, ran=computation(running))
     return LabAblateResult(task=task.name, ablation=found, heads=heads, provenance=provenance)
 
 
@@ -127,7 +131,7 @@ def scores(
     found_SV = torch.empty_like(right_SV)
     found_SV[torch.cat(order)] = right_SV
     asked = max(int((batch.labels != NOTHING_ASKED).sum()), 1)
-    return found_SV.numpy() * (len(batch.labels) / asked)
+    return found_SV.cpu().double().numpy() * (len(batch.labels) / asked)
 
 
 def _gated(layer: Any, x_BND: Tensor, mask: Tensor | None, raw_BND: Tensor | None, gate_H: Tensor) -> Tensor:
@@ -139,22 +143,22 @@ def _gated(layer: Any, x_BND: Tensor, mask: Tensor | None, raw_BND: Tensor | Non
 def _whole(model: Transformer, batch: Batch) -> tuple[Array, list[Tensor]]:
     """How right the whole model is on each sentence, and each layer's mean output by head over all real tokens."""
     config = model.config
-    sums = [torch.zeros(config.heads, config.value_dim, dtype=torch.float64) for _ in model.layers]
+    sums: list[Any] = [0.0] * len(model.layers)
     tokens = 0
     with evaluating(model):
         for part, _ in _chunks(batch, model):
             length = part.ids_BN.shape[1]
-            real_BN = torch.arange(length) < part.lengths_B[:, None]
+            real_BN = torch.arange(length, device=model.device) < part.lengths_B[:, None]
             seen_BN = torch.ones_like(real_BN) if model.sees_padding else real_BN
             tokens += int(seen_BN.sum())
             x_BND = model.embedded(part.ids_BN)
             mask, raw_BND = model.mask(part.ids_BN, part.lengths_B), x_BND if model.raw else None
-            for layer, total_HV in zip(model.layers, sums, strict=True):
+            for number, layer in enumerate(model.layers):
                 out_BNHV = layer.attention.by_head(layer.attention.flat(layer.attention_norm(x_BND), raw_BND), mask)
-                total_HV += out_BNHV[seen_BN].sum(dim=0, dtype=torch.float64)
+                sums[number] = sums[number] + double(out_BNHV[seen_BN]).sum(dim=0)
                 x_BND = layer.after(x_BND, layer.attention.o_proj(out_BNHV.flatten(2)))
-    base_S = scores(model, batch, config.layers - 1, torch.ones(1, config.heads))[:, 0]
-    return base_S, [(total_HV / tokens).float() for total_HV in sums]
+    base_S = scores(model, batch, config.layers - 1, torch.ones(1, config.heads, device=model.device))[:, 0]
+    return base_S, [(total_HV / tokens).float().to(model.device) for total_HV in sums]
 
 
 def _joint(model: Transformer, batch: Batch, layers: Sequence[LayerAblation]) -> JointAblation | None:
@@ -163,7 +167,8 @@ def _joint(model: Transformer, batch: Batch, layers: Sequence[LayerAblation]) ->
     if any(head is None for head in tops):
         return None
     heads = [int(head) for head in tops if head is not None]
-    gates = {number: 1 - torch.eye(model.config.heads)[head] for number, head in enumerate(heads)}
+    kept_HH = 1 - torch.eye(model.config.heads, device=model.device)
+    gates = {number: kept_HH[head] for number, head in enumerate(heads)}
     last = len(heads) - 1
     found_S1 = scores(model, batch, last, gates[last][None], below=gates)
     alone = tuple(each.accuracy[head] for each, head in zip(layers, heads, strict=True))
@@ -173,7 +178,7 @@ def _joint(model: Transformer, batch: Batch, layers: Sequence[LayerAblation]) ->
 def _chunks(batch: Batch, model: Transformer) -> Iterator[tuple[Batch, Tensor]]:
     """The sentences in order of length, some at a time and trimmed, with their places in the batch."""
     if model.sees_padding:
-        order_S, longest = torch.arange(len(batch.ids_BN)), batch.ids_BN.shape[1]
+        order_S, longest = torch.arange(len(batch.ids_BN), device=batch.ids_BN.device), batch.ids_BN.shape[1]
     else:
         order_S, longest = batch.lengths_B.argsort(stable=True), 0
     for chosen in order_S.split(max(1, CHUNK_TOKENS // batch.ids_BN.shape[1])):
@@ -185,5 +190,5 @@ def _chunks(batch: Batch, model: Transformer) -> Iterator[tuple[Batch, Tensor]]:
 
 def _right(scores: Tensor, labels: Tensor) -> Tensor:
     """How many of each sentence's asked labels are right."""
-    right = (scores.argmax(-1) == labels).double()
+    right = (scores.argmax(-1) == labels).float()  # a count: exact
     return right if right.ndim == 1 else right.sum(dim=1)

@@ -19,7 +19,7 @@ WEIGHTS, CONFIG = "model.safetensors", "config.json"
 def export(model: Transformer, directory: str | Path, *, task: str | None = None, run: str | None = None) -> Path:
     """Write the model's directory: weights first, then the configuration that says how to read them."""
     place = make_directory(directory)
-    tensors = {name: tensor.detach().contiguous() for name, tensor in model.state_dict().items()}
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
     write_bytes(place / WEIGHTS, to_bytes(tensors, metadata={"format": "pt"}))
     write_json(place / CONFIG, {**description(model.config), "task": task, "run": run, "toposcope": __version__})
     return place

@@ -81,15 +81,16 @@ def share(batch: Batch, *, causal: bool = False) -> Packed:
     """The batch packed, its sentences sharing rows as long as the longest."""
     length = int(batch.lengths_B.max())
     rows = fitted(batch.lengths_B.tolist(), length)
-    order_S = torch.tensor([number for row in rows for number in row])
-    row_S = torch.tensor([number for number, row in enumerate(rows) for _ in row])
+    there = batch.ids_BN.device
+    order_S = torch.tensor([number for row in rows for number in row], device=there)
+    row_S = torch.tensor([number for number, row in enumerate(rows) for _ in row], device=there)
     packed = _listed([Batch(batch.ids_BN[order_S], batch.lengths_B[order_S], batch.labels[order_S])], [])
     if len(rows) == len(order_S) and len(packed.ids_T) == len(rows) * length:  # as many full rows as sentences
         return replace(packed, groups=(PackedGroup(len(rows), length, len(packed.ids_T), None, None),))
     before_S = packed.lengths_S.cumsum(0) - packed.lengths_S
     column_S = before_S - before_S[torch.searchsorted(row_S, row_S)]  # where a sentence begins in its row
     cells_T = (row_S * length + column_S)[packed.sentence_T] + packed.place_T
-    at_C = torch.zeros(len(rows) * length, dtype=torch.long).index_copy_(0, cells_T, packed.place_T)
+    at_C = cells_T.new_zeros(len(rows) * length).index_copy_(0, cells_T, packed.place_T)
     sentence_BN = torch.full_like(at_C, -1).index_copy_(0, cells_T, packed.sentence_T).unflatten(0, (-1, length))
     seen_BNN = sentence_BN[:, :, None] == sentence_BN[:, None, :]  # unused cells see each other: nothing sees nothing
     mask = (seen_BNN.tril() if causal else seen_BNN)[:, None]
@@ -121,15 +122,15 @@ def _listed(batches: Sequence[Batch], groups: Sequence[PackedGroup]) -> Packed:
         inside_BN = _inside(batch)
         count, length = inside_BN.shape
         ids.append(batch.ids_BN[inside_BN])
-        places.append(torch.arange(length).expand(count, -1)[inside_BN])
+        places.append(torch.arange(length, device=inside_BN.device).expand(count, -1)[inside_BN])
         labels.append(batch.labels if batch.labels.ndim == 1 else batch.labels[inside_BN])
     lengths_S = torch.cat([batch.lengths_B for batch in batches])
-    sentence_T = torch.arange(len(lengths_S)).repeat_interleave(lengths_S)
+    sentence_T = torch.arange(len(lengths_S), device=lengths_S.device).repeat_interleave(lengths_S)
     return Packed(torch.cat(ids), torch.cat(places), sentence_T, lengths_S, torch.cat(labels), tuple(groups))
 
 
 def _inside(batch: Batch) -> Tensor:
-    return torch.arange(batch.ids_BN.shape[1]) < batch.lengths_B[:, None]
+    return torch.arange(batch.ids_BN.shape[1], device=batch.ids_BN.device) < batch.lengths_B[:, None]
 
 
 def packed_scores(model: Transformer, packed: Packed) -> Tensor:

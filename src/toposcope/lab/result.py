@@ -131,6 +131,7 @@ class TrainResult(Result):
     * `ablation`: what each head is worth on the test sentences; None until the run is finished
     * `seconds`: of the whole run, evaluation and probes included, over all its sessions; `seconds_per_sample`: of the
       training steps alone
+    * `device`: what it was trained on; after a resumption elsewhere all of them, in order
     * `directory`: where the run is kept; the file in it does not say. `trained_now` is False where the run had been
       finished before it was asked for
     """
@@ -157,6 +158,7 @@ class TrainResult(Result):
     seconds: float
     probe_seconds: float
     seconds_per_sample: float
+    device: str = "cpu"
     directory: str | None = None
     trained_now: bool = True
 

@@ -1,7 +1,8 @@
 """Train one small model on one task: the loop, its checkpoints, and what it measures on the way.
 
 The run is decided by its configuration: the same one gives the same weights bit for bit (with the same number of
-threads), whether it ran through or was killed and resumed, and whether or not it was watched by probes.
+threads, on the same device), whether it ran through or was killed and resumed, and whether or not it was watched by
+probes.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from toposcope.lab.model import ModelConfig, Transformer
 from toposcope.lab.packed import passes_worth, scored
 from toposcope.lab.result import WRITTEN, CurvePoint, GradientNorms, LogitSpectra, Sharpness, TrainResult
 from toposcope.lab.tasks import Batch, Task
+from toposcope.models.device import running_on
 
 Report = Callable[[int, int, float, float | None], None]
 
@@ -50,18 +52,25 @@ class History:
     gradients: list[dict[str, Any]] = field(default_factory=list)
     spectra: list[dict[str, Any]] = field(default_factory=list)
     hessian: list[dict[str, Any]] = field(default_factory=list)
+    devices: list[str] = field(default_factory=list)
     seconds: float = 0.0
     probe_seconds: float = 0.0
     step_seconds: float = 0.0
 
 
 def train(
-    config: RunConfig, directory: str | Path, *, report: Report | None = None, stop_after: int | None = None
+    config: RunConfig,
+    directory: str | Path,
+    *,
+    report: Report | None = None,
+    stop_after: int | None = None,
+    device: str = "cpu",
 ) -> TrainResult:
     """Train, or go on, or give back what is there: the result of this configuration in this directory.
 
     `report(step, steps, loss, accuracy)` is called after every step; accuracy is None but at the moments of the
-    curve. `stop_after` ends the session at that step, to be resumed by another call.
+    curve. `stop_after` ends the session at that step, to be resumed by another call. Sentences are drawn on the CPU,
+    the same ones for every `device`.
     """
     place = Path(directory)
     require_plain(place, WRITTEN)
@@ -70,9 +79,10 @@ def train(
         _own(done.key, config, place)
         saved.clear(place)  # a session may have been killed just before this
         return done
+    there = torch.device(device)
     make_directory(place)
-    with torch.random.fork_rng(devices=[]):
-        return _session(config, place, report, stop_after)
+    with torch.random.fork_rng(devices=[there] if there.type == "cuda" else []):
+        return _session(config, place, report, stop_after, there)
 
 
 def _require_memory(model: ModelConfig, batch: int) -> None:
@@ -104,6 +114,8 @@ class _State:
             self.optimizer.load_state_dict(found["optimizer"])
             self.generator.set_state(found["generator"])
             torch.set_rng_state(found["dropout"])
+            if "device_dropout" in found and self.model.device.type == "cuda":
+                torch.cuda.set_rng_state(found["device_dropout"], self.model.device)
             self.history = History(**found["history"])
             self.step = range(config.settings["steps"] + 1).index(found["step"])
 
@@ -112,16 +124,20 @@ class _State:
         parts = {"model": self.model, "optimizer": self.optimizer}
         states = {name: part.state_dict() for name, part in parts.items()}
         chance = {"generator": self.generator.get_state(), "dropout": torch.get_rng_state()}
+        if self.model.device.type == "cuda":
+            chance["device_dropout"] = torch.cuda.get_rng_state(self.model.device)
         told = {"key": config.key(), "step": self.step, "history": vars(self.history)}
         saved.save(place, {**told, **states, **chance})
 
 
-def _session(config: RunConfig, place: Path, report: Report | None, stop_after: int | None) -> TrainResult:
+def _session(
+    config: RunConfig, place: Path, report: Report | None, stop_after: int | None, device: torch.device
+) -> TrainResult:
     began = time.perf_counter()
     task, settings = config.make_task(), config.settings
     steps, batch_size = settings["steps"], settings["batch"]
     _require_memory(config.model(), batch_size)
-    model = Transformer(config.model())
+    model = Transformer(config.model()).to(device)
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=settings["lr"], betas=tuple(settings["betas"]), weight_decay=settings["weight_decay"],
         fused=True,
@@ -134,6 +150,8 @@ def _session(config: RunConfig, place: Path, report: Report | None, stop_after: 
     evaluator = Evaluator(config, task, model, cuts)
     state.restore(config, place)
     history, earlier = state.history, state.history.seconds
+    if str(device) not in history.devices[-1:]:
+        history.devices.append(str(device))
 
     def keep() -> None:
         history.seconds = earlier + time.perf_counter() - began
@@ -141,34 +159,35 @@ def _session(config: RunConfig, place: Path, report: Report | None, stop_after: 
 
     last = steps if stop_after is None else min(steps, stop_after)
     model.train()
-    while state.step < last:
-        started = time.perf_counter()
-        batch = evaluator.counted(task.generate(batch_size, state.generator))
-        total = max(asked(batch.labels), 1)
-        loss = 0.0
-        for part in parts(batch, passes):
-            part_loss = loss_sum(*scored(model, part, groups)) / total
-            part_loss.backward()
-            loss += part_loss.item()
-        if not math.isfinite(loss):
-            raise BadValue(
-                f"the loss became {loss} at step {state.step + 1} of {config.task} with {config.encoding}. "
-                f"Use a smaller learning rate than {settings['lr']}."
-            )
-        seen = evaluator.measure(state.step, loss, history)
-        torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP, foreach=True)
-        for group in optimizer.param_groups:
-            group["lr"] = settings["lr"] * schedule(state.step, steps)
-        optimizer.step()
-        optimizer.zero_grad()
-        state.step += 1
-        history.step_seconds += time.perf_counter() - started - seen.seconds
-        if report is not None:
-            report(state.step, steps, loss, seen.accuracy)
-        if state.step % SAVE_EVERY == 0 and state.step < last:
-            keep()
-    keep()
-    result = evaluator.result(state.step, steps, history, batch_size)
+    with running_on(model):
+        while state.step < last:
+            started = time.perf_counter()
+            batch = evaluator.counted(task.generate(batch_size, state.generator)).to(device)
+            total = max(asked(batch.labels), 1)
+            loss = 0.0
+            for part in parts(batch, passes):
+                part_loss = loss_sum(*scored(model, part, groups)) / total
+                part_loss.backward()
+                loss += part_loss.item()
+            if not math.isfinite(loss):
+                raise BadValue(
+                    f"the loss became {loss} at step {state.step + 1} of {config.task} with {config.encoding}. "
+                    f"Use a smaller learning rate than {settings['lr']}."
+                )
+            seen = evaluator.measure(state.step, loss, history)
+            torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP, foreach=True)
+            for group in optimizer.param_groups:
+                group["lr"] = settings["lr"] * schedule(state.step, steps)
+            optimizer.step()
+            optimizer.zero_grad()
+            state.step += 1
+            history.step_seconds += time.perf_counter() - started - seen.seconds
+            if report is not None:
+                report(state.step, steps, loss, seen.accuracy)
+            if state.step % SAVE_EVERY == 0 and state.step < last:
+                keep()
+        keep()
+        result = evaluator.result(state.step, steps, history, batch_size)
     if result.finished:
         export(model, place / "model", task=config.task, run=config.key())
         result.write(place)
@@ -224,13 +243,13 @@ class Evaluator:
     def __init__(self, config: RunConfig, task: Task, model: Transformer, cuts: int) -> None:
         self.config, self.task, self.model, self.cuts = config, task, model, cuts
         self.skip_zero = config.switches.skip_class_zero and not model.config.latent
-        self.test = self.counted(fixed_sentences(config, task))
+        self.test = self.counted(fixed_sentences(config, task)).to(model.device)
         self.glance = Batch(self.test.ids_BN[:GLANCE], self.test.lengths_B[:GLANCE], self.test.labels[:GLANCE])
         steps = config.settings["steps"]
         self.moments = moments(steps, MOMENTS)
         self.sharp = moments(steps, SHARP_MOMENTS) if config.probes else frozenset()
-        self.sentences = probes.probe_sentences(task, 4, _seed(config.seed, PROBE))
-        self.curved = self.counted(task.generate(16, stream(config.seed, PROBE)))
+        self.sentences = probes.probe_sentences(task, 4, _seed(config.seed, PROBE)).to(model.device)
+        self.curved = self.counted(task.generate(16, stream(config.seed, PROBE))).to(model.device)
 
     def counted(self, batch: Batch) -> Batch:
         """The batch as this run counts it: without class 0 where the quirk says so."""
@@ -283,4 +302,5 @@ class Evaluator:
             seconds=history.seconds + time.perf_counter() - began,
             probe_seconds=history.probe_seconds,
             seconds_per_sample=history.step_seconds / max(1, step * batch_size),
+            device=", then ".join(history.devices),
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,22 +17,26 @@ from toposcope.checks.model import check_files, check_model
 from toposcope.core.errors import BadValue, did_you_mean
 from toposcope.core.progress import Progress, steps
 from toposcope.core.result import Provenance
+from toposcope.live.axes import axes
 from toposcope.live.by_layer import by_layer
 from toposcope.live.judge import judge
+from toposcope.live.lengths import lengths
 from toposcope.live.module.check import Probe, check_module
 from toposcope.live.parity import parity
-from toposcope.live.recover import recover
+from toposcope.live.precision import precision
+from toposcope.live.recover import Recovery, recover
 from toposcope.live.result import LiveCheckResult
 from toposcope.live.running import Running
+from toposcope.models.device import Placement, placement
 from toposcope.models.load import Reference, load_reference
 from toposcope.models.running import running_subject
 
-PROBES: dict[str, Callable[..., list[Finding]]] = {
-    "parity": parity,
-}
 _WHAT = {
     "fit": "queries, keys and logits at known positions, against the configuration",
+    "precision": "angles at far positions, in the model's own precision",
     "parity": "whole, cached, chunked, padded, batched, by generate: where tokens stand",
+    "lengths": "around the original context, beyond it, and short again",
+    "axes": "one position axis at a time",
 }
 
 
@@ -45,7 +49,9 @@ def check(
     num_heads: int | None = None,
     adapter: str | Path | None = None,
     weights: bool = True,
+    device: str = "auto",
     dtype: str = "auto",
+    device_map: str | None = None,
     expect: str | Iterable[str] | None = None,
     progress: Progress | None = None,
 ) -> CheckResult:
@@ -59,7 +65,7 @@ def check(
 
     `live` runs the model, and compares what it does with what its configuration says: by default where it is loaded
     already. `probes` chooses from fit, precision, parity, lengths and axes (default: all). A model in files is loaded
-    by transformers in `dtype` ("auto": that of the files).
+    by transformers to `device` in `dtype` ("auto": a GPU and the files' precision, or the CPU and float32).
     """
     if is_attention(model):
         if expect is not None:
@@ -77,14 +83,15 @@ def check(
         raise BadValue("an open checkpoint does not run: give its name or path, or the loaded model.")
     if family is not None or num_heads is not None or adapter is not None:
         raise BadValue("family, num_heads and adapter say how files are read; a running model is taken as it is.")
-    return _check_live(model, probes or list(_WHAT), weights, dtype, expectations(expect), progress)
+    placed = placement(device, dtype, device_map)
+    return _check_live(model, probes or list(_WHAT), weights, placed, expectations(expect), progress)
 
 
 def _check_live(
     model: Any,
     wanted: Sequence[str],
     weights: bool,
-    dtype: str,
+    placed: Placement,
     expect: Sequence[Expectation],
     progress: Progress | None,
 ) -> LiveCheckResult:
@@ -93,7 +100,7 @@ def _check_live(
         if name not in _WHAT:
             raise BadValue(f"unknown probe '{name}'. {did_you_mean(name, _WHAT)}")
     tick = steps(progress, "probes", len(wanted) + 2)
-    reference = _loaded(model, dtype)
+    reference = _loaded(model, placed)
     module = reference.model if isinstance(reference, Reference) else reference
     tick()
     running = Running(module)
@@ -109,13 +116,14 @@ def _check_live(
     for name in _WHAT:
         if name in wanted:
             begun = time.perf_counter()
-            new = judge(recovery, described) if name == "fit" else PROBES[name](running, described, progress)
+            new = _probe(name, running, recovery, described, found, progress)
             ran.append(Probe(name, bool(new), f"{_WHAT[name]} ({time.perf_counter() - begun:.1f} s)"))
             found += new
             tick()
     title = "; ".join(dict.fromkeys(layer.encoding.title for layer in described.layers if layer.spec.kind == "self"))
     asked = {
-        "live": True, "probes": list(wanted), "weights": weights, "dtype": dtype,
+        "live": True, "probes": list(wanted), "weights": weights, "device": placed.device,
+        "dtype": placed.dtype, "device_map": placed.device_map,
         "expect": [each.written for each in expect],
     }  # fmt: skip
     about = running_subject(reference, model) if isinstance(reference, Reference) else subject(described, model)
@@ -133,7 +141,17 @@ def _check_live(
     )
 
 
-def _loaded(model: Any, dtype: str) -> Any:
+def _probe(
+    name: str, running: Running, recovery: Recovery, model: Model, found: Sequence[Finding], progress: Progress | None
+) -> list[Finding]:
+    if name == "fit":
+        return judge(recovery, model)
+    if name == "precision":
+        return precision(running, recovery, model, found=found)
+    return {"parity": parity, "lengths": lengths, "axes": axes}[name](running, model, progress)
+
+
+def _loaded(model: Any, placed: Placement) -> Any:
     """The model as it runs: of the laboratory, of transformers from files, or as it was given."""
     if not isinstance(model, str | Path):
         return model
@@ -141,7 +159,10 @@ def _loaded(model: Any, dtype: str) -> Any:
         from toposcope.models.laboratory import laboratory
 
         return laboratory().with_sequences(Path(model), None, 1, 0)[0]
-    return load_reference(model, head=True, attention="sdpa", dtype=dtype, tokenizer=False)
+    return load_reference(
+        model, head=True, attention="sdpa", dtype=placed.dtype, tokenizer=False, device=placed.device,
+        device_map=placed.device_map,
+    )  # fmt: skip
 
 
 def is_attention(model: Any) -> bool:

@@ -32,6 +32,7 @@ class Doubt:
     status: Status = "fault"
     layers: tuple[int, ...] = ()
     factor: float | None = None  # the attention factor that belongs to what was named
+    rounds: bool = False  # a matter of precision
 
     @property
     def group(self) -> tuple[object, ...]:
@@ -79,16 +80,24 @@ _TITLES = {
     "length": "lengths of queries or keys change with position",
     "ignored": "position_ids are ignored",
     "scale": "the logits have another scale than configured",
+    "scale-unseen": "the scale of the logits could not be measured",
     "bias": "the bias on the logits is not the configured one",
     "input": "what position adds to the input is not the configured table",
     "unseen": "some attentions could not be looked into",
     "no-tables": "the encoding is not given by tables",
     "small": "some factors are too small to tell",
 }
+_WHY = {
+    "unseen": "what enters their product does not belong to the contents and positions that were given.",
+    "no-tables": "position depends on content there.",
+    "scale-unseen": "which map gives the queries and keys was not seen, or no number explains the logits.",
+    "small": "in this precision such a factor cannot be told from none.",
+}
 _CURES = {
     "unseen": "Their weights can still be read: 'toposcope check' without --live.",
     "no-tables": "Compare runs of the model instead: parity and lengths still apply.",
     "ignored": "Pass position_ids on to the rotary embedding, in prefill and in decoding.",
+    "scale-unseen": "Compare the scale that attention is called with by hand.",
     "small": "Load the model in float32 to tell.",
 }
 _GENERAL_CURE = "Compare the rotary module's frequencies and factor with those of the configuration, layer by layer."
@@ -106,6 +115,7 @@ def _finding(group: Sequence[Doubt], probe: str, total: int) -> Finding:
     worst = max(group, key=lambda each: each.error)
     layers = tuple(sorted({number for each in group for number in (each.layers or (each.layer,))}))
     sides = sorted({each.side for each in group if each.side}, reverse=True)
+    probe = "precision" if worst.rounds else probe
     where = f"{say_layers(layers, total)}{', ' + ' and '.join(sides) if sides else ''}"
     bug = BY_KEY.get(worst.bug or "")
     title = _TITLES[worst.kind] if bug is None else _first_lower(bug.title)
@@ -116,6 +126,8 @@ def _finding(group: Sequence[Doubt], probe: str, total: int) -> Finding:
         parts.append(f"{worst.seen}; expected: {worst.expected}." if worst.expected else f"{worst.seen}.")
     elif worst.expected:
         parts.append(f"expected: {worst.expected}.")
+    if worst.kind in _WHY:
+        parts.append(_WHY[worst.kind])
     if worst.status == "fault" and np.isfinite(worst.error):
         parts.append(f"The largest error is {worst.error:.2g}{' rad' if worst.in_radians else ''}.")
     if worst.pairs:

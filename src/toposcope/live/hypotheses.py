@@ -37,6 +37,7 @@ class Hypothesis:
     gain_PF: Complex
     frequency_F: Array | None = None  # where angles are proportional to position
     factor: float | None = None  # on turned vectors, where the hypothesis says so
+    rounds: bool = False  # whether it differs from what is configured by rounding alone
 
 
 @dataclass(frozen=True, eq=False)
@@ -196,7 +197,8 @@ def _rounded(asked: Asked, rotary: Rotary, w_F: Array) -> Iterator[Hypothesis]:
         return
 
     def with_angles(says: str, bug: str | None, angle_PF: Array) -> Hypothesis:
-        return Hypothesis(says, bug, rotary.pairs_F2, growth_P1 * np.exp(1j * (angle_PF - angle_PF[0])))
+        gain_PF = growth_P1 * np.exp(1j * (angle_PF - angle_PF[0]))
+        return Hypothesis(says, bug, rotary.pairs_F2, gain_PF, rounds=True)
 
     for kind in _LOW:
         rounded = _rounding(kind)
@@ -206,7 +208,7 @@ def _rounded(asked: Asked, rotary: Rotary, w_F: Array) -> Iterator[Hypothesis]:
         ):
             if low_F is not None:
                 gain_PF = asked.gain(low_F)
-                yield Hypothesis(says, "frequencies-rounded", rotary.pairs_F2, gain_PF, low_F)
+                yield Hypothesis(says, "frequencies-rounded", rotary.pairs_F2, gain_PF, low_F, rounds=True)
                 low_angles = rounded(np.outer(at_P, low_F))
                 yield with_angles(f"{says}, and angles too", "frequencies-rounded", low_angles)
                 both = rounded(np.outer(rounded(at_P), low_F))
@@ -217,7 +219,7 @@ def _rounded(asked: Asked, rotary: Rotary, w_F: Array) -> Iterator[Hypothesis]:
         yield with_angles(f"positions and angles rounded to {kind}", None, rounded(np.outer(rounded(at_P), w_F)))
         wave_PF = rounded(np.cos(angle_PF)) + 1j * rounded(np.sin(angle_PF))
         says = f"cosine and sine rounded to {kind}"
-        yield Hypothesis(says, None, rotary.pairs_F2, growth_P1 * wave_PF / wave_PF[0])
+        yield Hypothesis(says, None, rotary.pairs_F2, growth_P1 * wave_PF / wave_PF[0], rounds=True)
 
 
 def _computed_low(asked: Asked, rotary: Rotary, kind: str) -> Array | None:

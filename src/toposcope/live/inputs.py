@@ -46,8 +46,10 @@ def watched_input(running: Any, attending: frozenset[str]) -> Iterator[list[tupl
     def meets(name: str) -> Any:
         def hook(module: Any, given: Any, options: Any) -> None:
             x = given[0] if given else options.get("hidden_states", options.get("input"))
-            if not stacks[now[0]] and hasattr(x, "dim") and x.dim() == 3 and x.is_floating_point():
-                stacks[now[0]] = name in attending
+            if stacks[now[0]] or not hasattr(x, "dim"):
+                return
+            stacks[now[0]] = name in attending or running.convolves  # which mix tokens before any attention
+            if x.dim() == 3 and x.is_floating_point():
                 found.append((name, now[0], x.detach().clone()))
 
         return hook

@@ -88,10 +88,14 @@ def _side(
     if not beside.expected.fits and (asked.growth_P != 1).any():  # Llama 4 counts by the order, not by position_ids
         unmoved = Comparison(side, replace(asked, growth_P=np.ones_like(asked.growth_P)), seen.dtype, heads=heads)
         beside = unmoved if unmoved.expected.fits else beside
-    if beside.expected.fits:
-        _note(right, beside, layer.number, side)
+    if not beside.expected.fits:
+        yield explained(beside, layer.number, name, side)
         return
-    yield explained(beside, layer.number, name, side)
+    note_right(right, beside, layer.number, side)
+    if heads is not None and heads.stop < side.vectors_TPHR.shape[2]:
+        rest = replace(side, vectors_TPHR=side.vectors_TPHR[:, :, heads.stop :])
+        if rest.moves > beside.floor:
+            yield Doubt("turns", layer.number, name, None, expected, "heads that should not turn do", rest.moves)
 
 
 def asked_of(recovery: Recovery, layer: Layer, layers: Sequence[Layer], name: str) -> Asked:
@@ -138,7 +142,7 @@ def explained(beside: Comparison, number: int, name: str, side: RecoveredSide) -
         kind = "still" if not len(hypothesis.pairs_F2) else "turns" if rotary is None else "frequencies"
         return Doubt(
             kind, number, name, hypothesis.bug, title, hypothesis.says, *_error(beside, best), hypothesis.says,
-            factor=hypothesis.factor,
+            factor=hypothesis.factor, rounds=hypothesis.rounds,
         )  # fmt: skip
     error, since, wrong = _error(beside, None)
     if rotary is None:
@@ -165,9 +169,10 @@ def _described(beside: Comparison, side: RecoveredSide) -> tuple[str, str | None
     rotary = beside.asked.rotary
     order = np.argsort(side.pairs_F2[:, 0])
     w_F, error_F = w_F[order], side.error_F[order]
+    count = "" if rotary is None or len(w_F) == len(rotary.pairs_F2) else f"{2 * len(w_F)} channels turn, by "
     base = free_base(w_F, 2 * len(w_F))
     if base is not None:
-        return f"the plain frequencies of base {base:.6g}", None
+        return f"{count}the plain frequencies of base {base:.6g}", None
     expected_F = None if rotary is None else rotary.frequencies(beside.asked.context)
     if expected_F is not None and len(expected_F) == len(w_F):
         ratio_F = w_F / expected_F
@@ -180,13 +185,16 @@ def _described(beside: Comparison, side: RecoveredSide) -> tuple[str, str | None
             few = ", ".join(f"{w:.3g}" for w in w_F[:6])
             return f"frequencies in no order ({few}, ...)", "frequencies-uninitialised"
     few = ", ".join(f"{w:.4g}" for w in w_F[:6])
-    return f"frequencies {few}{', ...' if len(w_F) > 6 else ''}", None
+    return f"{count}frequencies {few}{', ...' if len(w_F) > 6 else ''}", None
 
 
 def _same_frequencies(beside: Comparison, side: RecoveredSide) -> bool:
     """Whether the right frequencies turn other pairs of channels."""
     rotary = beside.asked.rotary
     if rotary is None:
+        return False
+    meant = {tuple(sorted(pair)) for pair in beside.expected.turning.pairs_F2.tolist()}
+    if all(tuple(pair) in meant for pair in side.pairs_F2.tolist()):
         return False
     top = float(np.ptp(beside.asked.positions_P))
     least = SLOW * ANGLE[beside.dtype] / top
@@ -226,7 +234,8 @@ def _error(beside: Comparison, best: Held | None) -> tuple[float, int | None, tu
     return float(worst_F.max(initial=0.0)), since, tuple(int(f) for f in np.flatnonzero(wrong))
 
 
-def _note(right: Verified, beside: Comparison, number: int, side: RecoveredSide) -> None:
+def note_right(right: Verified, beside: Comparison, number: int, side: RecoveredSide) -> None:
+    """Count what was verified."""
     held = beside.expected
     right.layers.add(number)
     if not len(held.hypothesis.pairs_F2):

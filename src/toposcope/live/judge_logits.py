@@ -43,6 +43,7 @@ def _scale(seen: RecoveredLayer, layer: Layer, right: Verified, implied: float |
     gains = [_gain(side, layer) for _, side in seen.sides]
     logits = seen.logits
     if logits is None or logits.scale is None or gains[0] is None or gains[1] is None:
+        yield Doubt("scale-unseen", layer.number, "", status="cannot_tell")
         return
     spec, rotary = layer.spec, layer.encoding.rotary
     factor = 1.0 if rotary is None else rotary.attention_factor
@@ -50,7 +51,8 @@ def _scale(seen: RecoveredLayer, layer: Layer, right: Verified, implied: float |
     if layer.encoding.query_scale is not None:
         expected *= float(layer.encoding.query_scale.factors([0.0])[0])
     total = logits.scale * gains[0] * gains[1]
-    ratio, allowed = total / expected, SCALE[seen.dtype]
+    allowed = SCALE[seen.dtype]
+    ratio = min((total / expected / each for each in _multipliers(layer)), key=lambda each: abs(each - 1))
     told = f"{expected:.5g}" + (f" ({spec.scale:.5g} times the factor {factor:.5g} squared)" if factor != 1 else "")
     if abs(ratio - 1) <= allowed:
         right.scales, right.scale = right.scales + 1, max(right.scale, abs(ratio - 1))
@@ -63,6 +65,15 @@ def _scale(seen: RecoveredLayer, layer: Layer, right: Verified, implied: float |
     bug, why = _named_scale(ratio, factor, spec.scale, spec.head_dim, allowed)
     what = f"products of queries and keys are multiplied by {total:.5g}, {ratio:.5g} times what they should{why}"
     yield Doubt("scale", layer.number, "", bug, told, what, abs(ratio - 1), None, (), f"{ratio:.2g}")
+
+
+def _multipliers(layer: Layer) -> tuple[float, ...]:
+    """What queries times keys may be multiplied by between their maps and the product.
+
+    A factor of a map is in what it was seen to give if it stands before the map, and is not if it stands behind.
+    """
+    q, k = (1.0 if part is None else part.factor for part in (layer.spec.q, layer.spec.k))
+    return (1.0,) if q == k == 1 else (1.0, q, k, q * k, q / k, k / q)
 
 
 def _named_scale(ratio: float, factor: float, scale: float, head_dim: int, allowed: float) -> tuple[str | None, str]:
@@ -105,7 +116,7 @@ def _bias(seen: RecoveredLayer, layer: Layer, right: Verified) -> Iterator[Doubt
     apart = apart[:, rows] - np.nanmean(apart[:, rows], axis=-1, keepdims=True)  # a softmax does not see a constant
     error = float(np.nanmax(np.abs(apart)))
     size = float(np.abs(expected[:, visible]).max(initial=0.0))
-    allowed = BIAS * LENGTH[seen.dtype] * size + 4 * logits.noise + 1e-6
+    allowed = BIAS * LENGTH[seen.dtype] * size + 4 * logits.noise + 0.1 * LENGTH[seen.dtype]
     if error > allowed:
         told = layer.encoding.title if bias is not None else "no bias"
         what = f"off by {error:.2g}, {error / size:.2g} of its size" if size else f"a bias of up to {error:.2g}"
@@ -120,7 +131,7 @@ def _inputs(recovery: Recovery, layers: Sequence[Layer], right: Verified) -> Ite
         first = next((layer for layer in layers if not stack or layer.spec.stack == stack), None)
         if first is None or not first.encoding.exact_tables:
             continue
-        width = first.spec.width
+        width = first.spec.width if first.encoding.input is None else first.encoding.input.width
         seen = [each for each in recovery.inputs if each.stack == stack and each.vectors_ND.shape[1] == width]
         errors = [_input_error(each, first, recovery.dtype) for each in seen]
         if not seen:

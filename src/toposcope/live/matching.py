@@ -41,14 +41,17 @@ def _query_name(spec: LayerSpec) -> str:
 
 def _nearest(name: str, modules: Sequence[str]) -> str | None:
     """The module whose path begins like the tensor's for longest; None where none is nearer than the others."""
-    path = name.split(".")
-
-    def shared(module: str) -> int:
-        same = [a == b for a, b in zip(module.split("."), path, strict=False)]
-        return same.index(False) if False in same else len(same)
-
     if not name or not modules:
         return None
+    path = name.split(".")
+    depth = 0  # a wrapper's own name stands before those that its tensors have
+    while depth < 3 and not any(module.split(".")[depth : depth + 1] == path[:1] for module in modules):
+        depth += 1
+
+    def shared(module: str) -> int:
+        same = [a == b for a, b in zip(module.split(".")[depth:], path, strict=False)]
+        return same.index(False) if False in same else len(same)
+
     best = max(map(shared, modules))
     near = [module for module in modules if shared(module) == best]
     numbered = any(part.isdigit() for part in path[:best])

@@ -9,12 +9,13 @@ import numpy as np
 
 from toposcope._version import __version__
 from toposcope.checkpoints.identity import fingerprint
+from toposcope.models.device import kernel
 
 _ABOUT_FILES = ("_name_or_path", "transformers_version")  # entries of a configuration that no number depends on
 
 
 def identity_of(model: Any) -> dict[str, str]:
-    """All that decides what a loaded transformers model computes: weights, configuration, and who computes."""
+    """All that decides what a loaded transformers model computes: weights, configuration, and who computes where."""
     import torch
     import transformers
 
@@ -25,6 +26,8 @@ def identity_of(model: Any) -> dict[str, str]:
         "toposcope": __version__,
         "numpy": np.__version__,
         "torch": torch.__version__,
+        "device": ", ".join(sorted({each.device.type for each in model.parameters()})),
+        "attention": str(kernel(model)),
         "transformers": transformers.__version__,
     }
 

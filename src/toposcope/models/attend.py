@@ -49,10 +49,10 @@ def turn(
                 "shorter text, or a slower decay (xpos: a larger scale_base)."
             )
         size_BNF = size_BNF * np.exp(exponent_BNF)
-    cos, sin = (
-        torch.from_numpy(part * size_BNF).to(x_BHNR)[:, None] for part in (np.cos(angle_BNF), np.sin(angle_BNF))
+    cos, sin = (there(part * size_BNF, x_BHNR)[:, None] for part in (np.cos(angle_BNF), np.sin(angle_BNF)))
+    first, second = (
+        torch.from_numpy(np.ascontiguousarray(rotary.pairs_F2[:, side_])).to(x_BHNR.device) for side_ in (0, 1)
     )
-    first, second = (torch.from_numpy(np.ascontiguousarray(rotary.pairs_F2[:, side_])) for side_ in (0, 1))
     a, b = x_BHNR[..., first], x_BHNR[..., second]
     turned = x_BHNR.clone()
     turned[..., first] = a * cos - b * sin
@@ -81,13 +81,13 @@ def attend(
         out = scaled_dot_product_attention(q, k, v, attn_mask=hidden, is_causal=call.causal, scale=call.scaling)
         return out.transpose(1, 2).contiguous()
     if call.causal:
-        hidden = torch.full((1, 1, count, count), torch.finfo(q.dtype).min, dtype=q.dtype).triu(1).to(q.device)
-    new = None if bias is None else bias_tables(bias, queries.text_BM, keys.text_BM)
+        hidden = q.new_full((1, 1, count, count), torch.finfo(q.dtype).min).triu(1)
+    new = None if bias is None else bias_tables(bias, queries.text_BM, keys.text_BM, q)
     outputs = []
     for head in range(q.shape[1]):
         logits = q[:, head] @ k[:, head].transpose(1, 2) * call.scaling
         if head in heads and new is not None:
-            logits = logits + new(head).to(logits)
+            logits = logits + new(head)
         elif head not in heads and call.bias is not None:
             logits = logits + call.bias[:, min(head, call.bias.shape[1] - 1), :, : k.shape[2]].to(logits)
         if call.softcap is not None:
@@ -112,8 +112,8 @@ def _hidden(call: Call, q: Any) -> Any | None:
     return call.mask.to(q.dtype)
 
 
-def bias_tables(bias: LogitBias, at_BN: Array, at_BM: Array) -> Callable[[int], Any]:
-    """A function head -> table (B or 1, N, M) as a torch tensor; of a Toeplitz bias one row of offsets is kept."""
+def bias_tables(bias: LogitBias, at_BN: Array, at_BM: Array, like: Any) -> Callable[[int], Any]:
+    """A function head -> table (B or 1, N, M) like that tensor; of a Toeplitz bias one row of offsets is kept."""
     import torch
 
     if not bias.toeplitz or not all((rows == np.round(rows)).all() for rows in (at_BN, at_BM)):
@@ -124,14 +124,21 @@ def bias_tables(bias: LogitBias, at_BN: Array, at_BM: Array) -> Callable[[int], 
             "Give fewer sequences at once, or fewer tokens.",
         )
         pairs = zip(_repeated(at_BN, rows), _repeated(at_BM, rows), strict=True)
-        table_BHNM = torch.from_numpy(np.stack([bias.table(at_N, at_M) for at_N, at_M in pairs]))
+        table_BHNM = there(np.stack([bias.table(at_N, at_M) for at_N, at_M in pairs]), like)
         return lambda head: table_BHNM[:, head]
     least, most = int(at_BN.min() - at_BM.max()), int(at_BN.max() - at_BM.min())
-    row_HT = torch.from_numpy(bias.by_offset(np.arange(least, most + 1)))
+    row_HT = there(bias.by_offset(np.arange(least, most + 1)), like)
     if len(at_BN) == len(at_BM) == 1 and all((np.diff(rows) == 1).all() for rows in (at_BN, at_BM)):
         return lambda head: _toeplitz(row_HT[head], at_BM.shape[1])[None]
-    offset_BNM = torch.from_numpy((at_BN[:, :, None] - at_BM[:, None, :]).astype(np.int64) - least)
+    offset_BNM = torch.from_numpy((at_BN[:, :, None] - at_BM[:, None, :]).astype(np.int64) - least).to(like.device)
     return lambda head: row_HT[head][offset_BNM]
+
+
+def there(numbers: Array, like: Any) -> Any:
+    """Numbers of ours as a tensor where and as another is; rounded first, since not every device has float64."""
+    import torch
+
+    return torch.from_numpy(np.ascontiguousarray(numbers)).to(like.dtype).to(like.device)
 
 
 def _toeplitz(row_T: Any, keys: int) -> Any:

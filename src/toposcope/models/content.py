@@ -240,7 +240,8 @@ def _probe(instrument: Instrument, site: Site) -> tuple[Array, Array, Any]:
     others, instrument.rewrites[:] = list(instrument.rewrites), []
     try:
         with torch.no_grad():
-            for positions in (torch.zeros(1, length, dtype=torch.long), torch.arange(length)[None]):
+            at_N = torch.arange(length, device=inputs["input_ids"].device)[None]
+            for positions in (torch.zeros_like(at_N), at_N):
                 instrument.model(**inputs, position_ids=positions)
     finally:
         instrument.observers.remove(note)
@@ -264,7 +265,6 @@ def _halves(rotary: Rotary) -> Rotary:
 
 
 def _double(tensor: Any) -> Array:
-    import torch
-
-    array: Array = tensor.detach().to(torch.float64).cpu().numpy()
+    """A tensor at home in float64; it comes in its own precision, of half the size or less."""
+    array: Array = tensor.detach().cpu().double().numpy()
     return array

@@ -9,7 +9,7 @@ trace[3].query_BHNR
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -36,7 +36,31 @@ def ablated(model: Any, layer: int, head: int | Sequence[int], *, by: Any = 0.0)
             if here is not site:
                 return output_BNHV
             changed = output_BNHV.clone()
-            changed[:, :, chosen] = by
+            changed[:, :, chosen] = by if isinstance(by, int | float) else by.to(changed)
+            return changed
+
+        instrument.edits.append(edit)
+        try:
+            yield
+        finally:
+            instrument.edits.remove(edit)
+
+
+@contextmanager
+def ablated_rows(model: Any, rows: Sequence[Mapping[int, tuple[Sequence[int], Any]]]) -> Iterator[None]:
+    """Replace other heads in each row of a batch: by row, layer -> its heads and what stands in for them."""
+    with attached(model) as instrument:
+        for row in rows:
+            for layer, (heads, _) in row.items():
+                checked_heads(checked_site(instrument.sites, layer), tuple(heads))
+
+        def edit(here: Site, output_BNHV: Any) -> Any:
+            mine = [(row, each[here.number]) for row, each in enumerate(rows) if here.number in each]
+            if not mine:
+                return output_BNHV
+            changed = output_BNHV.clone()
+            for row, (heads, by) in mine:
+                changed[row : row + 1, :, list(heads)] = by if isinstance(by, int | float) else by.to(changed)
             return changed
 
         instrument.edits.append(edit)

@@ -17,8 +17,9 @@ from toposcope.checkpoints.hub.name import is_commit, parse_hub_name
 from toposcope.checkpoints.installed import read_text as read_text
 from toposcope.checkpoints.locate import require_sound_files
 from toposcope.checkpoints.peft.settings import CONFIG as ADAPTER
-from toposcope.core.errors import BadConfig, BadFile, MissingExtra, NotFound, ToposcopeError, did_you_mean
+from toposcope.core.errors import BadConfig, BadFile, BadValue, MissingExtra, NotFound, ToposcopeError, did_you_mean
 from toposcope.core.memory import available
+from toposcope.models.device import is_out_of_memory, memory_told
 from toposcope.models.smiles import is_smiles, smiles_tokenizer
 
 MEMORY_SHARE = 0.25  # of what is free that may be taken twice to read a model rather than map it
@@ -57,6 +58,8 @@ class _Wish:
     attention: str
     dtype: str
     tokenizer: bool
+    device: str
+    device_map: str | None
 
 
 def load_reference(
@@ -66,13 +69,16 @@ def load_reference(
     attention: str = "eager",
     dtype: str = "float32",
     tokenizer: bool = True,
+    device: str = "cpu",
+    device_map: str | None = None,
 ) -> Reference:
     """A directory in Hugging Face layout, a .gguf file, a file of such a directory, or the name of a model.
 
     `head`: with the head that predicts tokens, where the checkpoint has one. `attention`: 'eager' writes the
     probabilities out, 'sdpa' never holds them and takes longer texts. `dtype`: 'auto' is that of the files.
+    `device_map` 'auto' spreads the model over all devices, and `device` says nothing then (`models.device` chooses).
     """
-    wish = _Wish(head, attention, dtype, tokenizer)
+    wish = _Wish(head, attention, dtype, tokenizer, device, device_map)
     path = locate(target)
     require("torch", "transformers")
     place = _place(path)
@@ -183,7 +189,7 @@ def _converted(place: _Place) -> _Place:
                 return place
             copy = _Place(file.parent, file.name, ours=True)
             tokenizer = _tokenizer(copy)
-            model = _model(copy, _Wish(head=True, attention="eager", dtype="float32", tokenizer=True))
+            model = _model(copy, _Wish(True, "eager", "float32", tokenizer=True, device="cpu", device_map=None))
 
         def save(to: Path) -> None:
             from safetensors.torch import save_file
@@ -224,8 +230,15 @@ def _model(place: _Place, wish: _Wish) -> Any:
         given = {"dtype": dtype, "attn_implementation": wish.attention}
         if not place.ours:
             given |= _unmapped(place)
+        if wish.device_map is not None:
+            given["device_map"] = wish.device_map
         model = built.from_pretrained(**place.arguments, **given)
     except (OSError, RuntimeError, SafetensorError) as error:
+        if is_out_of_memory(error):
+            raise BadValue(
+                f"there is no room for the model in {place.directory} ({_brief(error)}). Use --dtype bfloat16, or "
+                "--device-map auto to spread it over all devices."
+            ) from error
         raise BadFile(f"transformers cannot read the weights in {place.directory} ({_brief(error)}).") from error
     except Exception as error:  # what its configurations, and those of its parts, are checked by raises anything
         raise BadConfig(
@@ -234,6 +247,9 @@ def _model(place: _Place, wish: _Wish) -> Any:
         ) from error
     if not place.ours:
         _take_over(model)
+    if wish.device_map is None and wish.device != "cpu":
+        with memory_told(None):
+            model = model.to(wish.device)
     return model.eval()
 
 
@@ -253,7 +269,8 @@ def _unmapped(place: _Place) -> dict[str, Any]:
 def _take_over(model: Any) -> None:
     """Weights in memory of our own, one after the other: torch files are mapped whatever one asks for."""
     for tensor in {id(each): each for each in (*model.parameters(), *model.buffers())}.values():
-        tensor.data = tensor.data.clone()
+        if tensor.device.type == "cpu":
+            tensor.data = tensor.data.clone()
 
 
 def _auto_class(place: _Place, head: bool) -> Any:

@@ -24,11 +24,21 @@ from toposcope.core.result import Provenance, Result
 from toposcope.core.statistics import half_width
 from toposcope.encodings import EncodingSpec, parse
 from toposcope.models.corpus import Corpus
+from toposcope.models.device import (
+    computation,
+    home,
+    memory_told,
+    placement,
+    require_batch,
+    running_on,
+    with_doubts,
+)
 from toposcope.models.instrument import attached
 from toposcope.models.load import Reference
+from toposcope.models.rounding import with_rounding
 from toposcope.models.running import RunnableLike, on_text, running_subject
 from toposcope.models.score import Kind as Predicts
-from toposcope.models.score import Trial, kind_of, token_losses, trial
+from toposcope.models.score import Trial, batches, kind_of, together, token_losses, trial
 from toposcope.models.sites import Site
 from toposcope.models.swap_encoding import swap_encoding
 
@@ -104,6 +114,10 @@ def loss(
     each: Literal["layer", "head"] | None = None,
     beyond: bool = False,
     seed: int = 0,
+    device: str | None = "auto",
+    dtype: str = "auto",
+    device_map: str | None = None,
+    batch: int = 1,
     progress: Progress | None = None,
 ) -> LossResult:
     """The loss of a text in nats per token, by position, and how it changes under other encodings.
@@ -111,7 +125,8 @@ def loss(
     `model` is a name, a path, or a loaded model of transformers; `text` a file, or a name of `toposcope ls texts`.
     `encoding` names others to put in its place: in all layers, in `layers` ("0-3,7") or `heads` ("3.2,5.0") only, or
     with `each` in one layer or head at a time. `beyond` allows more tokens than the model's context; `seed` draws the
-    tokens that are hidden from models which fill in.
+    tokens that are hidden from models which fill in. `batch` sequences of one length are run together; `device`,
+    `dtype` and `device_map` say where a model is loaded to, and in which precision (docs/devices.md).
     """
     started = time.perf_counter()
     if each not in (None, "layer", "head"):
@@ -122,18 +137,20 @@ def loss(
     asked = {
         "text": str(text), "tokens": tokens, "sequences": sequences, "begin": begin, "lines": lines,
         "encoding": [str(spec) for spec in specs], "layers": layers, "heads": heads, "each": each, "beyond": beyond,
-        "seed": seed,
+        "seed": seed, "device": device, "dtype": dtype, "device_map": device_map, "batch": require_batch(batch),
     }  # fmt: skip
     reference, corpus = on_text(
-        model, text, tokens=tokens, sequences=sequences, begin=begin, lines=lines, beyond=beyond, head=True
-    )
-    with attached(reference) as instrument:
+        model, text, tokens=tokens, sequences=sequences, begin=begin, lines=lines, beyond=beyond, head=True,
+        place=placement(device, dtype, device_map),
+    )  # fmt: skip
+    with memory_told(batch), running_on(reference.model) as unsure, attached(reference) as instrument:
         wanted = _wanted(instrument.sites, specs, layers, heads, each)
-        found = measure(reference, corpus, wanted, seed=seed, progress=progress)
-    return replace(
-        found,
-        provenance=Provenance((running_subject(reference, model),), asked, time.perf_counter() - started),
-    )
+        found = measure(reference, corpus, wanted, seed=seed, batch=batch, progress=progress)
+        first = trial(reference, corpus.sequences[0], seed=seed)
+        ran = with_rounding(computation(reference.model), reference.model, first)
+    subject = running_subject(reference, model)
+    ran = with_doubts(ran, unsure)
+    return replace(found, provenance=Provenance((subject,), asked, time.perf_counter() - started, ran=ran))
 
 
 def measure(
@@ -142,9 +159,10 @@ def measure(
     wanted: Sequence[Wanted] = (),
     *,
     seed: int = 0,
+    batch: int = 1,
     progress: Progress | None = None,
 ) -> LossResult:
-    """The loss of a corpus as the model is, and in each wanted condition."""
+    """The loss of a corpus as the model is, and in each wanted condition; `batch` sequences are run together."""
     predicts = kind_of(reference.model)
     if predicts == "drift":
         raise BadConfig(
@@ -152,17 +170,17 @@ def measure(
             "'toposcope trace' and 'toposcope ablate' can measure it."
         )
     trials = [trial(reference, ids, number=i, seed=seed) for i, ids in enumerate(corpus.sequences)]
-    _require_memory(reference, max(each.tokens for each in trials))
+    _require_memory(reference, max(each.tokens for each in trials) * min(batch, len(trials)))
     edges = bin_edges(max(int(each.positions_P.max()) + 1 for each in trials))
     found: list[Condition] = []
     step = steps(progress, "conditions", 1 + len(wanted))
     with attached(reference.model):
-        base = _losses(reference.model, trials)
+        base = _losses(reference.model, trials, batch)
         found.append(_condition("own", "as it is", None, trials, base, base, edges))
         step()
         for each in wanted:
             with swap_encoding(reference.model, each.spec, layers=each.layers, heads=each.heads) as put_in:
-                losses = _losses(reference.model, trials)
+                losses = _losses(reference.model, trials, batch)
             found.append(_condition(str(each.spec), put_in.title, each.where, trials, losses, base, edges))
             step()
     return LossResult(text=corpus.cut, predicts=predicts, context=reference.context, conditions=tuple(found))
@@ -197,13 +215,15 @@ def bin_edges(count: int) -> list[int]:
     return edges
 
 
-def _losses(model: Any, trials: Sequence[Trial]) -> list[Array]:
+def _losses(model: Any, trials: Sequence[Trial], batch: int) -> list[Array]:
     import torch
 
-    found = []
-    for each in trials:
-        with torch.no_grad():
-            found.append(token_losses(each, model(**each.inputs)).numpy())
+    found: list[Array] = []
+    with torch.no_grad():
+        for numbers in batches(trials, batch):
+            some = [trials[number] for number in numbers]
+            output = model(**together(some))
+            found += [token_losses(each, output, row).cpu().numpy() for row, each in enumerate(some)]
     return found
 
 
@@ -219,7 +239,7 @@ def _condition(
     means = np.array([each.mean() for each in losses])
     differences = means - np.array([each.mean() for each in base])
     half = None if name == "own" else half_width(differences.tolist())
-    at = [each.positions_P.numpy() for each in trials]
+    at = [each.positions_P.cpu().numpy() for each in trials]
     bins = []
     for first, stop in pairwise(edges):
         inside = [part[(here >= first) & (here < stop)] for here, part in zip(at, losses, strict=True)]
@@ -241,7 +261,13 @@ def _condition(
 
 
 def _require_memory(reference: Reference, tokens: int) -> None:
-    """Logits, and the widest layer's activations, in float32."""
+    """Logits, and the widest layer's activations, in float32, where that is the memory of this machine."""
+    if home(reference.model).type != "cpu":
+        return
     config = reference.model.config.get_text_config()
     words, width = getattr(config, "vocab_size", 0), getattr(config, "hidden_size", 0)
-    require_memory(4 * tokens * (2 * words + 16 * width), f"a text of {tokens} tokens", "Use fewer --tokens.")
+    require_memory(
+        4 * tokens * (2 * words + 16 * width),
+        f"a text of {tokens} tokens",
+        "Use fewer --tokens, or a smaller --batch.",
+    )

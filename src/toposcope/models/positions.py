@@ -85,7 +85,7 @@ class _Note:
     marks: Mapping[int, Array]
 
 
-class Pass:
+class ForwardPass:
     """One forward pass of a stack of layers: what it was given that tells where its tokens stand.
 
     Positions are computed when they are asked for: a pass that nobody asks may be given any cache.
@@ -258,7 +258,7 @@ def _last_keys(cache: Any, count: int | None) -> Array:
     if not layers or not count:
         return np.zeros(0)
     at = count - 1 if type(layers[0]).__name__ == "StaticLayer" else -1
-    found: Array = layers[0].keys[:, :, at].detach().double().sum((1, 2)).cpu().numpy()
+    found: Array = layers[0].keys[:, :, at].detach().cpu().double().sum((1, 2)).numpy()
     return found
 
 

@@ -12,21 +12,37 @@ from toposcope.core.errors import BadValue, NotFound
 from toposcope.core.result import Subject
 from toposcope.models.about import weights_digest
 from toposcope.models.corpus import Corpus, cut
+from toposcope.models.device import Placement, placement
 from toposcope.models.load import Reference, load_reference, read_text
 
 RunnableLike = Any  # str | Path | Reference | a model of transformers
 
 
-def running(model: RunnableLike, *, head: bool = False, attention: str = "eager", tokenizer: Any = None) -> Reference:
+def running(
+    model: RunnableLike,
+    *,
+    head: bool = False,
+    attention: str = "eager",
+    tokenizer: Any = None,
+    place: Placement | None = None,
+) -> Reference:
     """The model as transformers runs it, with its tokenizer.
 
     A loaded model keeps its dtype, device and attention; its tokenizer is the one given, or that of the files it was
     loaded from.
     """
+    place = place or placement()
+    if isinstance(model, str | Path):
+        return load_reference(
+            model, head=head, attention=attention, dtype=place.dtype, device=place.device, device_map=place.device_map
+        )
+    if place.asked:
+        raise BadValue(
+            "a loaded model stays where it is, in the precision it has: leave out device, dtype and device_map, or "
+            "give the model's name."
+        )
     if isinstance(model, Reference):
         return model
-    if isinstance(model, str | Path):
-        return load_reference(model, head=head, attention=attention)
     if not (hasattr(model, "config") and callable(model)):
         raise BadValue(
             f"a {type(model).__name__} cannot be run on a text: expected a name, a path, or a model of transformers."
@@ -45,10 +61,11 @@ def on_text(
     lines: bool = False,
     beyond: bool = False,
     head: bool = False,
+    place: Placement | None = None,
 ) -> tuple[Reference, Corpus]:
     """The model as it runs, and the sequences cut from a text; what can be wrong with the text is told first."""
     content = read_text(str(text))
-    reference = running(model, head=head, attention="sdpa")
+    reference = running(model, head=head, attention="sdpa", place=place)
     corpus = cut(
         reference, content, tokens=tokens, count=sequences, name=str(text), begin=begin, lines=lines, beyond=beyond
     )

@@ -25,7 +25,7 @@ import numpy as np
 from toposcope.checkpoints.view import Layer
 from toposcope.core.errors import BadEncoding, BadValue
 from toposcope.encodings import NONE, Encoding, EncodingSpec, InputTable, Sizes, parse
-from toposcope.models.attend import attend, middle, turn
+from toposcope.models.attend import attend, middle, there, turn
 from toposcope.models.content import ContentReader, precision, rounding
 from toposcope.models.instrument import Call, Instrument, attached
 from toposcope.models.positions import Array, Places, one_length
@@ -243,7 +243,7 @@ def _other_input(instrument: Instrument, table: InputTable | None, *, own: bool)
         if table is None or instrument.running is None:
             return torch.zeros_like(like)
         at_BN = instrument.running.queries(like.shape[-2]).text_BM
-        found_BND = torch.from_numpy(np.stack([table.vectors(at_N) for at_N in at_BN])).to(like)
+        found_BND = there(np.stack([table.vectors(at_N) for at_N in at_BN]), like)
         return found_BND.expand_as(like) if len(at_BN) == 1 else found_BND
 
     def tokens_only(module: Any, args: Any, kwargs: Any) -> None:

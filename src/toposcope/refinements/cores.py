@@ -112,7 +112,7 @@ class Core(nn.Module):
             part = near[:, begin:end, begin:end]
             even = _absolute((part + part.mT) / 2)
             x = _definite_raw(even, self._floor(even / (1 + self.floor), least_B)) + ((part - part.mT) / 2).triu(1)
-            rows, columns = torch.tril_indices(end - begin, end - begin)
+            rows, columns = torch.tril_indices(end - begin, end - begin, device=x.device)
             raw.copy_((x[:, rows, columns] if self.symmetric else x) * self.unit)
         if self.mixed:
             self.raw[-1].copy_((near + near.mT)[:, :edge, edge:] / 2 * self.unit)

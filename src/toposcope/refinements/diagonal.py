@@ -80,7 +80,7 @@ class Diagonal(nn.Module):
                 "which a cache of keys does not hold. Run the model with use_cache=False."
             )
         count = q_BHNR.shape[1]
-        root_HC = (self() / scaling).sqrt()
+        root_HC = (self() / scaling).sqrt().to(x_BND.dtype)
         split_BHNC = x_BND.unflatten(-1, root_HC.shape).transpose(1, 2) * root_HC[:, None]
         more = split_BHNC.expand(-1, count, -1, -1)
         k_BHNR = k_BGNR.repeat_interleave(count // k_BGNR.shape[1], dim=1)
@@ -167,7 +167,7 @@ def load(model: Any, path: str | Path) -> Installed:
                     f"{path} holds {tuple(value.shape)} for layer {number}, the model {tuple(part().shape)}."
                 )
             part.start.fill_(float(value.mean()))
-            part.raw.copy_(_softplus_inverse((value.double() / part.start.double() - LEAST) * math.log(2)))
+            part.raw.copy_(_softplus_inverse((value.double() / float(part.start) - LEAST) * math.log(2)))
     return installed
 
 
@@ -226,7 +226,10 @@ class _Making:
         if hasattr(module, _NAME):
             raise BadValue("a diagonal is installed already; remove it first.")
         start, least = (given[number] if isinstance(given, Mapping) else given for given in (self.start, self.least))
-        part = Diagonal(width, heads, form=self.form, start=start, least=least).to(next(module.parameters()))
+        like = next(module.parameters())
+        part = Diagonal(width, heads, form=self.form, start=start, least=least).to(like.device)
+        if like.dtype.itemsize >= 4:  # in half precision steps of an optimiser would be lost
+            part = part.to(like.dtype)
         part.keeps = _Kept(self.stack)
         module.add_module(_NAME, part)
         self.stack.callback(delattr, module, _NAME)

@@ -56,6 +56,7 @@ def page_of(results: Sequence[Result], title: str | None = None) -> Page:
     every = [each for result in results for each in result.provenance.subjects]
     subjects = list({(each.path, each.adapter): each for each in every}.values())
     remarks = dict.fromkeys(f"{each.name}: {remark}" for each in subjects for remark in each.remarks)
+    remarks |= dict.fromkeys(words for each in results if (words := ran_words(each)))
     if remarks:
         page.add("Remarks", Paragraphs(tuple(remarks), soft=True))
     page.title = page.title or " and ".join(each.name for each in subjects) or f"Toposcope: {results[0].kind}"
@@ -70,10 +71,25 @@ def about(subject: Subject) -> str:
     return f"{subject.family} ({subject.format}): {encodings}"
 
 
+def ran_words(result: Result) -> str | None:
+    """Where a model was run, where that is not the plain case: the CPU, in float32."""
+    ran = result.provenance.ran
+    if ran is None or (ran.device, ran.dtype) == ("cpu", "float32"):
+        return None
+    said = f"Run on {ran.device} in {ran.dtype}{f', attention {ran.attention}' if ran.attention else ''}."
+    if ran.rounding is not None:
+        said += f" Against float32, one sequence differs by {ran.rounding:.2g} ({ran.rounding_of})."
+    elif ran.why_unknown is not None:
+        said += f" What rounding costs is not known: {ran.why_unknown}."
+    return said if ran.repeatable else f"{said} Another run may differ in the last digits: {ran.why_not}."
+
+
 def origin(result: Result) -> dict[str, Any]:
     """What a page says of a result's provenance."""
     found = result.provenance
     rest = {"options": found.options, "seconds": found.seconds, "toposcope": found.toposcope}
+    if found.ran is not None:
+        rest["ran"] = plain(found.ran)
     return {
         "schema": result.schema_name(),
         "subjects": plain(found.subjects),

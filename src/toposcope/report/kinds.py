@@ -22,6 +22,7 @@ from toposcope.report.blocks import Page
 KINDS = {
     "check": "toposcope.checks.findings:CheckResult",
     "check-live": "toposcope.live.result:LiveCheckResult",
+    "check-rotation": "toposcope.live.callable:RotationCheckResult",
     "check-module": "toposcope.live.module.check:ModuleCheckResult",
     "check-against": "toposcope.live.engines.against:AgainstResult",
     "scan": "toposcope.scanning.result:ScanResult",

@@ -17,6 +17,7 @@ from toposcope.core.errors import BadValue
 from toposcope.core.progress import Progress, silent
 from toposcope.core.ranges import computable
 from toposcope.core.result import Skipped
+from toposcope.models.device import device_names
 from toposcope.runs import local, on_ray
 from toposcope.runs.index import RunRow
 from toposcope.runs.jobs import Job
@@ -54,17 +55,27 @@ def run_jobs(
     at_once: int | None = None,
     threads: int = 1,
     retries: int = 2,
+    device: str = "cpu",
+    gpus_per_run: float | None = None,
     guess: float | None = None,
     about: str = "",
     progress: Progress | None = None,
 ) -> Outcome:
-    """Do all jobs that are not done. `steps` says how many each has; `guess` or `about` how long one takes."""
+    """Do all jobs that are not done. `steps` says how many each has; `guess` or `about` how long one takes.
+
+    On this machine "cuda" is all its GPUs in turn; on Ray each run has `gpus_per_run` of its node's.
+    """
     if engine not in ENGINES:
         raise BadValue(f"unknown engine '{engine}'. It is local or ray.")
     if ray_address and engine != "ray":
         raise BadValue(
             f"--ray-address {ray_address} is given without --engine ray. Add it, or leave the address out."
         )
+    if gpus_per_run is not None and (engine != "ray" or device == "cpu" or not gpus_per_run > 0):
+        raise BadValue(
+            f"--gpus-per-run {gpus_per_run:g} goes with --engine ray and --device cuda: Ray deals the GPUs out."
+        )
+    devices = _on_ray(device) if engine == "ray" else device_names(device)
     with Store(store) as opened:
         opened.repair()
         many = at_once or cores()
@@ -72,9 +83,10 @@ def run_jobs(
         queue = Queue(opened, jobs, retries=retries, watch=Watch(steps, progress))
         try:
             if engine == "ray":
-                on_ray.run(queue, address=ray_address, jobs=at_once, threads=threads)
+                gpus = 0.0 if device == "cpu" else gpus_per_run or 1.0
+                on_ray.run(queue, address=ray_address, jobs=at_once, threads=threads, device=devices[0], gpus=gpus)
             else:
-                local.run(queue, jobs=many, threads=threads)
+                local.run(queue, jobs=many, threads=threads, devices=devices)
         except KeyboardInterrupt:
             done = sum(row is not None and row.status == "done" for row in map(opened.get, steps))
             log.warning("stopped: %d of %d runs are done; the same command does the others", done, len(jobs))
@@ -82,6 +94,13 @@ def run_jobs(
         found = {job.key: opened.result(job) for job in jobs}
         rows = tuple(row for job in jobs if (row := opened.get(job.key)) is not None)
     return Outcome(rows, {key: result for key, result in found.items() if result is not None})
+
+
+def _on_ray(device: str) -> list[str]:
+    """What each node is asked for: it has no device of this machine."""
+    if device not in ("cpu", "cuda"):
+        raise BadValue(f"on Ray a run is on the cpu, or on the GPU that Ray gives it (cuda); got '{device}'.")
+    return [device]
 
 
 def _announce(store: Store, jobs: Sequence[Job], guess: float | None, about: str, at_once: int) -> None:

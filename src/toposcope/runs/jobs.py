@@ -1,6 +1,7 @@
 """Kinds of work, by name: what each does, and what its result must hold.
 
-The work of a kind is a function of a configuration, a directory and a callback for progress. It does nothing where
+The work of a kind is a function of a configuration, a directory and a callback for progress, and of the `device` to
+work on where that is not the CPU. It does nothing where
 its directory already holds its result, goes on from whatever it kept there otherwise, and writes its result last.
 """
 
@@ -17,7 +18,7 @@ from toposcope.core.sealed import COUNT, SHARE, SIZE, Expected, Number
 from toposcope.lab import result as trained
 
 Report = Callable[[Mapping[str, Any]], None]
-Work = Callable[[Mapping[str, Any], Path, Report], None]
+Work = Callable[..., None]  # of a configuration, a directory, a report, and `device=` where it is not the CPU
 TRAIN = "train"
 PROBE, PROBE_SCHEMA = "toposcope.studies.language.probe:work", "toposcope/probe/1"  # a byte model of the studies
 KINDS = {TRAIN: "toposcope.runs.jobs:train"}
@@ -56,7 +57,7 @@ def work(kind: str) -> Work:
     return getattr(importlib.import_module(module), name)
 
 
-def train(config: Mapping[str, Any], directory: Path, report: Report) -> None:
+def train(config: Mapping[str, Any], directory: Path, report: Report, device: str = "cpu") -> None:
     """Train one model of the lab."""
     from toposcope.lab.config import RunConfig
     from toposcope.lab.train import train as run
@@ -68,4 +69,4 @@ def train(config: Mapping[str, Any], directory: Path, report: Report) -> None:
         seen = seen if accuracy is None else accuracy
         report({"step": step, "steps": steps, "loss": loss, "accuracy": seen})
 
-    run(RunConfig.from_dict(config), directory, report=tell)
+    run(RunConfig.from_dict(config), directory, report=tell, device=device)

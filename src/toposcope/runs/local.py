@@ -16,6 +16,8 @@ import socket
 import subprocess
 import sys
 import tempfile
+from collections import Counter
+from collections.abc import Sequence
 from typing import IO, Any
 
 from toposcope.core.cluster import TICK, stop_signals
@@ -26,15 +28,18 @@ GRACE = 5.0  # seconds a worker has to stop
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 
 
-def run(queue: Queue, *, jobs: int, threads: int = 1) -> None:
-    """Do all runs of the queue. SIGINT and SIGTERM stop it, as KeyboardInterrupt; everything can then be resumed."""
+def run(queue: Queue, *, jobs: int, threads: int = 1, devices: Sequence[str] = ("cpu",)) -> None:
+    """Do all runs of the queue, the workers spread over the devices.
+
+    SIGINT and SIGTERM stop it, as KeyboardInterrupt; everything can then be resumed.
+    """
     crew: list[_Worker] = []
     with stop_signals() as stopped, selectors.DefaultSelector() as selector:
         try:
             while queue.open:
                 if stopped.is_set():
                     raise KeyboardInterrupt
-                _hand_out(queue, crew, selector, jobs, threads)
+                _hand_out(queue, crew, selector, jobs, threads, devices)
                 for key, _ in selector.select(TICK):
                     worker: _Worker = key.data
                     if not worker.poll(queue):
@@ -49,7 +54,14 @@ def run(queue: Queue, *, jobs: int, threads: int = 1) -> None:
             queue.give_back()
 
 
-def _hand_out(queue: Queue, crew: list[_Worker], selector: selectors.BaseSelector, jobs: int, threads: int) -> None:
+def _hand_out(
+    queue: Queue,
+    crew: list[_Worker],
+    selector: selectors.BaseSelector,
+    jobs: int,
+    threads: int,
+    devices: Sequence[str],
+) -> None:
     """Give every idle worker a run, hiring as long as there are runs and room."""
     idle = [worker for worker in crew if worker.claim is None]
     while idle or len(crew) < jobs:
@@ -59,7 +71,8 @@ def _hand_out(queue: Queue, crew: list[_Worker], selector: selectors.BaseSelecto
         if idle:
             worker = idle.pop()
         else:
-            worker = _Worker(threads)
+            taken = Counter(each.device for each in crew)
+            worker = _Worker(threads, min(devices, key=lambda device: taken[device]))
             crew.append(worker)
             selector.register(worker.wire, selectors.EVENT_READ, worker)
         worker.give(claim)
@@ -68,7 +81,8 @@ def _hand_out(queue: Queue, crew: list[_Worker], selector: selectors.BaseSelecto
 class _Worker:
     """The driver's end of one worker process."""
 
-    def __init__(self, threads: int) -> None:
+    def __init__(self, threads: int, device: str = "cpu") -> None:
+        self.device = device
         self.claim: Claim | None = None
         self.wire, theirs = socket.socketpair()
         self._text = b""
@@ -88,6 +102,7 @@ class _Worker:
         """Send a run, and its lock with it. A worker that died meanwhile is noticed at the next poll."""
         job = claim.job
         order = {"kind": job.kind, "config": dict(job.config), "directory": str(claim.directory.resolve())}
+        order["device"] = self.device
         self.claim, self._failure = claim, None
         self._words.seek(0)
         self._words.truncate()

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from toposcope.core.cluster import TICK, connect, stop_signals
+from toposcope.core.errors import BadValue
 from toposcope.runs.directory import pack, unpack, write_job
 from toposcope.runs.jobs import Job
 from toposcope.runs.queue import Failure, Queue
@@ -33,23 +34,30 @@ def run(
     address: str | None = None,
     jobs: int | None = None,
     threads: int = 1,
+    device: str = "cpu",
+    gpus: float = 0.0,
     post: float = POST_FILES,
 ) -> None:
-    """Do all runs of the queue on the cluster at `address` (None: a Ray of this machine's own, while it lasts)."""
+    """Do all runs of the queue on the cluster at `address` (None: a Ray of this machine's own, while it lasts).
+
+    Each run has `gpus` GPUs, or a share of one, to itself: Ray shows it no others.
+    """
     ray = connect(address)
     try:
         with stop_signals() as stopped:
             box = _post_box(ray)
-            task = ray.remote(num_cpus=threads, max_retries=0)(_remote)
+            task = ray.remote(num_cpus=threads, num_gpus=gpus, max_retries=0)(_remote)
             out: dict[Any, Claim] = {}
             try:
                 while queue.open:
                     if stopped.is_set():
                         raise KeyboardInterrupt
-                    room = jobs or max(1, int(ray.cluster_resources().get("CPU", 1)) // threads)
+                    room = jobs or room_for_runs(ray.cluster_resources(), threads, gpus)
                     while len(out) < room and (claim := queue.next()):
                         job, files = claim.job, pack(claim.directory)
-                        out[task.remote(job.kind, job.key, dict(job.config), files, threads, box, post)] = claim
+                        out[task.remote(job.kind, job.key, dict(job.config), files, threads, box, post, device)] = (
+                            claim
+                        )
                     _collect(ray, queue, out)
                     _empty(ray, box, queue, out)
             finally:
@@ -58,6 +66,17 @@ def run(
                 queue.give_back()
     finally:
         ray.shutdown()
+
+
+def room_for_runs(resources: Mapping[str, float], threads: int, gpus: float) -> int:
+    """How many runs a cluster takes at a time."""
+    if gpus and resources.get("GPU", 0.0) < gpus:
+        raise BadValue(
+            f"each run needs {gpus:g} GPUs, and the cluster has {resources.get('GPU', 0.0):g} in all. Give a smaller "
+            "--gpus-per-run, or --device cpu."
+        )
+    by_cores = int(resources.get("CPU", 1)) // threads
+    return max(1, min(by_cores, int(resources["GPU"] / gpus)) if gpus else by_cores)
 
 
 def _collect(ray: Any, queue: Queue, out: dict[Any, Claim]) -> None:
@@ -120,7 +139,14 @@ def _post_box(ray: Any) -> Any:
 
 
 def _remote(
-    kind: str, key: str, config: Mapping[str, Any], files: Mapping[str, bytes], threads: int, box: Any, post: float
+    kind: str,
+    key: str,
+    config: Mapping[str, Any],
+    files: Mapping[str, bytes],
+    threads: int,
+    box: Any,
+    post: float,
+    device: str,
 ) -> tuple[dict[str, bytes], dict[str, Any] | None]:
     """On a node: do one run in a temporary directory; its files, and what went wrong if anything did."""
     from toposcope.runs.worker import attempt
@@ -144,5 +170,5 @@ def _remote(
             sent = now if due else sent
             box.put.remote(key, dict(progress), pack(directory) if due else {})
 
-        failure = attempt(kind, config, directory, report)
+        failure = attempt(kind, config, directory, report, device)
         return pack(directory), asdict(failure) if failure else None

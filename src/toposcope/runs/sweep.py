@@ -81,6 +81,8 @@ def sweep(
     ray_address: str | None = None,
     jobs: int | None = None,
     threads: int = 1,
+    device: str = "cpu",
+    gpus_per_run: float | None = None,
     retries: int = 2,
     store: str | Path = "runs",
     progress: Progress | None = None,
@@ -89,7 +91,8 @@ def sweep(
 
     `seeds` says how many (5: 0 to 4) or which ("0-4,7"). `jobs` runs go on at a time (default: one per core), on
     this machine or with `engine` "ray" on the cluster at `ray_address`; a run that dies is tried again `retries`
-    times. `profile`, `variant`, `quirks`, `settings` and `threads` are those of `toposcope.train`.
+    times. `profile`, `variant`, `quirks`, `settings`, `threads` and `device` are those of `toposcope.train`; "cuda"
+    is every GPU of this machine in turn, and on Ray `gpus_per_run` (default: 1; .25: four share one) of a node's.
     """
     started = time.perf_counter()
     configs = grid(
@@ -102,13 +105,15 @@ def sweep(
         "seeds": list(dict.fromkeys(config.seed for config in configs)),
         "profile": profile, "variant": variant, "quirks": list(quirks),
         "settings": settings if isinstance(settings, Mapping) else list(settings),
-        "engine": engine, "jobs": jobs, "threads": threads, "retries": retries, "store": str(store),
+        "engine": engine, "jobs": jobs, "threads": threads, "device": device, "gpus_per_run": gpus_per_run,
+        "retries": retries, "store": str(store),
     }  # fmt: skip
     log.info("encodings: %s", "; ".join(dict.fromkeys(config.encoding for config in configs)))
     wanted = jobs_of(configs)
     outcome = run_jobs(
         wanted, store, steps={config.key(): int(config.settings["steps"]) for config in configs}, engine=engine,
-        ray_address=ray_address, at_once=jobs, threads=threads, retries=retries,
+        ray_address=ray_address, at_once=jobs, threads=threads, retries=retries, device=device,
+        gpus_per_run=gpus_per_run,
         about=f"a run of {profile}: {configs[0].profile_settings.about}", progress=progress,
     )  # fmt: skip
     place = Path(store)

@@ -16,6 +16,7 @@ from toposcope.core.progress import Progress, silent
 from toposcope.core.result import Provenance
 from toposcope.core.untrusted import require_plain
 from toposcope.lab.result import WRITTEN, TrainResult
+from toposcope.models.device import chosen_device, memory_told
 from toposcope.runs import lock
 from toposcope.runs.directory import read_job, read_result, tidy, write_job
 from toposcope.runs.grid import changes, grid, jobs
@@ -37,6 +38,7 @@ def train(
     quirks: Sequence[str] = (),
     settings: Mapping[str, Any] | Sequence[str] = (),
     threads: int = 1,
+    device: str = "cpu",
     out: str | Path | None = None,
     store: str | Path = "runs",
     progress: Progress | None = None,
@@ -47,13 +49,14 @@ def train(
     laptop-m, published, paper). `variant` "published" has the quirks of the released scripts, and `quirks` switches
     single ones on, or off with a minus before them. `settings` changes the profile: {"steps": 200} or ["steps=200"];
     "task.between" is a parameter of the task. The run is kept in `store`, or in the directory `out`. Other numbers of
-    `threads` change the last digits.
+    `threads`, and other devices, change the last digits: `device` is cpu, cuda, cuda:1, mps or auto.
     """
     started = time.perf_counter()
     asked = {
         "task": task, "encoding": encoding, "seed": seed, "profile": profile, "variant": variant,
         "quirks": list(quirks), "settings": settings if isinstance(settings, Mapping) else list(settings),
-        "threads": threads, "out": None if out is None else str(out), "store": None if out else str(store),
+        "threads": threads, "device": device, "out": None if out is None else str(out),
+        "store": None if out else str(store),
     }  # fmt: skip
     configs = grid([task], [encoding], [seed], profile=profile, variant=variant, changes=changes(settings, quirks))
     (config,), (job,) = configs, jobs(configs)
@@ -64,11 +67,12 @@ def train(
     def report(data: Mapping[str, Any]) -> None:
         tell(f"{title(job.config)}: {percent(data['accuracy'])} right ({words})", data["step"], data["steps"])
 
+    there = "cpu" if device == "cpu" else chosen_device(device)
     with _threads(threads):
         if out is not None:
-            directory, found, new = _in_directory(Path(out), job, report)
+            directory, found, new = _in_directory(Path(out), job, report, there)
         else:
-            directory, found, new = _in_store(store, job, report)
+            directory, found, new = _in_store(store, job, report, there)
     return replace(
         TrainResult.from_dict(found, str(directory)),
         directory=str(directory),
@@ -90,7 +94,7 @@ def _threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _in_store(store: str | Path, job: Job, report: Report) -> tuple[Path, dict[str, Any], bool]:
+def _in_store(store: str | Path, job: Job, report: Report, device: str) -> tuple[Path, dict[str, Any], bool]:
     with Store(store) as opened:
         directory = opened.directory(job.key)
         for patience in range(5):  # a repair looks at locks for an instant
@@ -117,7 +121,7 @@ def _in_store(store: str | Path, job: Job, report: Report) -> tuple[Path, dict[s
             report(data)
 
         try:
-            _work(job, directory, beating)
+            _work(job, directory, beating, device)
         except BaseException as error:
             if isinstance(error, Exception) and not disk_is_full(error):
                 opened.fail(claim, str(error))
@@ -127,7 +131,7 @@ def _in_store(store: str | Path, job: Job, report: Report) -> tuple[Path, dict[s
         return directory, opened.finish(claim), True
 
 
-def _in_directory(directory: Path, job: Job, report: Report) -> tuple[Path, dict[str, Any], bool]:
+def _in_directory(directory: Path, job: Job, report: Report, device: str) -> tuple[Path, dict[str, Any], bool]:
     with said_plainly(directory):
         directory.mkdir(parents=True, exist_ok=True)
         held = lock.take(directory, lock.here())
@@ -145,7 +149,7 @@ def _in_directory(directory: Path, job: Job, report: Report) -> tuple[Path, dict
             tidy(directory)
             write_job(directory, job)
             new = read_result(directory, job) is None
-            _work(job, directory, report)
+            _work(job, directory, report, device)
             result = read_result(directory, job)
         finally:
             held.close()
@@ -154,7 +158,7 @@ def _in_directory(directory: Path, job: Job, report: Report) -> tuple[Path, dict
     return directory, result, new
 
 
-def _work(job: Job, directory: Path, report: Callable[[Mapping[str, Any]], None]) -> None:
+def _work(job: Job, directory: Path, report: Callable[[Mapping[str, Any]], None], device: str) -> None:
     """Train, stopping between two steps when asked to."""
     with stop_signals() as stopped:
 
@@ -164,7 +168,8 @@ def _work(job: Job, directory: Path, report: Callable[[Mapping[str, Any]], None]
             report(data)
 
         try:
-            work(job.kind)(job.config, directory, step)
+            with memory_told(None):
+                work(job.kind)(job.config, directory, step, device=device)
         except KeyboardInterrupt:
             log.warning("stopped; the same command goes on from the last checkpoint")
             raise

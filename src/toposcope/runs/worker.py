@@ -49,10 +49,17 @@ def main() -> None:
         _send(wire, {"end": True})  # after the lock is closed: the driver's is then the last
 
 
-def attempt(kind: str, config: Mapping[str, Any], directory: Path, report: Any) -> Failure | None:
+def attempt(
+    kind: str, config: Mapping[str, Any], directory: Path, report: Any, device: str = "cpu"
+) -> Failure | None:
     """Work, and say what went wrong instead of raising it."""
     try:
-        work(kind)(config, directory, report)
+        if device == "cpu":
+            work(kind)(config, directory, report)
+        else:
+            from toposcope.models.device import chosen_device
+
+            work(kind)(config, directory, report, device=chosen_device(device))
     except ToposcopeError as error:
         return Failure(str(error), for_good=True, disk_full=disk_is_full(error))
     except Exception as error:  # noqa: BLE001 - whatever it is, it becomes the run's last words
@@ -70,7 +77,7 @@ def _do(order: dict[str, Any], wire: socket.socket) -> None:
             last = now
             _send(wire, {"progress": dict(data)})
 
-    failure = attempt(order["kind"], order["config"], Path(order["directory"]), report)
+    failure = attempt(order["kind"], order["config"], Path(order["directory"]), report, order["device"])
     if failure:
         _send(wire, {"words": failure.words, "for_good": failure.for_good, "disk_full": failure.disk_full})
 

@@ -165,6 +165,10 @@ def refine(
     control_lr: float = 0.005,
     norms: bool = False,
     seed: int = 0,
+    device: str | None = "auto",
+    dtype: str = "auto",
+    device_map: str | None = None,
+    batch: int = 1,
     progress: Progress | None = None,
 ) -> RefineResult:
     """Add x_i^T D x_j to the logits of a trained rotary model, tune only D, and measure.
@@ -172,11 +176,23 @@ def refine(
     Beside it a control tunes as many other parameters on the same data. `model` is a name, a path, or a loaded model
     of transformers, which stays as it is. The last fifth of `text` is held out. `diagonal` says where D starts:
     small, above the bound, or at a number; `form` is "slice" (each head its slice of x) or "uniform" (all of it).
-    With `out`, the result and D are kept in that directory, and an interrupted call goes on there.
+    With `out`, the result and D are kept in that directory, and an interrupted call goes on there. `batch` held-out
+    sequences are run together (a step sees one); `device`, `dtype` and `device_map` say where a model is loaded to,
+    and in which precision (docs/devices.md).
     """
     from toposcope.models.corpus import cut
+    from toposcope.models.device import (
+        computation,
+        memory_told,
+        placement,
+        require_batch,
+        running_on,
+        with_doubts,
+    )
     from toposcope.models.load import read_text, require
+    from toposcope.models.rounding import with_rounding
     from toposcope.models.running import running, running_subject
+    from toposcope.models.score import trial
 
     started = time.perf_counter()
     require("torch", "transformers")
@@ -184,10 +200,13 @@ def refine(
     from toposcope.studies.tuning import key_of, tune
 
     settings = TuneSettings(str(diagonal), form, steps, lr, control_lr, norms=norms, seed=seed)
-    asked = {"text": str(text), "tokens": tokens, "held_out": held_out, **vars(settings)}
+    asked = {
+        "text": str(text), "tokens": tokens, "held_out": held_out, **vars(settings), "device": device, "dtype": dtype,
+        "device_map": device_map, "batch": require_batch(batch),
+    }  # fmt: skip
     content = read_text(str(text))
     edge = len(content) * 4 // 5
-    reference = running(model, head=True, attention="sdpa")
+    reference = running(model, head=True, attention="sdpa", place=placement(device, dtype, device_map))
     train = cut(reference, content[:edge], tokens=tokens, count=steps, name=str(text))
     held = cut(reference, content, tokens=tokens, count=held_out, name=str(text), begin=edge)
     if len(held.sequences) < 2:
@@ -197,8 +216,13 @@ def refine(
     result = None if place is None else _finished(place, key)
     if result is None:
         subject = running_subject(reference, model)
-        found, values = tune(reference, train, held, settings, directory=place, progress=progress)
-        result = replace(found, provenance=Provenance((subject,), asked, time.perf_counter() - started))
+        kept = f"What was tuned so far is kept in {place}: the same command goes on there." if place else ""
+        with memory_told(batch, kept), running_on(reference.model) as unsure:
+            found, values = tune(reference, train, held, settings, directory=place, batch=batch, progress=progress)
+            first = trial(reference, held.sequences[0])
+            ran = with_rounding(computation(reference.model), reference.model, first)
+        ran = with_doubts(ran, unsure)
+        result = replace(found, provenance=Provenance((subject,), asked, time.perf_counter() - started, ran=ran))
         if place is not None:
             save(place / VALUES, values, form)
             write_sealed(place / RESULT, key, result.as_dict())

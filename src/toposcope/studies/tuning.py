@@ -34,7 +34,8 @@ from toposcope.models.about import identity_of
 from toposcope.models.corpus import Corpus
 from toposcope.models.instrument import attached
 from toposcope.models.load import Reference
-from toposcope.models.score import Trial, kind_of, token_losses, trial
+from toposcope.models.rounding import is_rounded
+from toposcope.models.score import Trial, batches, kind_of, together, token_losses, trial
 from toposcope.refinements.diagonal import Installed, bound, install
 from toposcope.studies.refine import (
     WRITTEN,
@@ -63,6 +64,7 @@ def tune(
     settings: TuneSettings,
     *,
     directory: str | Path | None = None,
+    batch: int = 1,
     progress: Progress | None = None,
 ) -> tuple[RefineResult, dict[int, Tensor]]:
     """Run both arms; returns the result and the values of D by layer.
@@ -73,6 +75,8 @@ def tune(
     model = reference.model
     if kind_of(model) != "next token":
         raise BadConfig(f"{type(model).__name__} does not predict the next token: there is nothing to tune by.")
+    if settings.norms and is_rounded(model):
+        raise BadConfig("norms in half precision are too coarse to be tuned. Use --dtype float32, or leave --norms out.")
     weights = view(model)
     if any(layer.encoding.rotary is None for layer in weights.layers):
         raise BadConfig("some layers of the model do not rotate; the diagonal is a refinement of rotary attention.")
@@ -85,7 +89,7 @@ def tune(
     order = _order(len(trials), settings)
     with _frozen(model):
         starts, least = _starts(model, trials[0], settings, bounds)
-        losses = {"before": state.kept("before", lambda: evaluate(model, tests))}
+        losses = {"before": state.kept("before", lambda: evaluate(model, tests, batch))}
         tick()
         counts: dict[str, int] = {}
         values: dict[int, Tensor] = {}
@@ -93,9 +97,9 @@ def tune(
             with _arm(model, arm, settings, starts, least) as (groups, installed):
                 counts[arm] = sum(p.numel() for group in groups for p in group["params"])
                 if installed is not None:
-                    losses["start"] = state.kept("start", lambda: evaluate(model, tests))
+                    losses["start"] = state.kept("start", lambda: evaluate(model, tests, batch))
                 _train(model, arm, groups, [trials[i] for i in order], settings, state, tick)
-                losses[arm] = state.kept(arm, lambda: evaluate(model, tests))
+                losses[arm] = state.kept(arm, lambda: evaluate(model, tests, batch))
                 if installed is not None:
                     values = installed.values()
             tick()
@@ -126,10 +130,15 @@ def key_of(reference: Reference, train: Corpus, held: Corpus, settings: TuneSett
     return fingerprint([identity_of(reference.model), train.sequences, held.sequences, settings])
 
 
-def evaluate(model: Any, trials: Sequence[Trial]) -> list[float]:
-    """The mean loss of each sequence, in nats per token."""
+def evaluate(model: Any, trials: Sequence[Trial], batch: int = 1) -> list[float]:
+    """The mean loss of each sequence, in nats per token; up to `batch` of one length are run together."""
+    found: list[float] = []
     with torch.no_grad():
-        return [float(token_losses(each, model(**each.inputs)).mean()) for each in trials]
+        for numbers in batches(trials, batch):
+            some = [trials[number] for number in numbers]
+            output = model(**together(some))
+            found += [float(token_losses(each, output, row).mean()) for row, each in enumerate(some)]
+    return found
 
 
 # -------------------------------------------------------------------- inside
@@ -203,8 +212,8 @@ class _Scales:
         width = model.get_input_embeddings().weight.shape[1]
         with attached(model) as instrument:
             modules = [site.module for site in instrument.sites]
-        like = next(model.parameters())
-        self.parameters = [nn.Parameter(torch.zeros(width, dtype=like.dtype)) for _ in modules]
+        likes = [next(module.parameters()) for module in modules]
+        self.parameters = [nn.Parameter(torch.zeros(width, device=like.device)) for like in likes]
         self._handles = [
             module.register_forward_pre_hook(_scaled(gain), with_kwargs=True)
             for module, gain in zip(modules, self.parameters, strict=True)
@@ -217,9 +226,9 @@ class _Scales:
 
 def _scaled(gain_D: Tensor) -> Callable[..., Any]:
     def before(module: Any, args: Any, kwargs: Any) -> Any:
-        if args:
-            return (args[0] * (1 + gain_D), *args[1:]), kwargs
-        return args, {**kwargs, "hidden_states": kwargs["hidden_states"] * (1 + gain_D)}
+        x_BND = args[0] if args else kwargs["hidden_states"]
+        scaled_BND = x_BND * (1 + gain_D).to(x_BND.dtype)
+        return ((scaled_BND, *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": scaled_BND})
 
     return before
 
@@ -287,7 +296,7 @@ def _difference(losses: Mapping[str, Sequence[float]], of: Condition, against: C
 def _moved(
     number: int, value: Tensor, starts: Mapping[int, float], least: Mapping[int, float], bounds: Mapping[int, float]
 ) -> Moved:
-    free = value.double() - least[number]
+    free = value.cpu().double() - least[number]
     return Moved(
         layer=number,
         start=starts[number],

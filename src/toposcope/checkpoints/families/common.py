@@ -88,8 +88,8 @@ def claimed_context(config: Config, *keys: str) -> int | None:
     return config.integer(*keys) if any(config.get(key) is not None for key in keys) else None
 
 
-def learned_table(source: TensorSource, name: str, *, offset: int = 0) -> Encoding:
-    """The learned positions stored as tensor `name`; position i uses row i + offset."""
+def learned_table(source: TensorSource, name: str, *, offset: int = 0, width: int | None = None) -> Encoding:
+    """The learned positions stored as tensor `name`; position i uses row i + offset. `width` None: any will do."""
     if without_weights(source):
         return unread_table(source, name)
     if name not in source.names():
@@ -97,9 +97,9 @@ def learned_table(source: TensorSource, name: str, *, offset: int = 0) -> Encodi
     table = source.read(name)
     if table.ndim > 2 and table.shape[0] == 1:
         table = table[0]
-    if table.ndim != 2 or len(table) <= offset:
+    if table.ndim != 2 or len(table) <= offset or table.shape[1] != (width or table.shape[1]):
         raise MissingTensor(
-            f"the position table '{name}' in {source.path} has shape {table.shape}; expected (n, width)."
+            f"the position table '{name}' in {source.path} has shape {table.shape}; expected (n, {width or 'width'})."
         )
     return learned(table, offset=offset)
 

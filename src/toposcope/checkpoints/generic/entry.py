@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from toposcope.checkpoints.generic.copied import Copy
+from toposcope.checkpoints.generic.copied import SmallCopy
 from toposcope.checkpoints.generic.encode import Recipe
 from toposcope.checkpoints.generic.match import same
 from toposcope.checkpoints.generic.record import Array, Recorded, double, flat
@@ -16,7 +16,7 @@ from toposcope.encodings.absolute import sinusoidal
 _LENGTH, _TOKEN = 12, 40
 
 
-def input_positions(copy: Copy, widths: dict[int, int]) -> dict[str, Recipe]:
+def input_positions(copy: SmallCopy, widths: dict[int, int]) -> dict[str, Recipe]:
     """For each stack whose input changes with position, by the prefix of its layers: what is added there.
 
     `widths` says how wide a stream of the copy is in the model itself.
@@ -46,7 +46,7 @@ def _shared(one: list[str], other: list[str]) -> int:
     return next((n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 
-def _parameter(copy: Copy, x_ND: Array) -> Recipe | None:
+def _parameter(copy: SmallCopy, x_ND: Array) -> Recipe | None:
     """The table, stored as a plain parameter, whose differences from row to row the input has."""
     steps = np.diff(x_ND[1:], axis=0)  # the first may be a token of its own
     for name, tensor in copy.names.held.items():
@@ -64,7 +64,7 @@ def _parameter(copy: Copy, x_ND: Array) -> Recipe | None:
     return None
 
 
-def _table(copy: Copy, noted: Recorded, stack: str) -> Recipe | None:
+def _table(copy: SmallCopy, noted: Recorded, stack: str) -> Recipe | None:
     """The embedding that gave consecutive rows: of several the one whose name is nearest to the stack's."""
     tables: dict[str, int] = {}
     for each in noted.embeddings:

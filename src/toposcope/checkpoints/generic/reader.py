@@ -13,7 +13,7 @@ from toposcope.checkpoints.families.common import Config
 from toposcope.checkpoints.generic import cache
 from toposcope.checkpoints.generic.bounds import Refused
 from toposcope.checkpoints.generic.encode import made, with_query_scale
-from toposcope.checkpoints.generic.measure import Measured, measure
+from toposcope.checkpoints.generic.measure import MeasuredModel, measure
 from toposcope.checkpoints.generic.names import prefix_change, reprefixed
 from toposcope.checkpoints.source import TensorSource
 from toposcope.checkpoints.spec import Compared, ModelSpec, Skipped, claimed, linears
@@ -70,7 +70,7 @@ def checked(family: Family, config: Config, source: TensorSource) -> Compared | 
         return str(reason)
 
 
-def put_onto(measured: Measured, kind: str, source: TensorSource) -> ModelSpec:
+def put_onto(measured: MeasuredModel, kind: str, source: TensorSource) -> ModelSpec:
     """The description with the names and encodings of a file, whose tensors must have the shapes they should have."""
     alone = without_weights(source)
     old, new = ("", "") if alone else prefix_change(set(measured.shapes), set(source.names()))

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from toposcope.checkpoints.generic.bounds import Refused
-from toposcope.checkpoints.generic.match import Flow, Index
+from toposcope.checkpoints.generic.match import Index, ModuleFlow
 from toposcope.checkpoints.generic.norms import norm_kind
 from toposcope.checkpoints.spec import Linear, NormSpec, RowPattern
 
@@ -35,7 +35,7 @@ def row_pattern(rows: Index, held: int) -> RowPattern | None:
     return RowPattern(int(rows[0]), int(sizes[0]), len(starts), step)
 
 
-def norm_spec(modules: dict[str, Any], flow: Flow) -> NormSpec:
+def norm_spec(modules: dict[str, Any], flow: ModuleFlow) -> NormSpec:
     """The norm of a module, measured."""
     module = modules[flow.name]
     kind = norm_kind(module, flow.x.reshape(-1, flow.wide))

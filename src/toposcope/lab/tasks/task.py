@@ -44,6 +44,10 @@ class Batch:
     lengths_B: torch.Tensor
     labels: torch.Tensor
 
+    def to(self, device: torch.device | str) -> Batch:
+        """The same sentences on another device."""
+        return Batch(self.ids_BN.to(device), self.lengths_B.to(device), self.labels.to(device))
+
 
 @dataclass(frozen=True)
 class Rate:

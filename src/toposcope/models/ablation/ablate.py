@@ -23,7 +23,16 @@ from toposcope.models.ablation.runner import TEXTS, AblationPlan, AblationRunner
 from toposcope.models.ablation.screen import Screen, choose, estimates, judged
 from toposcope.models.about import identity_of
 from toposcope.models.corpus import Corpus
+from toposcope.models.device import (
+    computation,
+    memory_told,
+    placement,
+    require_batch,
+    running_on,
+    with_doubts,
+)
 from toposcope.models.load import Reference
+from toposcope.models.rounding import with_rounding
 from toposcope.models.running import RunnableLike, on_text, running_subject
 from toposcope.models.score import kind_of
 
@@ -48,6 +57,10 @@ def ablate(
     sample: int = 20,
     seed: int = 0,
     out: str | Path | None = None,
+    device: str | None = "auto",
+    dtype: str = "auto",
+    device_map: str | None = None,
+    batch: int = 1,
     progress: Progress | None = None,
 ) -> AblateResult:
     """Remove each head in turn and measure how much the loss of a text rises.
@@ -57,7 +70,9 @@ def ablate(
     `method` is what stands in for a head's output: zero, its mean, or its output on another sequence (resample).
     `mode` "screen" measures the tenth of the heads that backward passes name, and a random `sample` of the others.
     `pairs` ("layer0", "all-top") are removed together too. In the directory `out` every measurement is kept as it is
-    made, and the same call continues there; a * in its name becomes the model's name and the sweep's key.
+    made, and the same call continues there; a * in its name becomes the model's name and the sweep's key. `batch`
+    removals are run side by side; `device`, `dtype` and `device_map` say where a model is loaded to, and in which
+    precision (docs/devices.md).
     """
     started = time.perf_counter()
     for name, given, known in (("method", method, tuple(METHODS)), ("mode", mode, ("exact", "screen"))):
@@ -67,28 +82,40 @@ def ablate(
         raise BadValue(f"'{model}' is a model of the laboratory, which reads no text: use toposcope.ablate_lab.")
     names = _texts(only)
     asked = None if heads in (None, "all") else [(each,) for each in parse_heads(str(heads))]
-    reference, corpus = on_text(model, text, tokens=tokens, sequences=sequences, begin=begin, lines=lines, head=True)
+    reference, corpus = on_text(
+        model, text, tokens=tokens, sequences=sequences, begin=begin, lines=lines, head=True,
+        place=placement(device, dtype, device_map),
+    )  # fmt: skip
     texts = texts_of(reference, corpus, names, seed=seed)
     options = {
         "text": str(text), "tokens": tokens, "sequences": sequences, "begin": begin, "lines": lines, "method": method,
         "mode": mode, "layers": layers, "heads": heads, "pairs": pairs, "only": names, "sample": sample, "seed": seed,
+        "device": device, "dtype": dtype, "device_map": device_map, "batch": require_batch(batch),
     }  # fmt: skip
     key = _determines(reference, corpus, method, seed)
     where = None if out is None else _place(out, called(model, reference.path), key)
-    journal = None
+    journal, kept = None, ""
     if where is not None:
         _log.info("Kept in %s: a sweep that is stopped continues there.", where)
         journal = Journal(where / JOURNAL, key)
+        kept = f"What was measured so far is kept in {where}: the same command goes on there."
+    how: dict[str, Any] = {"method": method, "seed": seed, "journal": journal, "batch": batch}
     try:
-        with ablation_runner(reference.model, texts, method=method, seed=seed, journal=journal) as runner:
+        with (
+            memory_told(batch, kept),
+            running_on(reference.model) as unsure,
+            ablation_runner(reference.model, texts, **how) as runner,
+        ):
             wanted = runner.wanted(layers, asked)
             screen, tried = _measure(runner, wanted, mode, pairs, sample, seed, progress)
             found = summarise(runner, wanted, mode=mode, pairs=tried, screen=screen)
+            ran = with_rounding(computation(reference.model), reference.model, texts[0].trials[0])
     finally:
         if journal is not None:
             journal.close()
     subject = running_subject(reference, model, sha256=key["weights"])
-    found = replace(found, provenance=Provenance((subject,), options, time.perf_counter() - started))
+    ran = with_doubts(ran, unsure)
+    found = replace(found, provenance=Provenance((subject,), options, time.perf_counter() - started, ran=ran))
     if where is not None:
         found.save(where / RESULT)
     return found

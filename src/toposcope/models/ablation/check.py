@@ -25,6 +25,7 @@ from toposcope.models.ablation.replacement import Method, stand_ins
 from toposcope.models.ablation.runner import ablation_runner, texts_of
 from toposcope.models.about import weights_digest
 from toposcope.models.content import matched_view
+from toposcope.models.device import computation, memory_told, placement, running_on, with_doubts
 from toposcope.models.instrument import Instrument, attached
 from toposcope.models.intervene import ablated
 from toposcope.models.running import RunnableLike, on_text, running_subject
@@ -79,6 +80,9 @@ def ablate_check(
     layers: str | None = None,
     heads: str | None = None,
     seed: int = 0,
+    device: str | None = "auto",
+    dtype: str = "auto",
+    device_map: str | None = None,
     progress: Progress | None = None,
 ) -> AblateCheckResult:
     """Prove that `ablate` removes one head and only that one.
@@ -88,9 +92,16 @@ def ablate_check(
     """
     started = time.perf_counter()
     asked = None if heads in (None, "all") else [(each,) for each in parse_heads(heads)]
-    reference, corpus = on_text(model, text, tokens=tokens, sequences=sequences, begin=begin, lines=lines, head=True)
+    reference, corpus = on_text(
+        model, text, tokens=tokens, sequences=sequences, begin=begin, lines=lines, head=True,
+        place=placement(device, dtype, device_map),
+    )  # fmt: skip
     texts = texts_of(reference, corpus, ["text"], seed=seed)
-    with ablation_runner(reference.model, texts, resume=False) as runner:
+    with (
+        memory_told(None),
+        running_on(reference.model) as unsure,
+        ablation_runner(reference.model, texts, resume=False) as runner,
+    ):
         wanted = runner.wanted(layers, asked)
         if heads is None and layers is None and len(wanted) > MOST_PROVED:
             drawn = np.random.default_rng(seed).choice(len(wanted), MOST_PROVED, replace=False)
@@ -99,10 +110,12 @@ def ablate_check(
         found = prove(reference.model, singles, texts[0].trials, method=method, seed=seed, progress=progress)
     options = {
         "text": str(text), "tokens": tokens, "sequences": sequences, "begin": begin, "lines": lines, "method": method,
-        "layers": layers, "heads": heads, "seed": seed,
+        "layers": layers, "heads": heads, "seed": seed, "device": device, "dtype": dtype, "device_map": device_map,
     }  # fmt: skip
+    ran = with_doubts(computation(reference.model), unsure)
     subject = running_subject(reference, model, sha256=found.weights_before)
-    return replace(found, text=corpus.cut, provenance=Provenance((subject,), options, time.perf_counter() - started))
+    origin = Provenance((subject,), options, time.perf_counter() - started, ran=ran)
+    return replace(found, text=corpus.cut, provenance=origin)
 
 
 def prove(
@@ -132,7 +145,7 @@ def prove(
             again = _run(instrument, given, seen)[1]
             here, there = (each[layer].unflatten(-1, (site.heads, -1)) for each in (inputs, plain))
             rest = [other for other in range(site.heads) if other != head]
-            expected = torch.as_tensor(by, dtype=here.dtype).expand_as(here[:, :, [head]])
+            expected = torch.as_tensor(by).to(here).expand_as(here[:, :, [head]])
             conditions = {
                 "replaced": torch.equal(here[:, :, [head]], expected),
                 "others_same": torch.equal(here[:, :, rest], there[:, :, rest]),

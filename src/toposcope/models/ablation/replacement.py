@@ -8,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from toposcope.core.errors import BadValue
+from toposcope.models.device import double
 from toposcope.models.instrument import Call, Instrument
 from toposcope.models.score import Trial
 
@@ -36,7 +37,7 @@ def head_means(instrument: Instrument, trials: Sequence[Trial]) -> list[Any]:
     counts = [0] * len(instrument.sites)
 
     def note(call: Call, output_BNHV: Any) -> None:
-        sums[call.site.number] = sums[call.site.number] + output_BNHV.double().sum((0, 1))
+        sums[call.site.number] = sums[call.site.number] + double(output_BNHV).sum((0, 1))
         counts[call.site.number] += output_BNHV.shape[0] * output_BNHV.shape[1]
 
     for trial in trials:

@@ -55,14 +55,15 @@ class Resumable:
         self._recorded = inputs
         return output
 
-    def run(self, inputs: Mapping[str, Any], layer: int) -> Any:
+    def run(self, inputs: Mapping[str, Any], layer: int, rows: int = 1) -> Any:
         """The model's output, with the blocks before the one that holds this attention answering from memory.
 
-        Inputs that are not the very ones of the last `record` are run in full.
+        Inputs that are not the very ones of the last `record` are run in full. With `rows` the sequence is run so
+        many times side by side.
         """
         first = self._block_of_site[layer] if self._blocks and inputs is self._recorded else 0
-        with _answering(self._blocks[:first], self._answers):
-            return self.model(**inputs)
+        with _answering(self._blocks[:first], [_repeated(each, rows) for each in self._answers[:first]]):
+            return self.model(**{name: _repeated(value, rows, name) for name, value in inputs.items()})
 
     def share(self, layer: int) -> float:
         """The share of blocks that `run` computes."""
@@ -125,6 +126,17 @@ def _answering(blocks: list[Any], answers: list[Any]) -> Iterator[None]:
             del block.forward
             if forward is not None:
                 block.forward = forward
+
+
+def _repeated(value: Any, rows: int, name: str = "") -> Any:
+    """What a model is given or answers for one sequence, as for so many of it; which logits to keep is said once."""
+    if rows == 1 or name == "logits_to_keep":
+        return value
+    if isinstance(value, tuple):
+        return tuple(_repeated(each, rows) for each in value)
+    if hasattr(value, "expand") and value.ndim > 0 and value.shape[0] == 1:
+        return value.expand(rows, *value.shape[1:])
+    return value
 
 
 def _always(answer: Any) -> Callable[..., Any]:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, Literal
 
 import numpy as np
@@ -22,8 +23,9 @@ from toposcope.core.ranges import parse_range
 from toposcope.models.ablation.replacement import Method, StandIn, stand_ins
 from toposcope.models.ablation.resume import Resumable
 from toposcope.models.corpus import Corpus, repeated, shuffled
+from toposcope.models.device import home
 from toposcope.models.instrument import Instrument, attached, dummy_inputs
-from toposcope.models.intervene import ablated
+from toposcope.models.intervene import ablated_rows
 from toposcope.models.load import Reference
 from toposcope.models.score import Trial, as_number, pool, trial, trial_loss
 from toposcope.models.sites import checked_heads, checked_site
@@ -97,10 +99,11 @@ class AblationRunner:
         seed: int = 0,
         journal: Journal | None = None,
         resume: bool = True,
+        batch: int = 1,
     ) -> None:
         self.instrument, self.model = instrument, instrument.model
         self.texts = {text.name: text for text in texts}
-        self.method, self.seed, self.journal = method, seed, journal
+        self.method, self.seed, self.journal, self.batch = method, seed, journal, batch
         self.resumable = Resumable(instrument)
         self.made = 0  # measurements in this process
         self.floor_reason: str | None = None
@@ -108,13 +111,21 @@ class AblationRunner:
         for entry in journal.entries if journal is not None else ():
             self._known[entry["what"], entry["on"], entry["sequence"]] = entry["value"]
         words, width = self._widths()
-        require_memory(
-            4 * self.longest * (2 * words + 16 * width), f"a run of {self.longest} tokens", "Use fewer --tokens."
-        )
+        if self.here:
+            require_memory(
+                4 * batch * self.longest * (2 * words + 16 * width),
+                f"a run of {batch} times {self.longest} tokens",
+                "Use fewer --tokens, or a smaller --batch.",
+            )
         if resume:
             self._prepare_to_resume()
         else:
             self.resumable.stop("full runs were asked for")
+
+    @property
+    def here(self) -> bool:
+        """Whether the model runs in the memory of this machine."""
+        return bool(home(self.model).type == "cpu")
 
     @property
     def longest(self) -> int:
@@ -244,23 +255,25 @@ class AblationRunner:
         if self._missing([()], text, number):
             self.note(WHOLE, text.name, number, as_number(trial_loss(each, output, whole)))
         del output
-        for heads in left:
-            if heads:
-                with self._without(heads, stand_in):
-                    output = self._run(each, self.resumable.run, heads[0][0])
-                self.note(name_of(heads), text.name, number, as_number(trial_loss(each, output, whole)))
+        for some in self._side_by_side([heads for heads in left if heads]):
+            with ablated_rows(self.model, [_removed(heads, stand_in) for heads in some]):
+                output = self._run(each, self.resumable.run, some[0][0][0], len(some))
+            for row, heads in enumerate(some):
+                self.note(name_of(heads), text.name, number, as_number(trial_loss(each, output, whole, row)))
+                tick()
+        if () in left:
             tick()
 
-    @contextmanager
-    def _without(self, heads: Heads, stand_in: StandIn) -> Iterator[None]:
-        with ExitStack() as stack:
-            for layer in sorted({layer for layer, _ in heads}):
-                here = [head for each, head in heads if each == layer]
-                stack.enter_context(ablated(self.model, layer, here, by=stand_in(layer, here)))
-            yield
+    def _side_by_side(self, left: Sequence[Heads]) -> Iterator[list[Heads]]:
+        """Removals that are run together: up to a batch, that begin in the same layer."""
+        for _, alike in groupby(left, key=lambda heads: heads[0][0]):
+            some = list(alike)
+            yield from (some[at : at + self.batch] for at in range(0, len(some), self.batch))
 
     def require_memory_for_backward(self) -> None:
         """Complain where the activations of all layers, which a backward pass needs, do not fit in memory."""
+        if not self.here:
+            return
         _, width = self._widths()
         needed = 4 * self.longest * len(self.sizes) * _ACTIVATIONS * width
         require_memory(
@@ -278,15 +291,8 @@ class AblationRunner:
     def _run(self, each: Trial, run: Callable[..., Any], *more: Any) -> Any:
         import torch
 
-        try:
-            with torch.no_grad():
-                return run(each.inputs, *more)
-        except RuntimeError as error:
-            if "memory" not in str(error):
-                raise
-            raise BadValue(
-                f"a sequence of {each.tokens} tokens does not fit in memory. Give fewer --tokens."
-            ) from error
+        with torch.no_grad():
+            return run(each.inputs, *more)
 
     def known(self, what: str, on: str, number: int) -> Any | None:
         """What has been noted of one sequence, or None."""
@@ -302,7 +308,7 @@ class AblationRunner:
     def _prepare_to_resume(self) -> None:
         import torch
 
-        needed, free = self.resumable.bytes_kept(self.longest), available()
+        needed, free = self.resumable.bytes_kept(self.longest), available() if self.here else None
         if free is not None and needed > _MEMORY_SHARE * free:
             self.resumable.stop(
                 f"keeping the layers' inputs would take {needed / 1e9:.1f} of {free / 1e9:.1f} GB free"
@@ -316,6 +322,14 @@ def ablation_runner(model: Any, texts: Sequence[TextTrials], **options: Any) -> 
     """A runner for a loaded model, for as long as the block lasts; options as for `AblationRunner`."""
     with attached(model) as instrument:
         yield AblationRunner(instrument, texts, **options)
+
+
+def _removed(heads: Heads, stand_in: StandIn) -> dict[int, tuple[list[int], Any]]:
+    """Heads by layer, with what stands in for them."""
+    layers: dict[int, list[int]] = {}
+    for layer, head in heads:
+        layers.setdefault(layer, []).append(head)
+    return {layer: (some, stand_in(layer, some)) for layer, some in layers.items()}
 
 
 def _nothing(layer: int, heads: Sequence[int]) -> Any:

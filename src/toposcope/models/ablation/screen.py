@@ -94,8 +94,11 @@ def slopes(runner: AblationRunner, each: Trial, stand_in: StandIn, gate: float) 
     gates = [torch.full((site.heads,), gate, requires_grad=True) for site in instrument.sites]
 
     def edit(site: Site, output_BNHV: Any) -> Any:
-        instead = stand_in(site.number, range(site.heads))
-        return instead + gates[site.number][:, None] * (output_BNHV - instead)
+        instead, gate_H1 = stand_in(site.number, range(site.heads)), gates[site.number][:, None]
+        if not isinstance(instead, float):
+            instead = instead.to(output_BNHV.device).float()
+        gated = instead + gate_H1.to(output_BNHV.device) * (output_BNHV.float() - instead)  # slopes add up in float32
+        return gated.to(output_BNHV.dtype)
 
     instrument.edits.append(edit)
     try:
@@ -104,7 +107,7 @@ def slopes(runner: AblationRunner, each: Trial, stand_in: StandIn, gate: float) 
             found = torch.autograd.grad(loss, gates)
     finally:
         instrument.edits.remove(edit)
-    return [-slope for slope in found]
+    return [-slope.cpu() for slope in found]
 
 
 def choose(heads: Sequence[Heads], estimate: Array, *, sample: int, seed: int) -> tuple[list[Heads], list[Heads]]:

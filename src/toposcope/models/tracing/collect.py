@@ -305,7 +305,7 @@ def _sink(call: Call, head: int) -> float | None:
 def _difference(seen: Patterns, theirs_BV: Any) -> float:
     """How far the rebuilt outputs of the last rows are from the model's own, relative to these."""
     assert seen.output_BV is not None
-    theirs = theirs_BV.detach().double().cpu().numpy()
+    theirs = theirs_BV.detach().cpu().double().numpy()
     return float(np.abs(seen.output_BV - theirs).max() / max(np.abs(theirs).max(), 1e-30))
 
 

@@ -19,6 +19,7 @@ from toposcope.checkpoints.attention import attention, output, project
 from toposcope.checkpoints.view import Layer, Model
 from toposcope.core.errors import BadValue
 from toposcope.models.corpus import Corpus, Ids
+from toposcope.models.device import home
 
 Array = NDArray[np.float64]
 TOKENS = 64  # that are followed through depth, at most
@@ -58,8 +59,9 @@ def run_states(model: Any, ids: Ids) -> tuple[Array, ...]:
             f"{type(model).__name__} has an encoder and a decoder; the residual stream of one stack is needed."
         )
     with torch.no_grad():
-        out = model(input_ids=torch.from_numpy(np.asarray(ids))[None], output_hidden_states=True)
-    found = tuple(state[0].to(torch.float64).numpy() for state in out.hidden_states)
+        tokens = torch.from_numpy(np.asarray(ids))[None].to(home(model))
+        out = model(input_ids=tokens, output_hidden_states=True)
+    found = tuple(state[0].cpu().double().numpy() for state in out.hidden_states)
     for number, state in enumerate(found):
         if not np.isfinite(state).all():
             raise BadValue(f"the hidden states at layer {number} hold NaN or infinity: the model cannot be measured.")

@@ -16,11 +16,11 @@ Of a few heads, the logits of the first sequence are kept as small pictures besi
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,7 @@ from toposcope.core.result import Skipped
 from toposcope.encodings import Encoding, EncodingSpec
 from toposcope.models.content import Content, ContentReader
 from toposcope.models.corpus import Corpus, Ids, repeated
+from toposcope.models.device import home
 from toposcope.models.instrument import Call, Instrument, attached
 from toposcope.models.load import Reference
 from toposcope.models.sites import Site, checked_heads, checked_site
@@ -62,6 +63,7 @@ def trace_corpus(
     seed: int = 0,
     encoding: str | EncodingSpec | None = None,
     logits: int | Sequence[tuple[int, int]] = 0,
+    batch: int = 1,
     progress: Progress | None = None,
 ) -> TraceResult:
     """Run a model (a `Reference`, or one of transformers' own) on sequences and measure its heads.
@@ -69,6 +71,7 @@ def trace_corpus(
     `heads` limits the heads of the layers it names. `compare`: set the kernels of the weights beside those traced.
     `only_patterns`: measure what heads attend to and nothing else, several times faster. `logits` names heads (layer,
     head) whose logits are kept as pictures, or is how many: then those in which position has the largest share.
+    `batch` sequences of one length run through the model together; they are measured one after the other.
     """
     with attached(model) as instrument, ExitStack() as changed:
         reader = ContentReader.of(instrument)
@@ -86,7 +89,7 @@ def trace_corpus(
         averaged = absolute if len(corpus.sequences) > 1 else set()
         longest = max(len(ids) for ids in corpus.sequences)
         if chosen:
-            _require_memory(instrument, reader, list(chosen), longest, dense_limit, bool(averaged))
+            _require_memory(instrument, reader, list(chosen), longest, dense_limit, bool(averaged), batch)
         again, no_repeats = _repeats(corpus, _special(model), seed)
         passes = len(chosen) * (len(corpus.sequences) + len(again)) + len(averaged) * len(corpus.sequences)
         pool = changed.enter_context(ThreadPoolExecutor(WORKERS)) if WORKERS > 1 else None
@@ -95,12 +98,12 @@ def trace_corpus(
             work.lacks("induction", no_repeats)
         tick = steps(progress, "layers", passes)
         if averaged:
-            for ids in corpus.sequences:
-                watch(instrument, reader, ids, averaged, lambda content, _, __: work.means.add(content), tick, used)
-        for ids in corpus.sequences if chosen else ():
-            watch(instrument, reader, ids, set(chosen), work.measure, tick, used)
-        for ids in again if chosen else ():
-            watch(instrument, reader, ids, set(chosen), partial(work.induction, ids), tick, used)
+            for some in _batches(corpus.sequences, batch):
+                watch(instrument, reader, some, averaged, lambda _, content, *__: work.means.add(content), tick, used)
+        for some in _batches(corpus.sequences, batch) if chosen else ():
+            watch(instrument, reader, some, set(chosen), lambda _, *seen: work.measure(*seen), tick, used)
+        for some in _batches(again, batch) if chosen else ():
+            watch(instrument, reader, some, set(chosen), work.induction, tick, used)
         kept = [(number, head) for number in chosen if number not in work.lost for head in chosen[number]]
         rows = tuple(work.row(number, head) for number, head in kept)
         pictured = (
@@ -124,23 +127,25 @@ def trace_corpus(
         )
 
 
-class _Enough(Exception):
+class _LastLayerSeen(Exception):
     """The last layer that is wanted has been seen: the rest of the forward pass is not needed."""
 
 
-Visit = Callable[[Content, Call, Any], None]
+Visit = Callable[
+    [Ids, Content, Call, Any], None
+]  # a sequence, its content in a layer, the heads' outputs (1, N, H, V)
 
 
 def watch(
     instrument: Instrument,
     reader: ContentReader,
-    ids: Ids,
+    sequences: Sequence[Ids],
     wanted: set[int],
     visit: Visit,
     tick: Callable[[], None],
     used: Mapping[int, Encoding],
 ) -> None:
-    """Run the model on one sequence and show the content, call and heads' outputs of the wanted layers.
+    """Run the model on sequences of one length and show the content, call and heads' outputs of the wanted layers.
 
     `used` is the encoding that acts on each layer's content, its own or another one.
     """
@@ -155,30 +160,43 @@ def watch(
     def leaves(call: Call, output_BNHV: Any) -> None:
         number = call.site.number
         if number in wanted:
-            hidden = call.query_BHNR is None
-            content = reader.of_input(call.site, held.pop(number), 0) if hidden else reader.of_call(call, 0)
-            visit(replace(content, encoding=used[number]), call, output_BNHV)
-            tick()
+            x_BND = held.pop(number) if call.query_BHNR is None else None
+            for row, ids in enumerate(sequences):
+                content = reader.of_call(call, row) if x_BND is None else reader.of_input(call.site, x_BND, row)
+                visit(ids, replace(content, encoding=used[number]), call, output_BNHV[row : row + 1])
+                tick()
         if number == max(wanted):
-            raise _Enough
+            raise _LastLayerSeen
 
-    tokens = torch.from_numpy(np.asarray(ids))[None]
-    inputs: dict[str, Any] = {"input_ids": tokens}
-    config = getattr(instrument.model, "config", None)
-    if any(site.cross for site in instrument.sites):
-        inputs["decoder_input_ids"] = tokens
-    elif any(layer.spec.causal for layer in reader.layers) and hasattr(config, "use_cache"):
-        inputs["use_cache"] = False
+    inputs = _inputs(instrument, reader, sequences)
     instrument.observers.append(leaves)
     instrument.input_observers.append(enters)
     try:
         with torch.no_grad():
             instrument.model(**inputs)
-    except _Enough:
+    except _LastLayerSeen:
         pass
     finally:
         instrument.observers.remove(leaves)
         instrument.input_observers.remove(enters)
+
+
+def outputs(instrument: Instrument, ids: Ids) -> list[Any]:
+    """What the heads of every layer hand on, on one sequence: (1, N, H, V), where they are."""
+    import torch
+
+    found: list[Any] = []
+
+    def note(call: Call, output_BNHV: Any) -> None:
+        found.append(output_BNHV.detach())
+
+    instrument.observers.append(note)
+    try:
+        with torch.no_grad():
+            instrument.model(**_inputs(instrument, ContentReader.of(instrument), [ids]))
+    finally:
+        instrument.observers.remove(note)
+    return found
 
 
 def most_positional(rows: Sequence[HeadTrace], count: int) -> list[tuple[int, int]]:
@@ -192,6 +210,19 @@ def most_positional(rows: Sequence[HeadTrace], count: int) -> list[tuple[int, in
 
 
 # -------------------------------------------------------------------- inside
+def _inputs(instrument: Instrument, reader: ContentReader, sequences: Sequence[Ids]) -> dict[str, Any]:
+    """Sequences of one length as the model takes them, without a cache."""
+    import torch
+
+    tokens = torch.from_numpy(np.stack(sequences)).to(home(instrument.model))
+    inputs: dict[str, Any] = {"input_ids": tokens}
+    if any(site.cross for site in instrument.sites):
+        inputs["decoder_input_ids"] = tokens
+    elif any(layer.spec.causal for layer in reader.layers) and hasattr(instrument.model.config, "use_cache"):
+        inputs["use_cache"] = False
+    return inputs
+
+
 def _pictures(
     instrument: Instrument,
     reader: ContentReader,
@@ -202,14 +233,21 @@ def _pictures(
     """Run the sequence once more, and keep the logits of these heads."""
     found: dict[tuple[int, int], LogitPicture] = {}
 
-    def visit(content: Content, call: Call, output_BNHV: Any) -> None:
+    def visit(ids: Ids, content: Content, call: Call, output_BNHV: Any) -> None:
         number = content.site.number
         for layer, head in wanted:
             if layer == number:
                 found[layer, head] = picture(number, head_logits(content, head))
 
-    watch(instrument, reader, ids, {layer for layer, _ in wanted}, visit, lambda: None, used)
+    watch(instrument, reader, [ids], {layer for layer, _ in wanted}, visit, lambda: None, used)
     return tuple(found[each] for each in wanted)
+
+
+def _batches(sequences: Sequence[Ids], size: int) -> Iterator[list[Ids]]:
+    """Sequences that are run together: up to `size`, one after the other, of one length."""
+    for _, alike in groupby(sequences, key=len):
+        some = list(alike)
+        yield from (some[at : at + size] for at in range(0, len(some), size))
 
 
 def _traced(logits: Sequence[tuple[int, int]], chosen: Mapping[int, tuple[int, ...]]) -> list[tuple[int, int]]:
@@ -255,7 +293,13 @@ def _special(model: Any) -> tuple[int, ...]:
 
 
 def _require_memory(
-    instrument: Instrument, reader: ContentReader, layers: list[int], tokens: int, dense_limit: int, means: bool
+    instrument: Instrument,
+    reader: ContentReader,
+    layers: list[int],
+    tokens: int,
+    dense_limit: int,
+    means: bool,
+    batch: int,
 ) -> None:
     """Refuse too long a text before the machine is out of memory."""
     specs = [reader.layers[number].spec for number in layers]
@@ -269,6 +313,10 @@ def _require_memory(
         dense_limit=dense_limit,
         means=means,
     )
+    if home(instrument.model).type == "cpu":
+        parts["forward pass"] *= batch
+    else:
+        del parts["forward pass"]  # it takes another memory than ours
     total, free = sum(parts.values()), memory.available()
     if free is None or total <= free:
         return

@@ -19,18 +19,29 @@ from toposcope.core.ranges import parse_heads, parse_range
 from toposcope.core.result import Provenance
 from toposcope.encodings import parse
 from toposcope.models.corpus import RANDOM, Corpus, drawn
+from toposcope.models.device import (
+    Placement,
+    computation,
+    memory_told,
+    placement,
+    require_batch,
+    running_on,
+    with_doubts,
+)
 from toposcope.models.instrument import attached
 from toposcope.models.laboratory import laboratory
 from toposcope.models.load import Reference
+from toposcope.models.rounding import is_rounded, measured, relative
 from toposcope.models.running import RunnableLike, on_text, running, running_subject
 from toposcope.models.sites import Site, checked_heads, checked_site
 from toposcope.models.tracing.contraction import DENSE_LIMIT
 from toposcope.models.tracing.depth import correlations, through_depth
 from toposcope.models.tracing.hidden import hidden_states
-from toposcope.models.tracing.measure import trace_corpus
+from toposcope.models.tracing.measure import outputs, trace_corpus
 from toposcope.models.tracing.result import TraceResult
 from toposcope.models.tracing.verify import verify as verified_heads
 
+ROUNDED = "the heads' outputs in a layer, relative to their size"
 PICTURED = 4  # heads whose logits are kept when nobody says which: the most positional ones
 
 
@@ -51,6 +62,10 @@ def trace(
     verify: bool = False,
     jobs: int | None = None,
     seed: int = 0,
+    device: str | None = "auto",
+    dtype: str = "auto",
+    device_map: str | None = None,
+    batch: int = 1,
     progress: Progress | None = None,
 ) -> TraceResult:
     """On a text: what position does to each head's logits, and what the head attends to.
@@ -62,31 +77,41 @@ def trace(
     heads in place of their own; `logits` names heads whose logits are pictured ("none": of no head).
 
     `depth` follows the first tokens through the layers, beside the flow; `verify` lets every certified head act alone
-    on the tokens that really enter it, beside its verdict, with `jobs` processes (default: one per core).
+    on the tokens that really enter it, beside its verdict, with `jobs` processes (default: one per core). `batch`
+    sequences of one length are run together; `device`, `dtype` and `device_map` say where a model is loaded to, and
+    in which precision (docs/devices.md).
     """
     started = time.perf_counter()
     spec = None if encoding is None else parse(encoding)  # complain before the model is loaded
     pictured = PICTURED if logits is None else [] if logits == "none" else parse_heads(logits)
     if encoding is not None and (depth or verify):
         raise BadValue("tokens are followed through depth under the model's own encoding: leave `encoding` out.")
-    reference, corpus = _opened(model, text, tokens, sequences, begin, lines, seed)
+    place = placement(device, dtype, device_map)
+    reference, corpus = _opened(model, text, tokens, sequences, begin, lines, seed, place)
     asked = {
         "text": corpus.name, "tokens": tokens, "sequences": sequences, "begin": begin, "lines": lines,
         "layers": layers, "heads": heads, "dense_limit": dense_limit, "encoding": encoding, "logits": logits,
-        "depth": depth, "verify": verify, "seed": seed,
+        "depth": depth, "verify": verify, "seed": seed, "device": device, "dtype": dtype, "device_map": device_map,
+        "batch": require_batch(batch),
     }  # fmt: skip
-    with attached(reference) as instrument:
+    runs = reference.model if isinstance(reference, Reference) else reference
+    with memory_told(batch), running_on(runs) as unsure, attached(reference) as instrument:
         numbers = parse_range(layers, len(instrument.sites))
         chosen = heads_by_layer(heads, instrument.sites, numbers)
         found = trace_corpus(
             reference, corpus, layers=numbers if chosen is None else sorted(chosen), heads=chosen,
-            dense_limit=dense_limit, seed=seed, encoding=spec, logits=pictured, progress=progress,
+            dense_limit=dense_limit, seed=seed, encoding=spec, logits=pictured, batch=batch, progress=progress,
         )  # fmt: skip
+        ran = computation(runs)
+        if is_rounded(runs):
+            ran = measured(ran, runs, lambda: outputs(instrument, corpus.sequences[0]), relative, ROUNDED)
+    ran = with_doubts(ran, unsure)
     if depth or verify:
         workers = (jobs or os.cpu_count() or 1) if isinstance(model, str | Path) else None
-        found = _followed(found, reference, corpus, numbers, depth, verify, workers, progress)
+        with memory_told(batch):
+            found = _followed(found, reference, corpus, numbers, depth, verify, workers, progress)
     subject = running_subject(reference, model)
-    return replace(found, provenance=Provenance((subject,), asked, time.perf_counter() - started))
+    return replace(found, provenance=Provenance((subject,), asked, time.perf_counter() - started, ran=ran))
 
 
 def heads_by_layer(
@@ -111,18 +136,30 @@ def heads_by_layer(
 
 
 def _opened(
-    model: RunnableLike, text: str | Path | None, tokens: int, sequences: int, begin: int, lines: bool, seed: int
+    model: RunnableLike,
+    text: str | Path | None,
+    tokens: int,
+    sequences: int,
+    begin: int,
+    lines: bool,
+    seed: int,
+    place: Placement,
 ) -> tuple[Any, Corpus]:
     """The model as it runs, and the sequences that it is traced on."""
     small = model_directory(model) if isinstance(model, str | Path) else None
     if small is not None:
-        return laboratory().with_sequences(small, None if text is None else str(text), sequences, seed)
+        if place.device_map is not None or place.dtype not in ("auto", "float32"):
+            raise BadValue(
+                "a model of the laboratory is small: it runs whole, in float32. Leave dtype and the map out."
+            )
+        found, corpus = laboratory().with_sequences(small, None if text is None else str(text), sequences, seed)
+        return found.to(place.device), corpus
     if text == RANDOM:
         if begin or lines:
             raise BadValue("begin and lines choose from a text, and 'random' is none. Leave them out.")
-        reference = running(model, attention="sdpa")
+        reference = running(model, attention="sdpa", place=place)
         return reference, drawn(reference, tokens=tokens, count=sequences, seed=seed)
-    return on_text(model, text or "wiki", tokens=tokens, sequences=sequences, begin=begin, lines=lines)
+    return on_text(model, text or "wiki", tokens=tokens, sequences=sequences, begin=begin, lines=lines, place=place)
 
 
 def _followed(

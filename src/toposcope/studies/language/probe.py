@@ -36,33 +36,44 @@ POINTS = 20  # of the curve
 Report = Callable[[int, int, float], None]
 
 
-def work(config: Mapping[str, Any], directory: Path, report: Callable[[Mapping[str, Any]], None]) -> None:
+def work(
+    config: Mapping[str, Any], directory: Path, report: Callable[[Mapping[str, Any]], None], device: str = "cpu"
+) -> None:
     """A job of the run store: nothing where the result is there, else train or go on."""
     asked = ProbeConfig.from_dict(config)
     try:
         read_sealed(directory / RESULT, asked.key(), EXPECTED[PROBE])
         saved.clear(directory)
     except NotFound:
-        run(asked, directory, report=lambda step, steps, loss: report({"step": step, "steps": steps, "loss": loss}))
+        tell = lambda step, steps, loss: report({"step": step, "steps": steps, "loss": loss})  # noqa: E731
+        run(asked, directory, report=tell, device=device)
 
 
 def run(
-    config: ProbeConfig, directory: str | Path, *, report: Report | None = None, stop_after: int | None = None
+    config: ProbeConfig,
+    directory: str | Path,
+    *,
+    report: Report | None = None,
+    stop_after: int | None = None,
+    device: str = "cpu",
 ) -> dict[str, Any] | None:
-    """The result, written to the directory; None where `stop_after` ended the session before the last step."""
+    """The result, written to the directory; None where `stop_after` ended the session before the last step.
+
+    The model is trained on `device`, and measured on the CPU.
+    """
     place = Path(directory)
     make_directory(place)
     require_plain(place)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
-        return _session(config, place, report, stop_after)
+        return _session(config, place, report, stop_after, device)
 
 
 def _session(
-    config: ProbeConfig, place: Path, report: Report | None, stop_after: int | None
+    config: ProbeConfig, place: Path, report: Report | None, stop_after: int | None, device: str
 ) -> dict[str, Any] | None:
     built = build(config.held, config.model())
-    model, text = built.model, find(config.text).trained
+    model, text = built.model.to(device), find(config.text).trained
     groups = refine.parameter_groups(
         model, weight_decay=config.weight_decay, lr=config.lr, diagonal_lr=config.diagonal_lr
     )
@@ -88,7 +99,7 @@ def _session(
     model.train()
     last = config.steps if stop_after is None else min(stop_after, config.steps)
     while step < last:
-        batch = draw(config, text, config.batch, generator)
+        batch = draw(config, text, config.batch, generator).to(device)
         started = time.process_time()
         loss = loss_sum(model(batch.ids_BN), batch.labels) / asked(batch.labels)
         loss.backward()
@@ -109,6 +120,7 @@ def _session(
     keep()
     if step < config.steps:
         return None
+    model.to("cpu")
     result = _result(config, built, place, curve, times)
     write_sealed(place / RESULT, config.key(), result)
     saved.clear(place)

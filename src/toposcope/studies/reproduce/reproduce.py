@@ -32,6 +32,7 @@ def reproduce(
     size: str = "demo",
     seeds: str | int | Sequence[int] | None = None,
     jobs: int | None = None,
+    device: str = "cpu",
     store: str | Path = "runs",
     progress: Progress | None = None,
 ) -> ReproduceResult:
@@ -39,21 +40,22 @@ def reproduce(
 
     Many small models are trained in `store`, `jobs` at a time; stop it at any time, and the same call goes on. `size`
     is "demo", or "full" with more seeds; "facts" (dynamics) trains nothing. `seeds` says how many, or which.
+    `device` is cpu, cuda (every GPU in turn), cuda:1, mps or auto.
     """
     if what not in WHATS:
         raise BadValue(f"unknown reproduction '{what}'. {did_you_mean(what, WHATS)}")
     if what == "coupling":
-        return _coupling(size, seeds, jobs, store, progress)
+        return _coupling(size, seeds, jobs, device, store, progress)
     if size == FACTS:
         return _facts()
-    return _dynamics(size, seeds, jobs, store, progress)
+    return _dynamics(size, seeds, jobs, device, store, progress)
 
 
 Seeds = str | int | Sequence[int] | None
 
 
 def _coupling(
-    name: str, seeds: Seeds, at_once: int | None, store: str | Path, progress: Progress | None
+    name: str, seeds: Seeds, at_once: int | None, device: str, store: str | Path, progress: Progress | None
 ) -> ReproduceResult:
     started = time.perf_counter()
     size = coupling.find_size(name)
@@ -61,8 +63,9 @@ def _coupling(
     configs = coupling.grid(size, chosen)
     steps = {config.key(): int(config.settings["steps"]) for config in configs}
     outcome = run_jobs(
-        train_jobs(configs), store, steps=steps, at_once=at_once, guess=size.seconds, progress=progress
-    )
+        train_jobs(configs), store, steps=steps, at_once=at_once, device=device, guess=size.seconds,
+        progress=progress,
+    )  # fmt: skip
     place = Path(store)
     found = [TrainResult.from_dict(data, str(place / key)) for key, data in outcome.results.items()]
     with stored_values(store, REMOVE):
@@ -93,7 +96,7 @@ def _facts() -> ReproduceResult:
 
 
 def _dynamics(
-    name: str, seeds: Seeds, at_once: int | None, store: str | Path, progress: Progress | None
+    name: str, seeds: Seeds, at_once: int | None, device: str, store: str | Path, progress: Progress | None
 ) -> ReproduceResult:
     """The facts about the released code, and byte models held to regimes beside them."""
     from toposcope.studies.language import groups
@@ -107,8 +110,8 @@ def _dynamics(
     facts = [claim for claim in dynamics.checked() if claim.id != dynamics.TRAINED]
     outcome = run_jobs(
         [Job(config.key(), PROBE, config.as_dict()) for config in configs], store,
-        steps={config.key(): config.steps for config in configs}, at_once=at_once, guess=size.seconds,
-        progress=progress,
+        steps={config.key(): config.steps for config in configs}, at_once=at_once, device=device,
+        guess=size.seconds, progress=progress,
     )  # fmt: skip
     results = outcome.results
     with stored_values(store, REMOVE):
