@@ -106,8 +106,7 @@ def cases(plants: list[str], dtypes: list[str], sound: bool) -> Iterator[Case]:
         for plant in PLANTS:
             if not plants or plant.bug in plants:
                 yield "plant", str(plant), dtype
-    for control in controls() if sound else ():
-        for dtype in dtypes:
+        for control in controls() if sound else ():
             if dtype in control.dtypes:
                 yield "sound", str(control), dtype
 
