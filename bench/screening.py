@@ -1,7 +1,7 @@
 """`python -m bench.screening [TEXT ...]`: how much of the true top tenth of SmolLM2's heads the screen chooses.
 
-Every head is measured on every text (some minutes each; stopped, it goes on), and the screen is asked as well. The texts
-are those on which nothing about the screen was settled; its numbers in `models.ablation.screen.RECALL` come from here.
+Every head is measured on every text (some minutes each; stopped, it goes on), and the screen is asked as well. The
+texts are those on which nothing about the screen was settled; `models.ablation.screen.RECALL` has its numbers from here.
 """
 
 from __future__ import annotations
@@ -52,9 +52,7 @@ def screened(reference: Reference, text: str, kept: Path = KEPT) -> Seen:
     """Measure all heads on one text, and screen them."""
     import torch
 
-    corpus = cut(
-        reference, read_text(text), tokens=RECALL.tokens, count=RECALL.sequences, name=text, begin=BEGIN
-    )
+    corpus = cut(reference, read_text(text), tokens=RECALL.tokens, count=RECALL.sequences, name=text, begin=BEGIN)
     texts = texts_of(reference, corpus, ["text"])
     about = {"text": text, "begin": BEGIN, "tokens": RECALL.tokens, "sequences": RECALL.sequences}
     kept.mkdir(parents=True, exist_ok=True)
