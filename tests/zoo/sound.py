@@ -53,7 +53,9 @@ class _Built:
         model = build(self.model_type, self.group)
         for part in model.modules():
             if isinstance(getattr(part, "chunk_size", None), int):
-                part.chunk_size = 8  # state-space layers pad every text to one: of 256, hundreds of texts are slow
+                part.chunk_size = (
+                    8  # state-space layers pad every text to a chunk; of 256, hundreds of texts are slow
+                )
         return model
 
 
