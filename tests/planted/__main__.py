@@ -71,8 +71,8 @@ def _page(
     counts = Counter(result.outcome for result in planted.values())
     yield (
         f"Of {len(planted)} faults, each planted in the files of a sound model, `check` finds "
-        f"{_share(counts['found'], len(planted))}, leaves {counts['cannot tell']} open and calls {counts['missed']} in "
-        "order. The first nineteen are those that it once called in order."
+        f"{_share(counts['found'], len(planted))}, leaves {counts['cannot tell']} open and calls {counts['missed']} "
+        "in order. The first nineteen are those that it once called in order."
     )
     yield ""
     yield "| fault | planted in | outcome | as |"
@@ -103,8 +103,8 @@ def _page(
     yield "## The same faults in models of the laboratory"
     yield ""
     yield (
-        "Each is planted in every held-out model that can have it. Two layers of width 64, trained for half a minute, "
-        "show little of their rotation; 'cannot tell' is then the right answer."
+        "Each is planted in every held-out model that can have it. Two layers of width 64, trained for half a "
+        "minute, show little of their rotation; 'cannot tell' is then the right answer."
     )
     yield ""
     yield "| fault | found | cannot tell | called in order | found, 95 % interval |"

@@ -36,10 +36,6 @@ def written(name: str, directory: Path) -> Path:
     return place
 
 
-def read(place: Path) -> tuple[Config, Tensors]:
-    return json.loads((place / "config.json").read_text()), load_file(place / "model.safetensors")
-
-
 def write(place: Path, config: Config, tensors: Tensors) -> None:
     place.mkdir(parents=True, exist_ok=True)
     kept = {name: np.ascontiguousarray(value, dtype=np.float32) for name, value in tensors.items()}
@@ -49,7 +45,9 @@ def write(place: Path, config: Config, tensors: Tensors) -> None:
 
 def plant(fault: Fault, sound: Path, place: Path) -> Path:
     """A copy of the sound model with the fault in it; weights that stay as they are are linked."""
-    config, tensors = read(sound)
+    config, tensors = json.loads((sound / "config.json").read_text()), {}
+    if fault.in_weights:
+        tensors = load_file(sound / "model.safetensors")
     fault.plant(config, tensors)
     if fault.in_weights:
         write(place, config, tensors)
@@ -61,7 +59,7 @@ def plant(fault: Fault, sound: Path, place: Path) -> Path:
 
 
 def judged(place: Path, expected: tuple[str, ...]) -> Planted:
-    """What `check` says of a model with a planted fault: sound, it raises nothing, so whatever is raised is the fault."""
+    """What `check` says of a model with a fault: sound, it raises nothing, so whatever is raised is the fault."""
     try:
         result = toposcope.check(place)
     except ToposcopeError as error:

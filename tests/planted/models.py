@@ -1,7 +1,7 @@
 """Small trained models whose settings are known: of the laboratory's tasks, and on a text, byte by byte.
 
-`MODELS` lists them all; `trained(model, directory)` makes one, or finds it where an earlier call left it. The settings
-were chosen on the seeds below `HELD_OUT`; the others were looked at once.
+`trained(model, directory)` makes one, or finds it where an earlier call left it. Thresholds were chosen on
+`CHOSEN_ON`; `HELD_BACK` took no part in that.
 """
 
 from __future__ import annotations
@@ -80,7 +80,13 @@ def _on_a_task(model: Trained, place: Path) -> None:
 
     train(
         RunConfig(
-            task=model.task, encoding=model.encoding, seed=model.seed, causal=model.causal, heads=4, head_dim=32, probes=False
+            task=model.task,
+            encoding=model.encoding,
+            seed=model.seed,
+            causal=model.causal,
+            heads=4,
+            head_dim=32,
+            probes=False,
         ),
         place,
     )

@@ -11,8 +11,7 @@ from toposcope.checks.findings import Finding, say_layers
 from toposcope.checks.rotary import groups
 from toposcope.encodings.record import Encoding, Rotary
 
-# how often the slowest pair may turn within what a layer sees: up to 10 times in the defaults of released architectures
-# that claim more than they were trained on
+# turns of the slowest pair within what a layer sees: up to 10 by the defaults of released architectures
 MOST_TURNS = 20.0
 _CLAIMS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "block_size")
 
@@ -95,8 +94,8 @@ def _wavelengths(model: Model, encoding: Encoding, rotary: Rotary, layers: tuple
             "context",
             "warning" if far else "cannot_tell",
             f"even the slowest pair turns {turns:.3g} times within {seen:,} tokens",
-            f"In {where} it needs {wave_F.max():,.0f} tokens for a turn: positions that far apart look alike to every "
-            "pair, unless the model was trained to tell them apart by the fast ones.",
+            f"In {where} it needs {wave_F.max():,.0f} tokens for a turn: positions that far apart look alike to "
+            "every pair, unless the model was trained to tell them apart by the fast ones.",
             "The base is too small for this context, or a scaling was lost."
             if far
             else "Right where the model was trained on texts of this length; the configuration does not say.",

@@ -1,9 +1,9 @@
 """Weights at their initial values: rows as unrelated, and numbers as spread, as a generator leaves them.
 
-The cosines of n unrelated rows of width D have a mean square of 1/D, with a relative error of sqrt(2 / pairs); numbers
-drawn uniformly have a kurtosis of 1.8, normal ones of 3. Training moves both at once, the second within some hundred
-steps: weights that keep both to five standard errors have not been trained. Rounding to few bits moves the second too,
-so weights that were quantised are never called fresh.
+The cosines of unrelated rows of width D have a mean square of 1/D, with a relative error of sqrt(2 / pairs); numbers
+drawn uniformly have a kurtosis of 1.8, normal ones of 3. Training moves both, the second within some hundred steps:
+weights that keep both to five standard errors have not been trained. Rounding to few bits moves the second too, so
+weights that were quantised are never called fresh.
 """
 
 from __future__ import annotations

@@ -26,9 +26,11 @@ DEEPEST = 6  # mappings in mappings; what lies deeper is no setting
 
 # read beside the sizes of a model, or of a part of it
 _OF_A_MODEL = frozenset(
-    "rope_theta rope_scaling rope_parameters partial_rotary_factor rotary_pct rope_pct rotary_emb_base rotary_dim "
-    "rope_local_base_freq local_rope_theta global_rope_theta qk_rope_head_dim max_position_embeddings "
-    "original_max_position_embeddings sliding_window".split()
+    [
+        *("rope_theta", "rope_scaling", "rope_parameters", "partial_rotary_factor", "rotary_pct", "rope_pct"),
+        *("rotary_emb_base", "rotary_dim", "rope_local_base_freq", "local_rope_theta", "global_rope_theta"),
+        *("qk_rope_head_dim", "max_position_embeddings", ORIGINAL, "sliding_window"),
+    ]
 )
 # read inside rope_scaling and rope_parameters
 _OF_A_SCALING = frozenset(key for keys in READS.values() for key in keys) | {
@@ -41,7 +43,7 @@ _OF_A_SCALING = frozenset(key for keys in READS.values() for key in keys) | {
 }
 # of these names it is plain where they belong, also when they stand elsewhere
 _ONLY_IN_A_SCALING = frozenset(
-    "rope_type low_freq_factor high_freq_factor beta_fast beta_slow mscale_all_dim".split()
+    ["rope_type", "low_freq_factor", "high_freq_factor", "beta_fast", "beta_slow", "mscale_all_dim"]
 )
 # what other programs call the same thing; no model of transformers reads them
 _OTHER_NAMES = {
@@ -61,14 +63,21 @@ _OTHER_NAMES = {
 }
 # what some architecture reads, however near it is to another name
 _OTHERS_READ = frozenset(
-    "num_position_embeddings max_2d_position_embeddings left_max_position_embeddings right_max_position_embeddings "
-    "t2u_max_position_embeddings max_source_positions max_target_positions sliding_windows sliding_window_size "
-    "use_sliding_window sliding_window_pattern rotary_embedding_base layer_rope_theta compress_rope_theta rope_ratio "
-    "position_embeddings_type position_embedding_type rope_interleave rope_scaling_layers qk_nope_head_dim".split()
+    [
+        *("num_position_embeddings", "max_2d_position_embeddings", "left_max_position_embeddings"),
+        *("right_max_position_embeddings", "t2u_max_position_embeddings", "max_source_positions"),
+        *("max_target_positions", "sliding_windows", "sliding_window_size", "use_sliding_window"),
+        *("sliding_window_pattern", "rotary_embedding_base", "layer_rope_theta", "compress_rope_theta", "rope_ratio"),
+        *("position_embeddings_type", "position_embedding_type", "rope_interleave", "rope_scaling_layers"),
+        "qk_nope_head_dim",
+    ]
 )
-_LAYER_TYPES = frozenset("full_attention sliding_attention chunked_attention linear_attention".split())
+_LAYER_TYPES = frozenset(["full_attention", "sliding_attention", "chunked_attention", "linear_attention"])
 _NO_SETTINGS = frozenset(
-    "id2label label2id quantization_config task_specific_params generation_config auto_map lab quirks".split()
+    [
+        *("id2label", "label2id", "quantization_config", "task_specific_params", "generation_config", "auto_map"),
+        *("lab", "quirks"),
+    ]
 )
 _OTHER_SENSES = ("vision", "visual", "image", "audio", "speech", "video")
 
@@ -122,8 +131,8 @@ def _meant(key: str, value: Any, beside: Mapping[str, Any]) -> str | None:
     if key in _OF_A_MODEL or key in _OTHERS_READ:
         return None
     if key in _ONLY_IN_A_SCALING:
-        scaling = next((beside[place] for place in PLACES if isinstance(beside.get(place), Mapping)), {})
-        return None if mentions(scaling, key) else f"rope_scaling.{key}"
+        said = any(mentions(beside.get(place), key) for place in PLACES)
+        return None if said else f"rope_scaling.{key}"
     near = _OTHER_NAMES.get(key) or _nearest(key, _OF_A_MODEL, least=NEAR)
     if near is None or beside.get(near) == value:
         return None

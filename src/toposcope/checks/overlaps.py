@@ -17,14 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.checkpoints.view import Layer
-from toposcope.checks.pairing import FEWEST_PAIRS, PairingEvidence, weigh, z_scores
+from toposcope.checks.pairing import FEWEST_PAIRS, PairingEvidence, unit_rows, weigh, z_scores
 from toposcope.encodings.record import Array, Rotary
 from toposcope.encodings.rotary import channel_pairs
 
 Side = Literal["query", "key"]
 WIDTHS = (1.0, 0.75, 0.5, 0.25)  # shares of a head that models rotate
 FAST = 0.05  # rad per token: pairs that tell a token from the one before it
-STEP, FIT = np.log(2.0), 0.4  # of a break: the fall of the sine part, and the share of its variance that the fall explains
+STEP = np.log(2.0)  # of a fall: the least by which the sine part changes, as a logarithm
+FIT = 0.4  # and the least share of its variance that the fall explains
 
 
 @dataclass
@@ -34,8 +35,12 @@ class Overlaps:
     rotary: Rotary
     cross_RR: Array = field(default_factory=lambda: np.zeros(()))
     one_sided: dict[tuple[Side, int], Array] = field(default_factory=dict)
-    squares_F: Array = field(default_factory=lambda: np.zeros(()))  # of the sine part, against that of any two channels
-    signs: list[Array] = field(default_factory=list)  # of each layer, the mean sine part of its fast pairs by key head
+    squares_F: Array = field(
+        default_factory=lambda: np.zeros(())
+    )  # of the sine part, against that of any two channels
+    signs: list[Array] = field(
+        default_factory=list
+    )  # of each layer, the mean sine part of its fast pairs by key head
     layers: int = 0
 
     def add(self, layer: Layer) -> PairingEvidence | None:
@@ -50,7 +55,7 @@ class Overlaps:
         sine_GF = np.zeros((spec.kv_heads, len(a_F)))
         for h in range(turning):
             head = layer.head(h)
-            c_RR = _unit(head.q * gain) @ _unit(head.k * gain).T
+            c_RR = unit_rows(head.q * gain) @ unit_rows(head.k * gain).T
             cross_RR += (c_RR - c_RR.T) ** 2 / turning
             for (side, which), order_R in orders.items():
                 one_RR = c_RR[order_R] if side == "query" else c_RR[:, order_R]
@@ -94,7 +99,7 @@ class Overlaps:
         return 0.0 if scores is None else scores[0]
 
     def sides(self) -> dict[Side, float]:
-        """z-scores of the declared pairs if the rows of the queries, or of the keys, alone are put into another order."""
+        """z-scores of the declared pairs with the rows of the queries, or of the keys, alone in another order."""
         best: dict[Side, float] = {}
         for (side, _), cross_RR in self.one_sided.items():
             scores = z_scores(cross_RR, np.sort(self.rotary.pairs_F2.reshape(-1)), [self.rotary.pairs_F2])
@@ -113,12 +118,14 @@ class Overlaps:
 
     def fall(self) -> Fall | None:
         """Where the sine part falls from pair to pair; None where it does not fall, or rise, in one step."""
-        return None if not self.layers or len(self.squares_F) < FEWEST_PAIRS else fall_of(self.squares_F / self.layers)
+        return (
+            None if not self.layers or len(self.squares_F) < FEWEST_PAIRS else fall_of(self.squares_F / self.layers)
+        )
 
 
 @dataclass(frozen=True)
 class Fall:
-    """A step in the size of the sine part: between the pairs `at - 1` and `at`, by this factor (below 1: it rises)."""
+    """A step in the size of the sine part: between pairs `at - 1` and `at`, by this factor (below 1: it rises)."""
 
     at: int
     factor: float
@@ -146,8 +153,3 @@ def _other_orders(pairs_F2: NDArray[np.intp], size: int) -> dict[tuple[Side, int
     order = np.arange(size)
     order[channels] = channels.reshape(2, -1).T.reshape(-1)
     return {(side, i): each for side in ("query", "key") for i, each in enumerate((order, np.argsort(order)))}
-
-
-def _unit(rows: Array) -> Array:
-    length = np.linalg.norm(rows, axis=1, keepdims=True)
-    return rows / np.where(length > 0, length, 1.0)

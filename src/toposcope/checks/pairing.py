@@ -56,7 +56,7 @@ def cross_terms(q_HRD: Array, k_HRD: Array) -> Array:
     """(c_rs - c_sr)^2 for all channels r, s, averaged over heads: (R, R)."""
     total = np.zeros((q_HRD.shape[1], q_HRD.shape[1]))
     for q_RD, k_RD in zip(q_HRD, k_HRD, strict=True):
-        c_RR = _unit(q_RD) @ _unit(k_RD).T
+        c_RR = unit_rows(q_RD) @ unit_rows(k_RD).T
         total += (c_RR - c_RR.T) ** 2
     return total / len(q_HRD)
 
@@ -89,6 +89,7 @@ def _mean(cross_RR: Array, pairs_F2: NDArray[np.intp]) -> float:
     return float(cross_RR[pairs_F2[:, 0], pairs_F2[:, 1]].mean())
 
 
-def _unit(rows: Array) -> Array:
+def unit_rows(rows: Array) -> Array:
+    """Rows at length 1; those of zeros stay."""
     length = np.linalg.norm(rows, axis=1, keepdims=True)
     return rows / np.where(length > 0, length, 1.0)

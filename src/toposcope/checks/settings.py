@@ -207,11 +207,7 @@ def _plain(encoding: Encoding, rotary: Rotary) -> Array:
 
 def _original(config: Mapping[str, Any], encoding: Encoding, layers: tuple[int, ...]) -> Iterator[Finding]:
     p = encoding.parameters
-    if (
-        p.get("scaling") not in STRETCHED_FROM_ORIGINAL
-        or not config.get("model_type")
-        or mentions(config, ORIGINAL)
-    ):
+    if p.get("scaling") not in STRETCHED_FROM_ORIGINAL or not config.get("model_type") or mentions(config, ORIGINAL):
         return
     yield Finding(
         "original-context",

@@ -4,7 +4,7 @@ What can be told, and only where the declared pairs stand out at all (`overlaps.
 
 * the pairs, and how many channels turn; whether the rows of queries or keys alone are in another order
 * the direction: a causal model has learned to look back, so a rotation the wrong way round shows in the sign
-* the base and the context, roughly: a pair that turns by less than about a radian within the context has no use for its
+* the base and the context, roughly: a pair that turns by less than a radian within the context has no use for its
   sine part, so the sine part falls at the pair with w L near 1. One number cannot tell base and context apart
 """
 
@@ -32,7 +32,7 @@ def trained_rotation(
 ) -> Iterator[Finding]:
     """All findings about the rotation that the weights were trained with.
 
-    `overlaps` holds those of all layers of an encoding together, by `same_rotation`; `single` the pairing of each layer.
+    `overlaps` holds those of all layers of an encoding, by `same_rotation`; `single` the pairing of each layer.
     """
     for encoding, rotary, layers in groups(model):
         found = overlaps.get(same_rotation(model.layers[layers[0]]))
@@ -95,10 +95,10 @@ def _open(
     return Finding(
         "pairing",
         "cannot_tell",
-        f"these weights cannot tell their pairs, nor the base ({declared}, {base:g} declared)"
-        if base is not None
-        else f"these weights cannot tell their pairs ({declared} declared)",
-        _figures(evidence) + " Weights that were hardly trained, or are few, show neither.",
+        "these weights cannot tell the rotation that they were trained with",
+        f"{_figures(evidence)} Pairs ({declared}), {'' if base is None else f'base ({base:g}), '}direction and the "
+        "part of each head that turns are taken as declared: weights that are few, or were trained for a short time, "
+        "show none of them.",
         layers=layers,
         evidence=_numbers(evidence, declared, None),
     )
@@ -162,7 +162,7 @@ def _direction(model: Model, layers: tuple[int, ...], found: Overlaps) -> Iterat
     if z is not None and z <= -AHEAD and (fall is None or fall.factor > 1):
         yield Finding(
             "direction",
-            "fault",
+            "warning",
             "the rotation turns the wrong way round",
             f"In {say_layers(layers, len(model.layers))} the fast pairs favour tokens that are still to come, by "
             f"{-z:.1f} standard errors; a causal model never sees them in training.",
@@ -219,7 +219,7 @@ def _base(
             "fault",
             "the slow pairs were trained as fast ones",
             f"In {say_layers(layers, len(model.layers))} the pairs up to {fall.at - 1}, the fast ones, have a sine "
-            f"part {1 / fall.factor:.1f} times smaller than the slow ones, which hardly turn within {length:,} tokens.",
+            f"part {1 / fall.factor:.1f} times smaller than the slow ones, which hardly turn within {length:,}.",
             "The channels of each head are in reverse order, or the frequencies are.",
             layers=layers,
             evidence={"pair": fall.at, "factor": fall.factor, "fit": fall.fit},

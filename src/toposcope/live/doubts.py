@@ -87,6 +87,12 @@ _TITLES = {
     "no-tables": "the encoding is not given by tables",
     "small": "some factors are too small to tell",
 }
+_WHY = {
+    "unseen": "what enters their product does not belong to the contents and positions that were given.",
+    "no-tables": "position depends on content there.",
+    "scale-unseen": "which map gives the queries and keys was not seen, or no number explains the logits.",
+    "small": "in this precision such a factor cannot be told from none.",
+}
 _CURES = {
     "unseen": "Their weights can still be read: 'toposcope check' without --live.",
     "no-tables": "Compare runs of the model instead: parity and lengths still apply.",
@@ -120,6 +126,8 @@ def _finding(group: Sequence[Doubt], probe: str, total: int) -> Finding:
         parts.append(f"{worst.seen}; expected: {worst.expected}." if worst.expected else f"{worst.seen}.")
     elif worst.expected:
         parts.append(f"expected: {worst.expected}.")
+    if worst.kind in _WHY:
+        parts.append(_WHY[worst.kind])
     if worst.status == "fault" and np.isfinite(worst.error):
         parts.append(f"The largest error is {worst.error:.2g}{' rad' if worst.in_radians else ''}.")
     if worst.pairs:

@@ -67,6 +67,7 @@ def logits_and_input(
     ids = running.tokens(rows, seed + 1)[:, None].repeat(1, tokens)
     sizes = [1.0] * TEXTS + [SMALL]
     with (
+        running.failing_as_told(),
         running.written_out(),
         watched_input(running, attending) as entered,
         given_content(running.model, attending, numbers, sizes=sizes, seed=seed + 3),
@@ -98,6 +99,7 @@ def _explained(product_BHNN: Array, logits_BHNN: Array, rounding: float, turns: 
     visible_NN: NDArray[np.bool_] = np.all(logits_BHNN > _HIDDEN, axis=(0, 1))
     if not visible_NN.any():
         return SeenLogits(None, turns=turns)
+    logits_BHNN = np.where(visible_NN, logits_BHNN, 0.0)  # masks are minus infinity
     scale, misfit = _scale(product_BHNN[:-1], logits_BHNN[:-1], visible_NN)
     cap = None
     if misfit > 0.02:

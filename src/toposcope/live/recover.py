@@ -177,8 +177,8 @@ def recover(
         at_P = np.arange(min(IN_SEQUENCE, top), dtype=np.float64)
     attending = running.attending(top)
     met = _run(running, attending, at_P, contents, told, seed)
-    layers = tuple(_layer(each, contents, at_P, told) for each in met)
     dtype = _name(running.dtype)
+    layers = tuple(_layer(each, contents, at_P, told, dtype) for each in met)
     if not logits:
         return Recovery(layers, at_P, told, dtype)
     seen, inputs = logits_and_input(running, attending, seed=seed)
@@ -205,17 +205,19 @@ def _run(
     def first_position(out: Any) -> Any | None:
         rows = len(numbers)
         if not apart:
-            return out[:, 0].clone() if out.dim() >= 3 and out.shape[:2] == (rows, many) else None
+            if out.dim() < 3 or sorted(out.shape[:2]) != sorted((rows, many)):
+                return None
+            return (out[:, 0] if out.shape[0] == rows else out[0]).clone()
         if out.shape[0] % rows:
             return None
         return out.reshape(rows, -1)[torch.arange(0, rows, many)].clone()
 
-    with given_content(running.model, attending, numbers):
+    with running.failing_as_told(), given_content(running.model, attending, numbers):
         return running.attentions(ids, position_ids, maps=first_position)
 
 
-def _layer(seen: Attention, contents: int, at_P: Array, mode: Mode) -> RecoveredLayer:
-    dtype = _name(seen.query_BHNR.dtype)
+def _layer(seen: Attention, contents: int, at_P: Array, mode: Mode, model_dtype: str) -> RecoveredLayer:
+    dtype = _precision(seen.query_BHNR, model_dtype)
     rounding = ROUNDING.get(dtype, ROUNDING["float32"])
     outputs = [_array(out).reshape(contents, -1) for _, out in seen.maps]
     query, key = (_side(each, outputs, contents, at_P, mode, rounding) for each in (seen.query_BHNR, seen.key_BGMR))
@@ -240,6 +242,17 @@ def _side(
 
 def _nothing_moves(layers: Sequence[RecoveredLayer]) -> bool:
     return all(side.still for layer in layers for _, side in layer.sides if side is not None)
+
+
+def _precision(vectors: Any, model_dtype: str) -> str:
+    """The precision of the vectors: the model's own where they were only cast to a wider one (GPT-J)."""
+    import torch
+
+    own = getattr(torch, model_dtype, vectors.dtype)
+    if own.is_floating_point and own.itemsize < vectors.dtype.itemsize:
+        widened = torch.equal(torch.nan_to_num(vectors.to(own).to(vectors.dtype)), torch.nan_to_num(vectors))
+        return model_dtype if widened else _name(vectors.dtype)
+    return _name(vectors.dtype)
 
 
 def _wide(dtype: Any) -> Any:

@@ -122,6 +122,8 @@ class Running:
         given: dict[str, Any] = {"input_ids": ids_BN.to(self.device), **more}
         if positions_BN is not None:
             given["position_ids"] = torch.as_tensor(np.asarray(positions_BN)).to(self.device)
+            if self.takes("decoder_position_ids"):
+                given["decoder_position_ids"] = given["position_ids"]
         if self.takes("use_cache"):
             given.setdefault("use_cache", False)
         if self.two_stacks:
@@ -146,12 +148,8 @@ class Running:
         """
         if "_attending" not in self.__dict__:
             ids = self.tokens(2, seed=0)[:, None]
-            try:
+            with self.failing_as_told():
                 met = self.attentions(ids, [[0], [top - 1]] if self.takes_positions else None)
-            except ToposcopeError:
-                raise
-            except Exception as error:
-                raise _failed(self.model, error) from error
             if not met:
                 raise BadConfig(
                     f"no attention was seen while {type(self.model).__name__} ran: neither torch's fused attention "
@@ -160,6 +158,20 @@ class Running:
             self.__dict__["_attending"] = frozenset(_with_weights(self.model, each.module) for each in met)
         found: frozenset[str] = self.__dict__["_attending"]
         return found
+
+    @contextmanager
+    def failing_as_told(self) -> Iterator[None]:
+        """Inside the block, what the model's own code raises becomes an error that says so."""
+        try:
+            yield
+        except ToposcopeError:
+            raise
+        except Exception as error:
+            said = (str(error).strip().splitlines() or [""])[0][:160]
+            raise BadValue(
+                f"{type(self.model).__name__} could not be run on a few tokens: {type(error).__name__}: {said} "
+                "Its weights can still be read: 'toposcope scan'."
+            ) from error
 
     @contextmanager
     def written_out(self) -> Iterator[None]:
@@ -181,11 +193,3 @@ def _with_weights(model: Any, name: str) -> str:
     while name and next(model.get_submodule(name).parameters(), None) is None:
         name = name.rpartition(".")[0]
     return name
-
-
-def _failed(model: Any, error: Exception) -> BadValue:
-    said = (str(error).strip().splitlines() or [""])[0][:160]
-    return BadValue(
-        f"{type(model).__name__} could not be run on texts of one token: {type(error).__name__}: {said} "
-        "Its weights can still be read: 'toposcope scan'."
-    )

@@ -1,4 +1,4 @@
-"""A config.json without weights: what it says is found, what it cannot say is said, for every type of every adapter."""
+"""A config.json without weights: what it says is found, what it cannot say is said, for every type of an adapter."""
 
 from __future__ import annotations
 

@@ -16,7 +16,8 @@ from toposcope.encodings.rotary_mla import mla
 
 YARN = rope(64, base=500000.0, scaling="yarn", factor=4.0, original_context=1024, context=4096)
 GEMMA = {
-    "model_type": "gemma3_text", "hidden_size": 64, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32,
+    "model_type": "gemma3_text", "hidden_size": 64, "num_attention_heads": 2, "num_key_value_heads": 1,
+    "head_dim": 32,
     "num_hidden_layers": 6, "rope_theta": 1000000.0, "rope_local_base_freq": 10000.0, "sliding_window": 64,
     "sliding_window_pattern": 6, "max_position_embeddings": 4096, "query_pre_attn_scalar": 32,
 }  # fmt: skip

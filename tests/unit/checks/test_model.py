@@ -169,12 +169,12 @@ def test_trained_table(tmp_path: Path, std: float) -> None:
     assert found(report, "position-table").evidence["state"] == "trained"
 
 
-@pytest.mark.parametrize("std", [0.02, 0.5])
+@pytest.mark.parametrize(("std", "status"), [(0.02, "fault"), (0.5, "cannot_tell")])
 @pytest.mark.parametrize("seed", range(3))
-def test_random_table(tmp_path: Path, std: float, seed: int) -> None:
-    report = check(bert(tmp_path, random_table(seed=seed, std=std)))
-    assert raised(report) == {"position-table": "fault"}
-    assert found(report, "position-table").evidence["state"] == "random"
+def test_random_table(tmp_path: Path, std: float, status: str, seed: int) -> None:
+    """With large entries a table that was trained may look like a fresh one."""
+    finding = found(check(bert(tmp_path, random_table(seed=seed, std=std))), "position-table")
+    assert (finding.status, finding.evidence["state"]) == (status, "random")
 
 
 def test_random_table_with_a_common_offset(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What training leaves in queries and keys, planted: pairs, width, one side alone, direction, base, initial values."""
+"""What training leaves in queries and keys, planted: pairs, width, one side alone, direction, base; and nothing."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_another_width(tmp_path: Path) -> None:
 
 
 def test_the_wrong_way_round(tmp_path: Path) -> None:
-    assert states(model(tmp_path, trained(half(), sign=-1)))["direction"] == "fault"
+    assert states(model(tmp_path, trained(half(), sign=-1)))["direction"] == "warning"
 
 
 def test_reversed_channels(tmp_path: Path) -> None:

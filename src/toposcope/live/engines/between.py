@@ -109,6 +109,5 @@ def not_reset(given: Situation) -> Iterator[Simulation]:
     def constant(own: Encoding) -> Rotary | None:
         return rebuilt(own, scaling="ntk") if scaling_of(own) == "dynamic" else None
 
-    shorter = replace(given, longest=1)  # a text of the longest length shows nothing
-    yield from put(shorter, "dynamic-not-reset", "always those of the longest text", longest)
+    yield from put(given, "dynamic-not-reset", "always those of the longest text", longest)
     yield from put(given, "dynamic-not-reset", "stretched by the factor at every length", constant)

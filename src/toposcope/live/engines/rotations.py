@@ -69,12 +69,12 @@ def same(a: Encoding, b: Encoding, length: int) -> bool:
 def put(
     given: Situation, bug: str, variant: str, change: Callable[[Encoding], Rotary | None]
 ) -> Iterator[Simulation]:
-    """The bug in every layer that turns and that it changes."""
+    """The bug in every layer that turns and that it changes, in a text of the longest length or in a short one."""
     made = {number: (own, change(own)) for number, own in given.rotating.items()}
     swaps = {
         number: Swap(with_rotary(own, new))
         for number, (own, new) in made.items()
-        if new is not None and not same(own, with_rotary(own, new), given.longest)
+        if new is not None and not all(same(own, with_rotary(own, new), n) for n in (1, given.longest))
     }
     if swaps:
         yield Simulation(bug, variant, swaps)
