@@ -107,9 +107,7 @@ def home(model: Any) -> Any:
     tensor = next((each for each in weights if each is not None), None)
     if tensor is None:
         return torch.device(CPU)
-    hook: Any = getattr(
-        embedding, "_hf_hook", None
-    )  # of accelerate: weights may wait elsewhere
+    hook: Any = getattr(embedding, "_hf_hook", None)  # of accelerate: weights may wait elsewhere
     if tensor.device.type == "meta" and getattr(hook, "execution_device", None) is not None:
         return torch.device(hook.execution_device)
     return tensor.device
