@@ -153,6 +153,10 @@ def _configured(**changes: Any) -> Callable[[Any], Any]:
     return make
 
 
+def _factor_of_lengths(model: Any) -> Any:
+    return _configured(factor=model.config.max_position_embeddings / ORIGINAL)(model)
+
+
 def _frequencies(change: Callable[[Any], Any]) -> Callable[[Any], Any]:
     def make(model: Any) -> Any:
         rotary = model.model.rotary_emb
@@ -275,7 +279,7 @@ KNOWN = (
     Plant("attention factor 1", "attention-factor-dropped", "yarn", _attention_scaling(lambda f: 1.0)),
     Plant("attention factor squared", "attention-factor-twice", "yarn", _attention_scaling(lambda f: f * f)),
     Plant("truncate false", "truncate-ignored", "yarn", _configured(truncate=False)),
-    Plant("factor from lengths", "factor-ignored", "yarn", _configured(factor=2048 / ORIGINAL)),
+    Plant("factor from lengths", "factor-ignored", "yarn", _factor_of_lengths),
     Plant("long list always", "longrope-choice", "longrope", _always_long),
     Plant("cache across the switch", "cache-stale", "longrope", _as_it_is, run=_at_the_switch),
     Plant("all layers turn", "no-position-layers-rotated", "some layers without", _all_turn),

@@ -22,6 +22,7 @@ CUT = {"tokens": 12, "sequences": 2}
 CALLS = {
     "check": "toposcope.check(model)",
     "check-live": "toposcope.check(model, live=True, probes=['fit'])",
+    "check-against": f"toposcope.against(model, other, text=text, **{CUT})",
     "inspect": "toposcope.inspect(model)",
     "scan": "toposcope.scan(model, encoding='none')",
     "spectrum": "toposcope.spectrum(['rope', 'alibi'], context='1k', head_dim=16)",

@@ -216,6 +216,13 @@ def _original(_: str, settings: Settings) -> Settings:
     return {**settings, "original_max_position_embeddings": settings["scaling"]["original_max_position_embeddings"]}
 
 
+def _interleaved_axes(architecture: str, settings: Settings) -> Settings:
+    """Qwen3-VL deals its pairs out to the axes in turn."""
+    if architecture != "qwen3_vl":
+        return settings
+    return {**settings, "scaling": {**settings["scaling"], "mrope_interleaved": True}}
+
+
 def _untruncated(_: str, settings: Settings) -> Settings:
     return {**settings, "scaling": {**settings["scaling"], "truncate": False}}
 
@@ -259,7 +266,7 @@ def _offset(_: str, number: int) -> Break:
 
 
 def _dynamic(_: str, number: int) -> Break:
-    return (breaks.dynamic_kept(), breaks.dynamic_constant(256), breaks.dynamic_kept())[number]
+    return (breaks.dynamic_kept(), breaks.dynamic_constant(4 * 100), breaks.dynamic_kept())[number]
 
 
 def _axes(_: str, number: int) -> Break:
@@ -460,10 +467,11 @@ def _all() -> Iterator[Plant]:
     )
     yield from _everywhere(
         "axes-dropped",
-        ("qwen2_vl", "qwen2_5_vl", "glm4v"),
+        ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "glm4v"),
         AXES,
         _axes,
         by_case=True,
+        fit=_interleaved_axes,
         differs=("grid",),
         agrees=("whole", "stepwise"),
     )

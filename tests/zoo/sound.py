@@ -50,7 +50,13 @@ class _Built:
     group: str
 
     def __call__(self) -> nn.Module:
-        return build(self.model_type, self.group)
+        model = build(self.model_type, self.group)
+        for part in model.modules():
+            if isinstance(getattr(part, "chunk_size", None), int):
+                part.chunk_size = (
+                    8  # state-space layers pad every text to a chunk; of 256, hundreds of texts are slow
+                )
+        return model
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,7 @@ def run(
     sample: Annotated[
         int,
         typer.Option("--sample", metavar="N", min=0, help="Other heads that --mode screen measures all the same."),
-    ] = 20,
+    ] = 0,
     seed: SeedOption = 0,
     out: Annotated[
         str, typer.Option("--out", metavar="DIR", help="Where the sweep is kept (*: model and key).")

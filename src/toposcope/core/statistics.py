@@ -53,6 +53,16 @@ def share_interval(successes: int, count: int) -> tuple[float, float]:
     return low, high
 
 
+def least_share(found: int, of: int) -> float:
+    """The lower end of the one-sided interval of a share: that from which so many would be found in 1 of 20 trials.
+
+    Clopper's and Pearson's: it holds for any number of independent trials.
+    """
+    from scipy.special import betaincinv
+
+    return 0.0 if not found else float(betaincinv(found, of - found + 1, 1 - LEVEL))
+
+
 def told_from_zero(value: float, half: float | None) -> bool:
     """Whether 0 lies outside the interval; without an interval nothing is told."""
     return half is not None and abs(value) > half

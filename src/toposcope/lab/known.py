@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from toposcope.checkpoints.families import families, family_origins
-from toposcope.checkpoints.hub.cached import cached_models
+from toposcope.checkpoints.hub.cache import cached_models
 from toposcope.checkpoints.hub.meter import show_bytes
 from toposcope.checkpoints.installed import MODELS, TEXT_PREFIX, TEXTS, InstalledItem
 from toposcope.core.errors import BadValue, did_you_mean

@@ -6,23 +6,26 @@ drops two of them passes every test on text; here each axis is moved by itself.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.checkpoints.view import Layer, Model
+from toposcope.checkpoints.live import view
+from toposcope.checkpoints.view import Model
 from toposcope.checks.findings import Finding, say_layers
 from toposcope.core.progress import Progress, steps
 from toposcope.encodings.record import Rotary
+from toposcope.live.reference import fresh
 from toposcope.live.ruler import Array, doubled
 from toposcope.live.running import Running
+from toposcope.live.stretched import grid
 from toposcope.live.subject import Subject
-from toposcope.live.turning import turned
+from toposcope.live.turning import Turned, tells_F, turned
 
-FARTHEST = 256  # the position up to which an axis is moved
+FARTHEST = 32768  # the position up to which an axis is moved: slow pairs answer only there
 Answer = NDArray[np.bool_]
 
 
@@ -42,41 +45,70 @@ class Answers:
 def axes(running: Running, model: Model, progress: Progress | None = None) -> list[Finding]:
     """Which pairs answer to which axis of a position, as findings; none where positions have one axis."""
     subject = Subject.of(running, model)
-    several = {
-        number: rotary for number, layer in subject.layers.items() if (rotary := _with_axes(layer)) is not None
+    rotaries = {
+        number: layer.encoding.rotary
+        for number, layer in subject.layers.items()
+        if layer.encoding.rotary is not None and layer.spec.kind == "self"
     }
-    if not several:
+    described = {number: rotary for number, rotary in rotaries.items() if rotary.axis_F is not None}
+    sections = _sections(running)
+    if described:
+        names = next(iter(described.values())).axes
+    elif sections > 1 and rotaries:
+        names, described = tuple(f"axis {number}" for number in range(sections)), rotaries
+    else:
         return []
-    layers = tuple(subject.layers[number].number for number in several)
-    names = next(iter(several.values())).axes
-    step = steps(progress, "axes of a position", len(names) + 1)
-    at_P = _grid(min(FARTHEST, model.spec.context or FARTHEST))
-    moved = []
+    layers = tuple(subject.layers[number].number for number in described)
+    step = steps(progress, "axes of a position", 1)
+    at_P = grid(min(FARTHEST, model.spec.context or FARTHEST))
     try:
-        for axis in (None, *range(len(names))):
-            moved.append(_moved(subject, list(several), at_P, len(names), axis))
-            step()
+        seen = _answers(subject, described, at_P, len(names))
+        expected = _expected(running, described, at_P, len(names))
     except (IndexError, RuntimeError, ValueError, TypeError) as error:
-        return [_open(layers, f"The model does not take positions of {len(names)} axes: {str(error)[:160]}")]
-    answers = []
-    for place, (layer, rotary) in enumerate(zip(layers, several.values(), strict=True)):
-        found = _answers(layer, rotary, at_P, [each[place] for each in moved], subject.precision)
-        if found is None:
-            return [_open(layers, f"Layer {layer} does not turn as configured even where all axes move together.")]
-        answers.append(found)
+        return [_open(layers, f"The model does not take positions of {len(names)} axes: {str(error).strip()[:160]}")]
+    step()
+    if seen is None:
+        return [_open(layers, "Pairs do not turn as configured even where all axes move together.")]
+    if expected is None:
+        return [
+            _open(layers, "The configuration shares pairs among axes (mrope_section) in a way that is not known.")
+        ]
+    tells = [tells_F(rotary.frequencies(), int(at_P.max()), subject.precision) for rotary in described.values()]
+    answers = [
+        Answers(layer, one & fast_F, other & fast_F)
+        for layer, one, other, fast_F in zip(layers, seen, expected, tells, strict=True)
+    ]
     wrong = [each for each in answers if not each.right]
-    return [_fault(model, names, wrong)] if wrong else [_sound(model, names, answers)]
+    if wrong:
+        return [_fault(model, names, wrong)]
+    slow = [
+        name
+        for name, due, told in zip(names, expected[0], answers[0].expected_AF, strict=True)
+        if due.any() and not told.any()
+    ]
+    if slow:
+        return [_open(layers, f"The pairs of {' and '.join(slow)} turn too slowly for this precision to tell.")]
+    return [_sound(model, names, answers)]
 
 
-def _with_axes(layer: Layer) -> Rotary | None:
-    rotary = layer.encoding.rotary
-    return None if rotary is None or layer.spec.kind != "self" or rotary.axis_F is None else rotary
+def _sections(running: Running) -> int:
+    """How many axes the configuration shares its pairs among."""
+    settings = getattr(running.config, "rope_parameters", None) or getattr(running.config, "rope_scaling", None)
+    found = settings.get("mrope_section") if isinstance(settings, dict) else None
+    return len(found) if isinstance(found, list | tuple) else 1
 
 
-def _grid(length: int) -> Array:
-    powers = 2 ** np.arange(int(np.log2(length)) + 1)
-    some = np.unique(np.concatenate([[0, 3, 5, 7], powers, 3 * powers // 2 - 1, [length - 1]]))
-    return np.asarray(some[some < length], dtype=np.float64)
+def _expected(running: Running, rotaries: Mapping[int, Rotary], at_P: Array, axes: int) -> list[Answer] | None:
+    """Which pairs should turn with each axis: as described, or as they do in a fresh copy of transformers' class."""
+    if all(rotary.axis_F is not None for rotary in rotaries.values()):
+        return [np.arange(axes)[:, None] == rotary.axis_F for rotary in rotaries.values()]
+    copy = fresh(running)
+    if copy is None:
+        return None
+    other = Subject.of(copy, view(copy.model))
+    first = {number: rotary for number, rotary in rotaries.items() if number in other.layers}
+    found = _answers(other, first, at_P, axes) if first else None
+    return None if found is None else [found[0]] * len(rotaries)
 
 
 def _moved(
@@ -90,24 +122,28 @@ def _moved(
     return [(doubled(seen[n].query_BHNR)[:, :, 0], doubled(seen[n].key_BGMR)[:, :, 0]) for n in numbers]
 
 
-def _answers(
-    layer: int, rotary: Rotary, at_P: Array, moved: Sequence[tuple[Array, Array]], precision: str
-) -> Answers | None:
-    """Which pairs of the queries and keys answer; None where they do not even turn when all axes move."""
-    frequencies_F = rotary.frequencies(int(at_P.max()) + 1)
-    together, *alone = [[turned(side, at_P, rotary, precision) for side in sides] for sides in moved]
-    if any(side is None or not side.fits(frequencies_F) for side in together):
-        return None
-    expected_AF = np.arange(len(alone))[:, None] == rotary.axis_F
-    seen_AF = expected_AF.copy()
-    for axis, sides in enumerate(alone):
-        for side in sides:
-            if side is None:
-                return None
-            tells_F = side.tells_F(frequencies_F)
-            turns_F = side.misfit_F(frequencies_F) < side.misfit_F(np.zeros_like(frequencies_F))
-            seen_AF[axis] = np.where(tells_F & (turns_F != expected_AF[axis]), turns_F, seen_AF[axis])
-    return Answers(layer, seen_AF, expected_AF)
+def _answers(subject: Subject, rotaries: Mapping[int, Rotary], at_P: Array, axes: int) -> list[Answer] | None:
+    """Which pairs turn with each axis (A, F), by layer; None where they do not even turn when all axes move."""
+    moved = [_moved(subject, list(rotaries), at_P, axes, axis) for axis in (None, *range(axes))]
+    found = []
+    for place, rotary in enumerate(rotaries.values()):
+        frequencies_F = rotary.frequencies(int(at_P.max()) + 1)
+        sides = [[turned(side, at_P, rotary, subject.precision) for side in each[place]] for each in moved]
+        if any(side is None for each in sides for side in each):
+            return None
+        together, *alone = [[side for side in each if side is not None] for each in sides]
+        if not all(side.fits(frequencies_F) for side in together):
+            return None
+        found.append(np.array([_turns(each, frequencies_F) for each in alone]))
+    return found
+
+
+def _turns(sides: Sequence[Turned], frequencies_F: Array) -> Answer:
+    """Which pairs of queries or keys turn by their frequency rather than stand still."""
+    still_F = np.zeros_like(frequencies_F)
+    told = [side.misfit_F(frequencies_F) < side.misfit_F(still_F) for side in sides]
+    found: Answer = np.any(told, axis=0)
+    return found
 
 
 def _fault(model: Model, names: Sequence[str], wrong: Sequence[Answers]) -> Finding:
@@ -140,7 +176,7 @@ def _sound(model: Model, names: Sequence[str], answers: Sequence[Answers]) -> Fi
         "axes",
         "ok",
         "each axis of a position turns the pairs that it should",
-        f"In {say_layers(layers, len(model.layers))}, moved by itself up to position {FARTHEST - 1}: {told} pairs.",
+        f"In {say_layers(layers, len(model.layers))}, of {answers[0].seen_AF.shape[1]} pairs: {told}.",
         layers=layers,
         evidence=_evidence(None, axes=tuple(names), expected=counts),
     )

@@ -44,7 +44,10 @@ class Gauge:
 
 
 def gauges(subject: Subject, known: int) -> list[Gauge]:
-    """The gauges of a model, each made by one run over so many tokens; what position does not move has no ruler."""
+    """The gauges of a model, each made by one run over so many tokens.
+
+    A layer that position does not move has no ruler, nor has one whose vectors are no numbers.
+    """
     import torch
 
     eps = float(torch.finfo(subject.running.dtype).eps)
@@ -78,7 +81,9 @@ def _ruler(kind: Kind, seen: Attention, layer: Layer, eps: float) -> tuple[Ruler
         bias = BiasRuler.of(added_HNM, layer.spec.causal, eps)
         return None if bias.still else bias
     query, key = Ruler.of(seen.query_BHNR, eps), Ruler.of(seen.key_BGMR, eps)
-    return None if query.still and key.still else (query, key)
+    if not (query.finite and key.finite) or (query.still and key.still):
+        return None
+    return query, key
 
 
 def _content(subject: Subject, kind: Kind, rows: int) -> AbstractContextManager[None]:

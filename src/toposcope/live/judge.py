@@ -30,8 +30,8 @@ def judge(recovery: Recovery, model_view: Model, *, probe: str = "fit", logits: 
     """
     layers = model_view.layers
     pairs = [(recovery.layers[i], layer) for i, layer in matched([each.module for each in recovery.layers], layers)]
-    wanted = [layer for layer in layers if layer.spec.kind != "cross"]
-    mine = [(seen, layer) for seen, layer in pairs if layer.spec.kind != "cross"]
+    wanted = [layer for layer in layers if _of_one_stack(layer)]
+    mine = [(seen, layer) for seen, layer in pairs if _of_one_stack(layer)]
     right, doubts = Verified(recovery.context, recovery.dtype, recovery.mode), list[Doubt]()
     for seen, layer in mine:
         doubts += _layer(recovery, seen, layer, layers, right)
@@ -45,6 +45,11 @@ def judge(recovery: Recovery, model_view: Model, *, probe: str = "fit", logits: 
     if unseen:
         doubts += [Doubt("unseen", number, "", status="cannot_tell") for number in unseen]
     return [*findings(doubts, probe, len(layers)), *what_is_right(right, probe)]
+
+
+def _of_one_stack(layer: Layer) -> bool:
+    """Whether queries and keys stand on the same tokens, also where an earlier layer has made the keys."""
+    return layer.spec.kind != "cross" or layer.spec.keys_of is not None
 
 
 # ------------------------------------------------------------------ one layer

@@ -40,6 +40,8 @@ def _gain(side: RecoveredSide | None, layer: Layer) -> float | None:
 
 
 def _scale(seen: RecoveredLayer, layer: Layer, right: Verified, implied: float | None) -> Iterator[Doubt]:
+    if layer.spec.keys_of is not None:
+        return  # the map that gave the keys ran in another layer
     gains = [_gain(side, layer) for _, side in seen.sides]
     logits = seen.logits
     if logits is None or logits.scale is None or gains[0] is None or gains[1] is None:

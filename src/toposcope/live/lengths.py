@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 from toposcope.checkpoints.live import view
 from toposcope.checkpoints.view import Model
 from toposcope.checks.findings import Finding, say_layers
 from toposcope.core.progress import Progress, steps
+from toposcope.live.crossing import crossed
 from toposcope.live.reference import fresh
 from toposcope.live.running import Running
-from toposcope.live.stretched import Rule, Seen, behind_cache, behind_generate, by_positions, in_texts, rules_of
+from toposcope.live.stretched import Rule, Seen, by_positions, constant, in_texts, rules_of
 from toposcope.live.subject import Subject
 
 _ORIGINAL = 32  # tokens of the original context of the copy
@@ -64,11 +64,16 @@ class Looked:
         found = {key: tuple(each for each in seen if not each.right) for key, seen in self.layers.items()}
         return {key: seen for key, seen in found.items() if seen}
 
-    @cached_property
+    @property
     def readable(self) -> bool:
         """Whether the first, short text was turned by frequencies that are known at all."""
-        first = self.layers.get("short", ()) or self.layers.get("below", ())
+        first = self.layers.get("short", ())
         return bool(first) and all(each.known for each in first)
+
+    @property
+    def constant(self) -> bool:
+        """Whether short and long texts turn alike, though not by frequencies that are known."""
+        return constant(self.layers.get("short", ()), self.layers.get("longest", ()))
 
 
 def lengths(running: Running, model: Model, progress: Progress | None = None) -> list[Finding]:
@@ -84,11 +89,15 @@ def lengths(running: Running, model: Model, progress: Progress | None = None) ->
 
 
 def _look(subject: Subject, rule: Rule) -> Looked:
-    """Texts of all lengths, told by positions and (where affordable) real; then the cache; at last a short text."""
+    """Texts of all lengths, told by positions and (where affordable) real; then the cache; at last a short text.
+
+    A model that keeps what long texts did to it cannot be asked twice.
+    """
     notes: list[str] = []
     running = subject.running
     told = by_positions(subject, rule) if running.takes_positions else {}
-    real = in_texts(subject, rule) if rule.kind != "fixed" or not told else {}
+    keeps = _right(told, "short") and not _right(told, "short, after longer")
+    real = in_texts(subject, rule) if not told or (rule.kind != "fixed" and not keeps) else {}
     seen, by = told, "position ids on sequences of one token"
     if len(real) > 1 and (not told or any(not _right(told, key) and _right(real, key) for key in real)):
         seen, by = real, "texts that really were so long"
@@ -98,18 +107,11 @@ def _look(subject: Subject, rule: Rule) -> Looked:
         by += " and texts that really were so long"
         seen = {key: [*told.get(key, ()), *real.get(key, ())] for key in rule.lengths}
     looked = {key: tuple(each) for key, each in seen.items()}
-    if rule.kind != "fixed" and running.decodes:
-        for key, run in (("cache", behind_cache), ("generate", behind_generate)):
-            try:
-                cached = run(subject, rule) if key != "cache" or running.takes_positions else None
-            except (IndexError, RuntimeError, ValueError, TypeError) as error:
-                notes.append(f"A {key} across the original context does not run: {str(error)[:120]}.")
-            else:
-                if cached is None:
-                    notes.append(f"A {key} across the original context was not run: it would take too long.")
-                else:
-                    looked[key] = tuple(cached)
-        running(subject.text.ids(1, 2))  # so that nothing of the long texts stays
+    if all(_right(looked, key) for key in looked if key not in _KEPT):
+        cached, why = crossed(subject, rule)
+        looked |= {key: tuple(each) for key, each in cached.items()}
+        notes += why
+    running(subject.text.ids(1, 2))  # so that nothing of the long texts stays
     return Looked(rule, looked, by, tuple(notes))
 
 
@@ -119,6 +121,9 @@ def _right(series: Mapping[str, Sequence[Seen]], key: str) -> bool:
 
 def _findings(running: Running, model: Model, looked: Looked) -> Iterator[Finding]:
     rule, where = looked.rule, say_layers(looked.rule.layers, len(model.layers))
+    if not looked.readable and rule.kind != "fixed" and looked.constant:
+        yield _finding(model, looked, _BUGS.get(rule.kind), ["short"], reference=False)
+        return
     if not looked.readable:
         yield Finding(
             "lengths",

@@ -46,7 +46,8 @@ class Astray:
     def bug(self) -> str:
         if self.way.exact or all(row.padded for row in self.rows):
             return "left-padding"
-        return "rotated-twice" if self.example.turned_again else "cache-offset"
+        again = self.kind == "rotary" and self.example.turned_again
+        return "rotated-twice" if again else "cache-offset"
 
     @property
     def shifted_whole(self) -> bool:
@@ -112,7 +113,8 @@ def _room(layers: Iterable[Layer], context: int | None) -> int:
             room.append(layer.encoding.input.length)
         rotary = layer.encoding.rotary
         if rotary is not None and rotary.by_length:
-            room.append(int(layer.encoding.parameters.get("original_context") or context or KNOWN))
+            original = int(layer.encoding.parameters.get("original_context") or context or KNOWN)
+            room.append(original - 2)  # clear of where frequencies change, and of one token early
     return min(room)
 
 

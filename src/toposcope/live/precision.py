@@ -53,7 +53,8 @@ def precision(
                 evidence={"probe": "precision", "bug": None, "positions": far},
             )
         ]
-    return [_beyond(each, running.context) for each in judge(beyond, model_view, probe="precision", logits=False)]
+    told = judge(beyond, model_view, probe="precision", logits=False)
+    return [_beyond(each, running.context, far) for each in told if each.status != "cannot_tell"]  # the fit said so
 
 
 def _plain(model_view: Model) -> bool:
@@ -64,10 +65,10 @@ def _plain(model_view: Model) -> bool:
     return bool(turning) and not ends and not any(np.any(rotary.by_length) for rotary in turning)
 
 
-def _beyond(finding: Finding, context: int) -> Finding:
+def _beyond(finding: Finding, context: int, far: int) -> Finding:
     """A fault that shows beyond the context only is a warning."""
-    if finding.status != "fault":
-        return finding
+    if finding.status == "ok":
+        return replace(finding, title=f"angles stay right beyond the context, up to position {far - 1}")
     return replace(
         finding,
         id="live-precision-far",

@@ -32,6 +32,11 @@ class Ruler:
         return cls(doubled(vectors_BHNR)[0].transpose(1, 0, 2), eps)
 
     @property
+    def finite(self) -> bool:
+        """Whether these are numbers: NaN stands nowhere."""
+        return bool(np.isfinite(self.known_SHR).all())
+
+    @property
     def still(self) -> bool:
         """Whether position does not move these vectors, so that nothing can be read."""
         apart = np.abs(self.known_SHR - self.known_SHR[:1]).max()

@@ -1,4 +1,4 @@
-"""By which frequencies a model turns, for texts of several lengths, and behind a cache that was filled before.
+"""By which frequencies a model turns, in texts of several lengths.
 
 The length of a text is given by position ids on sequences of one token (its last position is the length less 1), or
 by a text that really is so long. Frequencies are not fitted: those of the configuration for several lengths compete.
@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from toposcope.checkpoints.view import Layer
 from toposcope.encodings.record import Rotary
@@ -21,12 +20,12 @@ from toposcope.live.running import Running
 from toposcope.live.subject import Subject
 from toposcope.live.turning import turned
 from toposcope.live.watch import Attention, watched
-from toposcope.live.ways import Way, run
 
-SHORT, BEHIND = 16, 3  # tokens of a short text; tokens behind the original context
+SHORT = 16  # tokens of a short text
+_CONTEXT = 2048  # where none is said
 _MOST_BYTES, _MOST_TOKENS = 2e9, 8192  # of a text that is really run
-_MOST_WORK = 3e11  # parameters times tokens that `generate` may cost
-_UNKNOWN = "no known frequencies"
+_FIRST, _SAME = (1, 2, 3, 4, 5, 7), 0.05  # positions of every text; the angle that rounding may leave, in radians
+UNKNOWN = "no known frequencies"
 Measured = Sequence[tuple[Array, Array]]  # by layer: vectors (P, H, R) of queries and of keys, at position 0 first
 
 
@@ -74,8 +73,8 @@ class Rule:
     @property
     def hypotheses(self) -> dict[str, Array]:
         """The frequencies that may be seen, by name."""
-        lengths = {*self.lengths.values(), *range(self.original + 1, self.original + BEHIND + 2), 2 * self.original}
-        return {self.name(length): self.rotary.frequencies(length) for length in sorted(lengths)}
+        lengths = sorted({*self.lengths.values(), 2 * self.original})
+        return {self.name(length): self.rotary.frequencies(length) for length in lengths}
 
 
 @dataclass(frozen=True)
@@ -86,6 +85,7 @@ class Seen:
     layer: int
     expected: str
     seen: str
+    angle_PF: Array | None = field(default=None, compare=False, repr=False)  # of queries at the first positions
 
     @property
     def right(self) -> bool:
@@ -93,7 +93,7 @@ class Seen:
 
     @property
     def known(self) -> bool:
-        return self.seen != _UNKNOWN
+        return self.seen != UNKNOWN
 
 
 def rules_of(layers: Mapping[int, Layer], context: int | None) -> list[Rule]:
@@ -104,10 +104,12 @@ def rules_of(layers: Mapping[int, Layer], context: int | None) -> list[Rule]:
         if rotary is None or layer.spec.kind != "self":
             continue
         said = layer.encoding.parameters
-        original = int(said.get("original_context") or context or 2048) if rotary.by_length else int(context or 2048)
+        original = int(said.get("original_context") or context or _CONTEXT)
         kind = str(said.get("scaling")) if rotary.by_length else "fixed"
         kind = kind if kind in ("longrope", "dynamic", "fixed") else "other"
-        longest = 2 * original if kind == "fixed" else min(4 * original, max(context or 0, 2 * original))
+        longest = int(context or original)
+        if kind != "fixed":
+            longest = min(4 * original, max(longest, 2 * original))
         key = (
             kind,
             original,
@@ -122,7 +124,6 @@ def rules_of(layers: Mapping[int, Layer], context: int | None) -> list[Rule]:
     return list(found.values())
 
 
-# ------------------------------------------------------------------ texts of several lengths
 def by_positions(subject: Subject, rule: Rule) -> dict[str, list[Seen]]:
     """What the rule's layers turn by when position ids alone say how long the text is."""
 
@@ -163,7 +164,7 @@ def _series(
     """What is seen at each length that runs; one that the model refuses (beyond a table, say) is left out."""
     found: dict[str, list[Seen]] = {}
     for key, length in rule.lengths.items():
-        at_P = _grid(length)
+        at_P = grid(length)
         try:
             measured = measure(at_P)
         except (IndexError, RuntimeError, ValueError):
@@ -181,19 +182,24 @@ def _judged(
     rule: Rule, layer: int, length: int, at_P: Array, sides: Sequence[Array], precision: str
 ) -> Iterator[Seen]:
     """What the queries and the keys turned by; whichever is not as expected comes first."""
-    names = []
-    for vectors_PHR in sides:
-        angles = turned(vectors_PHR, at_P, rule.rotary, precision)
-        best = None if angles is None else angles.best(rule.hypotheses, rule.name(length))
-        names.append(_UNKNOWN if best is None else best)
     expected = rule.name(length)
-    yield Seen(length, layer, expected, next((name for name in names if name != expected), expected))
+    both = [turned(vectors_PHR, at_P, rule.rotary, precision) for vectors_PHR in sides]
+    names = [(side and side.best(rule.hypotheses, expected)) or UNKNOWN for side in both]
+    first_PF = None if both[0] is None else both[0].angle_PF[: len(_FIRST)]
+    yield Seen(length, layer, expected, next((name for name in names if name != expected), expected), first_PF)
 
 
-def _grid(length: int) -> Array:
+def constant(seen: Sequence[Seen], later: Sequence[Seen]) -> bool:
+    """Whether the same layers turn their first tokens by the same angles, whatever these are."""
+    pairs = [(one.angle_PF, two.angle_PF) for one, two in zip(seen, later, strict=False)]
+    apart = [np.abs(np.angle(np.exp(1j * (a - b)))) for a, b in pairs if a is not None and b is not None]
+    return bool(apart) and max(float(each.max()) for each in apart) < _SAME
+
+
+def grid(length: int) -> Array:
     """Positions of a text: 0, powers of two and odd ones between them, and the last."""
     powers = 2 ** np.arange(int(np.log2(max(length, 2))) + 1)
-    some = np.unique(np.concatenate([[0, 1, 2, 3, 5, 7, length - 1], powers, 3 * powers // 2 - 1]))
+    some = np.unique(np.concatenate([[0, *_FIRST, length - 1], powers, 3 * powers // 2 - 1]))
     return np.asarray(some[(some >= 0) & (some < length)], dtype=np.float64)
 
 
@@ -223,52 +229,3 @@ def _until(model: Any, module: str) -> Iterator[None]:
         yield
     finally:
         handle.remove()
-
-
-# ------------------------------------------------------------------ a cache across the original context
-def behind_cache(subject: Subject, rule: Rule) -> list[Seen]:
-    """What keys that were cached within the original context turn by, once tokens stand behind it."""
-    at_P = np.concatenate([_grid(rule.original), rule.original + np.arange(BEHIND)])
-    first = len(at_P) - BEHIND
-    way = Way(
-        "a cache across the original context",
-        np.ones((1, len(at_P)), dtype=bool),
-        (first, *[1] * BEHIND),
-        at_P[None].astype(np.int64),
-        cache="dynamic",
-    )
-    return _cached(subject, rule, way, at_P, np.arange(first))
-
-
-def behind_generate(subject: Subject, rule: Rule) -> list[Seen] | None:
-    """The same where `generate` writes across the original context; None where that would take too long."""
-    running = subject.running
-    size = sum(each.numel() for each in running.model.parameters())
-    total = rule.original + BEHIND
-    if not hasattr(running.model, "generate") or size * total > _MOST_WORK or not affordable(running, total):
-        return None
-    way = Way(
-        "generate across the original context",
-        np.ones((1, total), dtype=bool),
-        (total - BEHIND - 1, *[1] * BEHIND),
-        cache="dynamic",
-        masked=True,
-        generates=True,
-    )
-    at_P = _grid(rule.original - 1)
-    return _cached(subject, rule, way, at_P, at_P.astype(np.int64))
-
-
-def _cached(subject: Subject, rule: Rule, way: Way, at_P: Array, columns_P: NDArray[np.int64]) -> list[Seen]:
-    """What the keys in these columns turn by in the last pass; they stand at the first of these positions."""
-    with subject.content(1):
-        last = run(subject, way)[-1]
-    found: list[Seen] = []
-    for number, layer in zip(rule.attentions, rule.layers, strict=True):
-        key_BGMR = last.attentions[number].key_BGMR
-        if key_BGMR.shape[2] < last.stop:
-            continue  # a window has dropped the first key
-        keys_PHR = doubled(key_BGMR[0][:, columns_P].transpose(0, 1))
-        length, at = rule.original + BEHIND, at_P[: len(columns_P)]
-        found += _judged(rule, layer, length, at, [keys_PHR], subject.precision)
-    return found

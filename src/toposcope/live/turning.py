@@ -49,10 +49,6 @@ class Turned:
         """Whether the pairs turn by these frequencies."""
         return self.misfit(frequencies_F) <= _FITS
 
-    def tells_F(self, frequencies_F: Array) -> NDArray[np.bool_]:
-        """Which pairs turn by so much more than rounding that they can be asked whether they turn at all."""
-        return np.asarray(self.at_P.max() * np.abs(frequencies_F) > _SLOW * _ANGLE[self.dtype])
-
     def best(self, hypotheses: Mapping[str, Array], expected: str) -> str | None:
         """Which of the frequencies fit: the expected ones unless others fit clearly better; None where none do."""
         misfits = {name: self.misfit(frequencies_F) for name, frequencies_F in hypotheses.items()}
@@ -61,19 +57,34 @@ class Turned:
         return chosen if misfits[chosen] <= _FITS else None
 
 
+def tells_F(frequencies_F: Array, farthest: int, dtype: str) -> NDArray[np.bool_]:
+    """Which pairs turn by so much more than rounding that they can be asked whether they turn at all."""
+    return np.asarray(farthest * np.abs(frequencies_F) > _SLOW * _ANGLE[dtype])
+
+
 def turned(vectors_PHR: Array, at_P: Array, rotary: Rotary, dtype: str) -> Turned | None:
     """The angles against the first vectors, at position 0; None where the channels that turn keep no lengths."""
     vectors_PHR, zero_HR, at_P = vectors_PHR[1:], vectors_PHR[0], at_P[1:]
-    if rotary.decay_F is not None or zero_HR.shape[-1] != rotary.head_dim:
+    unread = rotary.decay_F is not None or zero_HR.shape[-1] != rotary.head_dim
+    if unread or not (np.isfinite(vectors_PHR).all() and np.isfinite(zero_HR).all()):
         return None
     vectors_PHR, zero_HR = vectors_PHR[:, : rotary.turning_heads], zero_HR[: rotary.turning_heads]
-    found = min(_layouts(rotary), key=lambda pairs_F2: _uneven(vectors_PHR, zero_HR, pairs_F2))
+    found = _layout(vectors_PHR, zero_HR, rotary)
     if _uneven(vectors_PHR, zero_HR, found) > _KEPT:
         return None
     zero_HF, seen_PHF = _complex(zero_HR, found), _complex(vectors_PHR, found)
     weight_F = (np.abs(zero_HF) ** 2).sum(0)
     angle_PF = np.angle((seen_PHF * zero_HF.conj()).sum(1))
     return Turned(np.asarray(at_P, dtype=np.float64), angle_PF, weight_F / weight_F.sum(), dtype)
+
+
+def _layout(vectors_PHR: Array, zero_HR: Array, rotary: Rotary) -> NDArray[np.intp]:
+    """The pairs that keep their lengths best, among those that move: what stands still keeps all lengths."""
+    apart_R = np.sqrt(((vectors_PHR - zero_HR) ** 2).mean((0, 1)))
+    moves = [(pairs_F2, float(apart_R[pairs_F2].mean())) for pairs_F2 in _layouts(rotary)]
+    most = max(move for _, move in moves)
+    moving = [pairs_F2 for pairs_F2, move in moves if move >= most / 2]
+    return min(moving, key=lambda pairs_F2: _uneven(vectors_PHR, zero_HR, pairs_F2))
 
 
 def _layouts(rotary: Rotary) -> Iterator[NDArray[np.intp]]:

@@ -7,7 +7,6 @@ Shapes: B sequences, T columns.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from toposcope.checkpoints.generic.bounds import quiet
 from toposcope.live.ruler import Positions
 from toposcope.live.running import Running
 from toposcope.live.subject import Subject
@@ -156,8 +156,7 @@ def _generate(subject: Subject, way: Way) -> list[Pass]:
     ids_BT = text.ids_BT(way.real_BT)[:, :prompt].to(running.device)
     mask_BT = torch.as_tensor(way.real_BT).long()[:, :prompt].to(running.device)
     options = {"max_new_tokens": NEW_TOKENS + 1, "do_sample": False, "num_beams": 1, "pad_token_id": text.padding}
-    with watched(running.model) as seen, torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with watched(running.model) as seen, torch.no_grad(), quiet():
         running.model.generate(ids_BT, attention_mask=mask_BT, logits_processor=[_only(text.token)], **options)
     passes, stop = [], 0
     for first in range(0, len(seen), per_pass):

@@ -97,7 +97,8 @@ class LayerChange:
 class CompareResult(Result):
     """All heads of two models, or of two stored results of one kind (`of`), and what differs in their encodings.
 
-    `context_a` and `context_b` are the lengths that the models claim (None: not known). `table_change` is that of their position tables, where both have one; `mean_absolute_change` is over heads.
+    `context_a` and `context_b` are the lengths that the models claim (None: not known). `table_change` is that of
+    their position tables, where both have one; `mean_absolute_change` is over heads.
     """
 
     kind = "compare"

@@ -76,9 +76,7 @@ def tune(
     if kind_of(model) != "next token":
         raise BadConfig(f"{type(model).__name__} does not predict the next token: there is nothing to tune by.")
     if settings.norms and is_rounded(model):
-        raise BadConfig(
-            "norms in half precision are too coarse to be tuned. Use --dtype float32, or leave --norms out."
-        )
+        raise BadConfig("norms in half precision are too coarse to tune. Use --dtype float32, or leave --norms out.")
     weights = view(model)
     if any(layer.encoding.rotary is None for layer in weights.layers):
         raise BadConfig("some layers of the model do not rotate; the diagonal is a refinement of rotary attention.")

@@ -16,7 +16,7 @@ import toposcope
 from tests.architectures import build
 from toposcope.core.errors import BadConfig, ToposcopeError
 
-from .written import SIZES, STORED, check_written
+from .written import PAIR, SIZES, STORED, check_written
 
 # Without heads, epsilon, padding and context: 12 or 16 heads, the type's own epsilon, 512 positions.
 UNSAID = {"vocab_size": 99, "hidden_size": 48, "intermediate_size": 40, "num_hidden_layers": 2}
@@ -34,21 +34,6 @@ LISTENS = {
     "num_conv_pos_embedding_groups": 4,
 }
 HEARD = {**LISTENS, "vocab_size": 32, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
-PAIR = {
-    "vocab_size": 99,
-    "d_model": 32,
-    "encoder_layers": 2,
-    "decoder_layers": 2,
-    "encoder_attention_heads": 4,
-    "decoder_attention_heads": 2,
-    "encoder_ffn_dim": 48,
-    "decoder_ffn_dim": 48,
-    "max_position_embeddings": 64,
-    "pad_token_id": 1,
-    "bos_token_id": 0,
-    "eos_token_id": 2,
-    "decoder_start_token_id": 2,
-}
 TOWER = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
 WORDS = {**TOWER, "vocab_size": 99, "max_position_embeddings": 64, "layer_norm_eps": 0.05}
 SEEING = {**PICTURE, **TOWER, "num_patches": 16}

@@ -27,7 +27,7 @@ from toposcope.checkpoints.attention import attention
 from toposcope.checkpoints.families import multimodal
 
 from .harness import TOLERANCE, array, watch_inputs
-from .written import SIZES, STORED, check_written
+from .written import PAIR, SIZES, STORED, check_written
 
 EXPERTS = {"num_local_experts": 4, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
 YARN = {
@@ -487,29 +487,12 @@ def test_decoders(tmp_path: Path, kind: str, setting: str, options: dict[str, An
     check_written(tmp_path, setting, settings, GROUP.get(kind, "causal"), stored=stored, follows=kind not in BESIDE)
 
 
-PAIRS = {
-    "vocab_size": 99,
-    "d_model": 32,
-    "encoder_layers": 2,
-    "decoder_layers": 2,
-    "encoder_attention_heads": 4,
-    "decoder_attention_heads": 2,
-    "encoder_ffn_dim": 48,
-    "decoder_ffn_dim": 48,
-    "max_position_embeddings": 64,
-    "pad_token_id": 1,
-    "bos_token_id": 0,
-    "eos_token_id": 2,
-    "decoder_start_token_id": 2,
-}
-
-
 @pytest.mark.parametrize("scaled", [False, True])
 @pytest.mark.parametrize(
     "kind", ["bart", "mbart", "marian", "pegasus", "m2m_100", "blenderbot", "blenderbot-small", "plbart"]
 )
 def test_encoders_with_decoders(tmp_path: Path, kind: str, scaled: bool) -> None:
-    check_written(tmp_path, f"scaled {scaled}", {"model_type": kind, **PAIRS, "scale_embedding": scaled}, "seq2seq")
+    check_written(tmp_path, f"scaled {scaled}", {"model_type": kind, **PAIR, "scale_embedding": scaled}, "seq2seq")
 
 
 TEXT = {key: value for key, value in SIZES.items() if key not in ("pad_token_id", "bos_token_id", "eos_token_id")}

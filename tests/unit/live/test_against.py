@@ -18,10 +18,9 @@ torch = pytest.importorskip("torch", reason="engines run in torch")
 hf = pytest.importorskip("transformers", reason="engines are models of transformers")
 
 from tests.against import plants  # noqa: E402
-from tests.against.table import Row  # noqa: E402
+from tests.against.table import Row, against_plant  # noqa: E402
 from toposcope.cli import main  # noqa: E402
-from toposcope.live.engines.against import compare_engines  # noqa: E402
-from toposcope.live.engines.engine import Engine, Pair, rounding_floor  # noqa: E402
+from toposcope.live.engines.engine import Engine, rounding_floor  # noqa: E402
 from toposcope.live.engines.logprobs import log_probabilities  # noqa: E402
 from toposcope.live.engines.simulate import MAKERS, simulations  # noqa: E402
 from toposcope.live.engines.situation import situation  # noqa: E402
@@ -56,11 +55,7 @@ def judged(plant: plants.Plant, base: Any, engines: dict[str, Engine]) -> Row:
     if plant.of not in engines:
         model = plants.settings(base)[plant.of]()
         engines[plant.of] = Engine(Reference(Path("tiny"), model, None))
-    engine, both = engines[plant.of], texts()
-    given = [(both[0], 0), (both[1], 1)]
-    given += [(each[: TOKENS // part], at) for at, each in enumerate(both) for part in (2, 4)]
-    said = plant.says(engine.reference.model, [ids for ids, _ in given])
-    return Row(plant, 0, compare_engines(engine, [Pair(i, v, at) for (i, at), v in zip(given, said, strict=True)]))
+    return Row.of_result(plant, 0, against_plant(engines[plant.of], plant, texts()))
 
 
 @pytest.mark.sample(8, of="engines")
@@ -69,7 +64,19 @@ def test_plants(plant: plants.Plant, base: Any, engines: dict[str, Engine]) -> N
     row = judged(plant, base, engines)
     assert row.right, row.line()
     if plant.bug:
-        assert row.result.hypotheses[0].share > 0.999
+        assert row.share is not None
+        assert row.share > 0.999
+
+
+def test_a_near_miss_leaves_more_than_rounding(base: Any, engines: dict[str, Engine]) -> None:
+    near = plants.Plant("base 10500", None, "plain", plants._configured(rope_theta=10500.0))
+    engines.setdefault("plain", Engine(Reference(Path("tiny"), plants.settings(base)["plain"](), None)))
+    found = against_plant(engines["plain"], near, texts())
+    exact = against_plant(engines["plain"], plants.KNOWN[0], texts())
+    assert found.hypotheses[0].bug == exact.hypotheses[0].bug == "theta-lost"
+    assert found.left is not None
+    assert exact.left is not None
+    assert exact.left < exact.floor.tolerance < found.left / 10
 
 
 def test_every_bug_of_the_catalogue_has_a_maker() -> None:

@@ -9,7 +9,7 @@ import torch
 
 from toposcope.checkpoints.opened import live
 from toposcope.lab.model import ModelConfig, Transformer
-from toposcope.lab.running import Running as Named
+from toposcope.lab.running import LabModel
 from toposcope.live.judge import judge
 from toposcope.live.recover import recover
 from toposcope.live.running import Running
@@ -36,7 +36,7 @@ ENCODINGS = {
 @pytest.mark.parametrize("encoding", ENCODINGS)
 def test_models_of_the_laboratory(encoding: str, causal: bool) -> None:
     config = ModelConfig(vocabulary=20, classes=3, length=40, encoding=encoding, width=32, heads=4, causal=causal)
-    model = Named(Transformer(config).eval(), Path("model")).eval()
+    model = LabModel(Transformer(config).eval(), Path("model")).eval()
     found = judge(recover(Running(model)), live(model))
     assert {each.status for each in found} <= {"ok", "cannot_tell"}
     said = next(each for each in found if each.status == "ok")
@@ -59,7 +59,7 @@ def test_a_layer_of_the_laboratory_with_other_angles() -> None:
         for encoding in ("rope:base=500", "rope")
     )
     model.layers[1].attention.position = other.layers[1].attention.position
-    named = Named(model, Path("model")).eval()
+    named = LabModel(model, Path("model")).eval()
     faults = [each for each in judge(recover(Running(named)), live(named)) if each.status == "fault"]
     assert [(each.layers, each.evidence["bug"]) for each in faults] == [((1,), "theta-lost")]
 

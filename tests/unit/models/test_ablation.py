@@ -18,14 +18,16 @@ import toposcope.models.ablation.runner
 from tests.unit.models.planting import LENGTH, write_planted
 from toposcope.core.errors import BadValue
 from toposcope.core.journal import Journal
+from toposcope.core.statistics import least_share
+from toposcope.models.ablation.expected import drawn_labels, expected_damages
 from toposcope.models.ablation.result import deposits, pairs_to_try, summarise
 from toposcope.models.ablation.runner import AblationRunner, TextTrials, ablation_runner, name_of, texts_of
-from toposcope.models.ablation.screen import Screen, choose, estimates, judged, missed, slopes
+from toposcope.models.ablation.screen import RECALL, Screen, choose, estimates, judged, missed
 from toposcope.models.corpus import cut
 from toposcope.models.deposit import bootstrap, deposit
-from toposcope.models.intervene import gated
+from toposcope.models.intervene import ablated, gated
 from toposcope.models.load import Reference, load_reference
-from toposcope.models.score import UNITS, trial_loss
+from toposcope.models.score import UNITS, Trial, scored_logits, trial_loss
 
 torch = pytest.importorskip("torch", reason="ablation needs torch: pip install torch")
 pytest.importorskip("transformers", reason="ablation needs transformers: pip install transformers")
@@ -145,20 +147,80 @@ def test_errors_are_standard_errors_over_sequences(one: AblationRunner) -> None:
     assert found.pairs[0].error == pytest.approx(scipy.stats.sem(excess))
 
 
-@pytest.mark.parametrize("gate", [1.0, 0.75])
-def test_slopes_are_derivatives(one: AblationRunner, gate: float) -> None:
-    """One backward pass against a finite difference of the loss in each gate."""
-    each = one.texts["text"].trials[0]
-    found = slopes(one, each, lambda layer, heads: 0.0, gate)
-    step = 1e-2
-    for layer, head in ((0, 2), (0, 1), (1, 3)):
+def _pushed(runner: AblationRunner, each: Trial, block: int, change: Any, step: float) -> Any:
+    """The model's output where a block's is changed by so much."""
+    blocks = runner.resumable.block_list
+    hook = blocks[block].register_forward_hook(lambda _, __, out: _shifted(out, step * change))
+    try:
+        with torch.no_grad():
+            return runner.model(**each.inputs)
+    finally:
+        hook.remove()
+
+
+def _shifted(out: Any, by: Any) -> Any:
+    return (out[0] + by, *out[1:]) if isinstance(out, tuple) else out + by
+
+
+def _change(runner: AblationRunner, each: Trial, layer: int, head: int) -> Any:
+    """What a head's removal does to what leaves its block."""
+    seen: list[Any] = []
+    hook = runner.resumable.block_list[layer].register_forward_hook(
+        lambda _, __, out: seen.append(out[0] if isinstance(out, tuple) else out)
+    )
+    with torch.no_grad():
+        runner.model(**each.inputs)
+        with ablated(runner.model, layer, head):
+            runner.model(**each.inputs)
+    hook.remove()
+    return seen[1] - seen[0]
+
+
+@pytest.mark.parametrize("head", [(0, 2), (0, 1), (1, 3)])
+def test_expected_damage_is_the_loss_to_second_order(tmp_path: Path, head: tuple[int, int]) -> None:
+    """Against finite differences: the slope of the loss, and the spread of the logits' change (Fisher's metric)."""
+    layer, number = head
+    reference, texts = planted(tmp_path, (2,), strength=0.1)
+    with ablation_runner(reference.model, texts[:1]) as runner:
+        each = runner.texts["text"].trials[0]
+        change, step = _change(runner, each, layer, number), 1e-2
+        ahead, behind = (_pushed(runner, each, layer, change, sign * step) for sign in (1, -1))
+        slope = float(trial_loss(each, ahead) - trial_loss(each, behind)) / 2 / step
+        found = expected_damages(runner, each, lambda layer, heads: 0.0, draws=0, seed=(0,))
+        assert found[layer][number] == pytest.approx(slope, abs=2e-5, rel=2e-3)
+        moved_PW = (scored_logits(each, ahead) - scored_logits(each, behind)).double() / 2 / step
+        with torch.no_grad():
+            chance_PW = scored_logits(each, runner.model(**each.inputs)).double().softmax(-1)
+        spread_P = (chance_PW * moved_PW**2).sum(-1) - (chance_PW * moved_PW).sum(-1) ** 2
+        exact = slope + float(spread_P.mean()) / 2
+        found = expected_damages(runner, each, lambda layer, heads: 0.0, draws=400, seed=(0,))
+        noise = 5 * float(spread_P.mean()) / 2 * (2 / 400) ** 0.5
+        assert found[layer][number] == pytest.approx(exact, abs=noise + 2e-5)
+        runner.resumable.stop("no blocks")  # then by gates, where a head's own block counts to first order
+        gates = expected_damages(runner, each, lambda layer, heads: 0.0, draws=0, seed=(0,))
         values = []
         for sign in (1, -1):
-            gates = [torch.full((4,), gate), torch.full((4,), gate)]
-            gates[layer][head] += sign * step
-            with gated(one.model, gates), torch.no_grad():
-                values.append(float(trial_loss(each, one.model(**each.inputs))))
-        assert float(found[layer][head]) == pytest.approx(-(values[0] - values[1]) / 2 / step, abs=2e-5, rel=2e-3)
+            each_gate = [torch.ones(4), torch.ones(4)]
+            each_gate[layer][number] += sign * step
+            with gated(runner.model, each_gate), torch.no_grad():
+                values.append(float(trial_loss(each, runner.model(**each.inputs))))
+        assert gates[layer][number] == pytest.approx(-(values[0] - values[1]) / 2 / step, abs=2e-5, rel=2e-3)
+
+
+def test_drawn_labels_follow_the_predictions() -> None:
+    logits = torch.tensor([[0.0, 1.0, -1.0], [5.0, -5.0, 0.0]])
+    labels = drawn_labels(logits, 4000, (3, 1))
+    assert labels.shape == (4000, 2)
+    shares = torch.stack([(labels == word).double().mean(0) for word in range(3)], dim=1)
+    assert torch.allclose(shares, logits.double().softmax(-1), atol=0.03)
+    assert torch.equal(labels, drawn_labels(logits, 4000, (3, 1)))
+
+
+def test_the_promised_recall_says_how_it_was_measured() -> None:
+    assert not set(RECALL.texts) & set(RECALL.settled_on)
+    assert RECALL.found <= RECALL.looked_for
+    assert RECALL.least == pytest.approx(least_share(RECALL.found, RECALL.looked_for), abs=5e-4)
+    assert RECALL.found / RECALL.looked_for >= 0.95
 
 
 def test_the_screen_chooses_the_planted_head(tmp_path: Path) -> None:
@@ -167,12 +229,13 @@ def test_the_screen_chooses_the_planted_head(tmp_path: Path) -> None:
         heads = runner.all_heads()
         guess = estimates(runner, heads)
         chosen, sampled = choose(heads, guess, sample=4, seed=0)
-        assert chosen == [((0, 2),)]
+        assert chosen[0] == ((0, 2),)
+        assert len(chosen) == 2  # a fifth of 8
         assert len(set(sampled) - set(chosen)) == 4
         runner.measure([*chosen, *sampled])
         found = judged(runner, heads, guess, chosen, sampled)
     assert found.miss is not None
-    assert (found.miss.rate, found.miss.found, found.miss.weight) == (0, 0, 7 / 4)
+    assert (found.miss.rate, found.miss.found, found.miss.weight) == (0, 0, 6 / 4)
     assert found.rho is not None
     with ablation_runner(reference.model, texts[:1], method="mean") as runner:  # towards the mean, not towards 0
         assert not np.allclose(estimates(runner, heads), guess)
@@ -196,7 +259,7 @@ def test_missed_heads_are_counted_by_what_they_stand_for() -> None:
     chosen, rest = np.array([9.0, 8.0, 1.0]), np.array([7.0, 0.5, 0.4, 0.3, 0.2, 0.1])
     rates, covered = [], []
     for sample in combinations(range(6), 2):
-        found = missed(chosen, rest[list(sample)], 6)
+        found = missed(chosen, rest[list(sample)], 6, 3)
         assert found is not None
         assert found.low <= found.rate <= found.high
         rates.append(found.rate)
@@ -204,8 +267,8 @@ def test_missed_heads_are_counted_by_what_they_stand_for() -> None:
     # 7.0 is in a third of the samples; it stands for 3 heads, and one place is free below 9 and 8
     assert np.mean(rates) == pytest.approx(1 / 3 * 1 / 3)
     assert np.mean(covered) >= 0.95
-    assert missed(chosen, np.array([]), 6) is None
-    everything = missed(chosen, rest, 6)
+    assert missed(chosen, np.array([]), 6, 3) is None
+    everything = missed(chosen, rest, 6, 3)
     assert everything is not None
     assert everything.rate == everything.low == everything.high == 1 / 3
 

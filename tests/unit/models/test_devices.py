@@ -90,7 +90,7 @@ def test_a_verb_meets_no_tensor_of_another_device(reference: Reference, place: P
 @pytest.mark.sample(2, of="architectures elsewhere")
 @pytest.mark.parametrize("kind", ["bert", "bloom", "gpt2", "t5"])
 def test_other_architectures_meet_none(tmp_path: Path, kind: str) -> None:
-    model, inputs = _other(kind, tmp_path)
+    model, _ = _other(kind, tmp_path)
     reference = Reference(tmp_path, model, load_reference(_llama(tmp_path / "words")).tokenizer)
     text = tmp_path / "text.txt"
     text.write_text(TEXT * 8)

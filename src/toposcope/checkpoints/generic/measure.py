@@ -13,9 +13,9 @@ from toposcope.checkpoints.generic.bounds import Deadline, Refused, quiet, requi
 from toposcope.checkpoints.generic.compare import difference
 from toposcope.checkpoints.generic.copied import AgreedLayer, SmallCopy, relative
 from toposcope.checkpoints.generic.encode import Recipe
-from toposcope.checkpoints.generic.entry import input_positions
 from toposcope.checkpoints.generic.logits import mask_pattern
 from toposcope.checkpoints.generic.names import FileNames, tensors_of
+from toposcope.checkpoints.generic.position import input_positions
 from toposcope.checkpoints.generic.probes import Path, generalised, thresholds, with_values
 from toposcope.checkpoints.generic.record import arrays
 from toposcope.checkpoints.generic.texts import token_table

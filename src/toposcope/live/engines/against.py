@@ -111,6 +111,7 @@ class AgainstResult(Result):
     floor: Floor
     threshold: float  # the share from which on a bug counts as the cause
     margin: float | None  # best share less that of the next bug, or less 0
+    left: float | None  # the largest difference that the best bug leaves, in nats
     positions: tuple[PositionBin, ...]
     lengths: tuple[LengthRow, ...]
     hypotheses: tuple[Hypothesis, ...]  # the best variant of each bug, best first
@@ -204,6 +205,7 @@ def compare_engines(
         floor=floor,
         threshold=EXPLAINS,
         margin=margin,
+        left=None if remaining is None else float(max(np.abs(each).max() for each in remaining)),
         positions=tuple(_bins(differences, remaining)),
         lengths=tuple(_lengths(pairs, differences, floor.tolerance)),
         hypotheses=tuple(hypotheses),

@@ -54,7 +54,7 @@ def ablate(
     heads: str | None = None,
     pairs: str | None = None,
     only: str | Sequence[str] = TEXTS,
-    sample: int = 20,
+    sample: int = 0,
     seed: int = 0,
     out: str | Path | None = None,
     device: str | None = "auto",
@@ -68,7 +68,8 @@ def ablate(
     `model` is a name, a path, or a loaded model of transformers; `text` a file, or a name of `toposcope ls texts`;
     beside it the same tokens shuffled and random tokens repeated are measured, or those of them named in `only`.
     `method` is what stands in for a head's output: zero, its mean, or its output on another sequence (resample).
-    `mode` "screen" measures the tenth of the heads that backward passes name, and a random `sample` of the others.
+    `mode` "screen" measures the fifth of the heads whose removal is expected to cost most, and a random `sample` of
+    the others.
     `pairs` ("layer0", "all-top") are removed together too. In the directory `out` every measurement is kept as it is
     made, and the same call continues there; a * in its name becomes the model's name and the sweep's key. `batch`
     removals are run side by side; `device`, `dtype` and `device_map` say where a model is loaded to, and in which

@@ -8,7 +8,7 @@ that they do not carry the whole state, every run is a full one, and `reason` sa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -38,6 +38,16 @@ class Resumable:
         """How many blocks the model has; 0 where they were not found."""
         return len(self._blocks)
 
+    @property
+    def block_list(self) -> Sequence[Any]:
+        """The blocks in their order."""
+        return self._blocks
+
+    @property
+    def block_of_site(self) -> Sequence[int]:
+        """The number of the block that holds each attention."""
+        return self._block_of_site
+
     def bytes_kept(self, tokens: int) -> int:
         """The memory that a recorded run of so many tokens takes: L x N x D numbers of 4 bytes."""
         width = getattr(self.model.config.get_text_config(), "hidden_size", 0)
@@ -62,8 +72,8 @@ class Resumable:
         many times side by side.
         """
         first = self._block_of_site[layer] if self._blocks and inputs is self._recorded else 0
-        with _answering(self._blocks[:first], [_repeated(each, rows) for each in self._answers[:first]]):
-            return self.model(**{name: _repeated(value, rows, name) for name, value in inputs.items()})
+        with _answering(self._blocks[:first], [repeated(each, rows) for each in self._answers[:first]]):
+            return self.model(**{name: repeated(value, rows, name) for name, value in inputs.items()})
 
     def share(self, layer: int) -> float:
         """The share of blocks that `run` computes."""
@@ -128,12 +138,12 @@ def _answering(blocks: list[Any], answers: list[Any]) -> Iterator[None]:
                 block.forward = forward
 
 
-def _repeated(value: Any, rows: int, name: str = "") -> Any:
+def repeated(value: Any, rows: int, name: str = "") -> Any:
     """What a model is given or answers for one sequence, as for so many of it; which logits to keep is said once."""
     if rows == 1 or name == "logits_to_keep":
         return value
     if isinstance(value, tuple):
-        return tuple(_repeated(each, rows) for each in value)
+        return tuple(repeated(each, rows) for each in value)
     if hasattr(value, "expand") and value.ndim > 0 and value.shape[0] == 1:
         return value.expand(rows, *value.shape[1:])
     return value

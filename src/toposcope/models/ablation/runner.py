@@ -35,7 +35,7 @@ Array = NDArray[np.float64]
 Heads = tuple[tuple[int, int], ...]  # (layer, head), in order; () is the whole model
 TextName = Literal["text", "shuffled", "repeated"]
 TEXTS: tuple[TextName, ...] = ("text", "shuffled", "repeated")
-WHOLE, FLOOR, ESTIMATES = "whole", "positions off", "estimates"
+WHOLE, FLOOR, ESTIMATES = "whole", "positions off", "expected to second order"
 _HEAD_SHARE = 0.25  # of a forward pass that no resumed run saves: embeddings, final norm, the head
 _NOTHING = 1e-5  # relative: what rounding does to a loss
 _ACTIVATIONS = 40  # numbers per layer, token and channel that a backward pass keeps, about
@@ -270,14 +270,14 @@ class AblationRunner:
             some = list(alike)
             yield from (some[at : at + self.batch] for at in range(0, len(some), self.batch))
 
-    def require_memory_for_backward(self) -> None:
-        """Complain where the activations of all layers, which a backward pass needs, do not fit in memory."""
+    def require_memory_for_backward(self, passes: int) -> None:
+        """Complain where activations of all layers, and their gradients in so many passes, do not fit in memory."""
         if not self.here:
             return
         _, width = self._widths()
-        needed = 4 * self.longest * len(self.sizes) * _ACTIVATIONS * width
+        needed = 4 * self.longest * len(self.sizes) * (_ACTIVATIONS + passes) * width
         require_memory(
-            needed, f"a backward pass through {self.longest} tokens", "Use fewer --tokens, or --mode exact."
+            needed, f"backward passes through {self.longest} tokens", "Use fewer --tokens, or --mode exact."
         )
 
     def _widths(self) -> tuple[int, int]:

@@ -9,7 +9,7 @@ from typing import Any
 from toposcope.core.statistics import around, half_width, told_from_zero
 from toposcope.models.ablation.replacement import METHODS
 from toposcope.models.ablation.result import AblateResult, HeadDamage, LayerDeposit, PairDamage
-from toposcope.models.ablation.screen import Screen
+from toposcope.models.ablation.screen import Screen, ScreenRecall
 from toposcope.report import charts
 from toposcope.report.blocks import (
     Chart,
@@ -130,8 +130,9 @@ def _deposit(layers: Sequence[LayerDeposit]) -> str | None:
 def _screen(found: Screen) -> list[str]:
     rho = "unknown" if found.rho is None else f"{found.rho:.2f}"
     said = [
-        f"{len(found.estimates)} heads were estimated by two backward passes a sequence, {len(found.chosen)} of them "
-        f"chosen, {len(found.sampled)} of the others drawn; rank correlation with the measured damage: {rho}."
+        f"What the removal of {len(found.estimates)} heads costs was estimated to second order, {len(found.chosen)} "
+        f"of them measured, {len(found.sampled)} of the others drawn; rank correlation with the damage: {rho}.",
+        _recall(found.recall),
     ]
     if found.miss is not None:
         miss = found.miss
@@ -140,6 +141,16 @@ def _screen(found: Screen) -> list[str]:
             f"of {miss.sampled} drawn)."
         )
     return said
+
+
+def _recall(seen: ScreenRecall) -> str:
+    return (
+        f"Where all heads of {seen.model} were measured as well ({', '.join(seen.texts)}; {seen.sequences} times "
+        f"{seen.tokens} tokens each, none of which the screen was made on), it had chosen {seen.found} of the "
+        f"{seen.looked_for} heads of the true top tenth: {seen.found / max(seen.looked_for, 1):.0%}, at least "
+        f"{seen.least:.0%} (95 %). The others hold {seen.lost:.0%} of the tenth's damage. Other models may differ: "
+        "--sample measures some of the heads that were put aside."
+    )
 
 
 # ------------------------------------------------------------------ heads

@@ -47,6 +47,11 @@ def _summary(result: AgainstResult) -> list[str]:
             "The first token, which sees nothing but itself, differs already: rotation and relative biases cannot "
             "do that, so something else is wrong, alone or as well."
         )
+    if result.causes and result.left is not None and result.left > result.floor.tolerance:
+        sentences.append(
+            f"It leaves up to {result.left:.1e} nats, which is beyond rounding: the bug differs in a detail, or "
+            "something else differs as well."
+        )
     sentences += _what_to_do(result)
     if not result.held_out and result.hypotheses:
         sentences.append("One text only: the share was not tried on another. Give two or more.")
