@@ -75,7 +75,7 @@ def test_the_verb_takes_a_path_a_model_and_what_is_in_memory(tmp_path: Path) -> 
         assert toposcope.check(model).findings == found.findings
     transformers = pytest.importorskip("transformers")
     loaded = toposcope.check(transformers.LlamaModel.from_pretrained(path))
-    assert [each.id for each in loaded.findings] == [each.id for each in found.findings]
+    assert {each.id for each in found.findings} <= {each.id for each in loaded.findings}  # it was run, too
 
 
 def test_without_weights_no_layer_is_read(tmp_path: Path) -> None:
