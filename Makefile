@@ -16,7 +16,7 @@ ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
 
 PYTEST := $(ONE_THREAD) $(BIN)/pytest -q -n auto --dist loadgroup --durations 10
 
-.PHONY: demo test test-all models chromium lint types bench peers docs pictures clean help
+.PHONY: demo test test-all models zoo chromium lint types bench peers docs pictures clean help
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -65,10 +65,15 @@ test: lint types chromium
 test-all: lint types chromium
 	TOPOSCOPE_TESTS=all $(PYTEST)
 	$(MAKE) models
+	$(MAKE) zoo
 
 # Every model type of transformers, built tiny, read and compared: docs/models.md is written anew.
 models: $(VENV)/.full
 	$(ONE_THREAD) $(BIN)/python -m tests.architectures
+
+# Every known bug, planted in tiny models, and every sound model: docs/zoo.md is written anew.
+zoo: $(VENV)/.full
+	$(ONE_THREAD) $(BIN)/python -m tests.zoo
 
 bench: $(VENV)/.full
 	$(BIN)/python -m bench --page docs/performance.md

@@ -1,7 +1,7 @@
 """`python -m bench.screening [TEXT ...]`: how much of the true top tenth of SmolLM2's heads the screen chooses.
 
 Every head is measured on every text (some minutes each; stopped, it goes on), and the screen is asked as well. The
-texts are those on which nothing about the screen was settled; `models.ablation.screen.RECALL` has its numbers from here.
+texts are those on which nothing about the screen was settled; `models.ablation.screen.RECALL` comes from here.
 """
 
 from __future__ import annotations

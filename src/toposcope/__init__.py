@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from toposcope.dynamics.flow import flow
     from toposcope.lab.ablation import ablate_lab
     from toposcope.lab.known import ls
+    from toposcope.live.callable import check_rotation
     from toposcope.live.check import check
+    from toposcope.live.engines.against import against
     from toposcope.live.module.check import check_module
     from toposcope.models.ablation.ablate import ablate
     from toposcope.models.ablation.check import ablate_check
@@ -43,9 +45,11 @@ _HOMES = {
     "ablate_check": "toposcope.models.ablation.check",
     "ablate_lab": "toposcope.lab.ablation",
     "ablated": "toposcope.models.intervene",
+    "against": "toposcope.live.engines.against",
     "captured": "toposcope.models.intervene",
     "check": "toposcope.live.check",
     "check_module": "toposcope.live.module.check",
+    "check_rotation": "toposcope.live.callable",
     "compare": "toposcope.scanning.compare",
     "flow": "toposcope.dynamics.flow",
     "from_transformer_lens": "toposcope.checkpoints.live_lens:view_lens",
@@ -74,9 +78,11 @@ __all__ = [
     "ablate_check",
     "ablate_lab",
     "ablated",
+    "against",
     "captured",
     "check",
     "check_module",
+    "check_rotation",
     "compare",
     "flow",
     "from_transformer_lens",

@@ -39,6 +39,7 @@ class Difference:
     place: str
     at: int  # when the model's own call was
     peaked: bool  # whether attention was far from uniform, so that agreement says something
+    stream: float | None = None  # how near the stream after attention comes to what a later norm or map of theirs saw
 
     @property
     def agrees(self) -> bool:
@@ -171,6 +172,14 @@ class _Pairing:
         later = [each for each in self.noted.passed.get(self.module(layer.o.weight), []) if each.at > call.at]
         return later[0].gave if later else None
 
+    def nearest(self, stream_BND: np.ndarray, call: Attended) -> float | None:
+        """The least difference from what a norm or map read or gave after the call, relative to the largest entry."""
+        later = (each for calls in self.noted.passed.values() for each in calls if each.at > call.at)
+        seen = (_array(side) for each in later for side in (each.given, each.gave) if side.ndim in (2, 3))
+        alike = (each.reshape(stream_BND.shape) for each in seen if each.size == stream_BND.size)
+        size = max(1.0, float(np.abs(stream_BND).max()))
+        return min((float(np.abs(each - stream_BND).max()) / size for each in alike), default=None)
+
     def _is_normed(self, x: Tensor) -> bool:
         """Whether a norm gave this just so, and no layer of ours has it after its addition: then one is missed."""
         if self._stream_is_normed:
@@ -223,6 +232,7 @@ def _difference(layer: Layer, pairing: _Pairing, batch: int) -> Difference:
         except Unpaired:
             continue
         worst, off = 0.0, None if theirs_out is None else 0.0
+        after_BND = np.empty_like(x_BND)
         for text in range(batch):
             source = _source(layer, pairing, call, text, batch)
             ours_HNM = attention(layer, x_BND[text], source, positions=_in_plane(layer, pairing, length))
@@ -230,19 +240,30 @@ def _difference(layer: Layer, pairing: _Pairing, batch: int) -> Difference:
             if ours_HNM.shape != theirs_HNM.shape:
                 raise Unpaired(f"probabilities of shape {theirs_HNM.shape}, ours {ours_HNM.shape}")
             worst = max(worst, float(np.abs(ours_HNM - theirs_HNM).max()))
+            values = project(layer, x_BND[text], source)[2]
+            after_BND[text] = _added_to(layer, x_BND[text], ours_HNM, values)
             if theirs_out is not None:
-                values = project(layer, x_BND[text], source)[2]
                 ours_ND = output(plain, ours_HNM, values, x_BND[text])
                 if ours_ND.shape != theirs_out[text].shape:
                     raise Unpaired(f"outputs of shape {theirs_out[text].shape}, ours {ours_ND.shape}")
                 size = max(1.0, float(np.abs(theirs_out[text]).max()))
                 off = max(off or 0.0, float(np.abs(ours_ND - theirs_out[text]).max()) / size)
-        tried.append(Difference(layer.number, _number(worst), _number(off), place, call.at, _peaked(theirs_BHNM)))
+        near = pairing.nearest(after_BND, call)
+        tried.append(
+            Difference(layer.number, _number(worst), _number(off), place, call.at, _peaked(theirs_BHNM), near)
+        )
         if tried[-1].agrees:
             return tried[-1]
     if not tried:
         raise Unpaired("what enters the layer was not found")
     return tried[0]
+
+
+def _added_to(layer: Layer, x_ND: np.ndarray, probabilities: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """The stream after attention: its input and all that was added, normed where a norm follows the addition."""
+    after_ND = x_ND + output(layer, probabilities, values, x_ND)
+    norm = layer.weights.residual_norm
+    return after_ND if norm is None else norm(after_ND)
 
 
 def _in_plane(layer: Layer, pairing: _Pairing, length: int) -> np.ndarray | None:

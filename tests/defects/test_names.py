@@ -157,7 +157,8 @@ def test_L_a_head_of_the_laboratory_that_does_nothing_is_not_the_one_that_matter
     provenance = {"subjects": [], "options": {}, "seconds": 1.0, "toposcope": "0"}
     body = {"task": "copy", "ablation": {**found, "draws": 100, "level": 0.95}, "heads": []}
     result = {"schema": "toposcope/lab-ablate/2", "provenance": provenance, "skipped": [], **body}
-    assert "8.4 points" in summary(result)  # 1.96 (sqrt(.9 .1 / 200) + sqrt(.897 .103 / 200))
+    noise = 1.96 * sum((right * (1 - right) / 200) ** 0.5 for right in (0.9, 0.897))
+    assert f"{100 * noise:.1f} points" in summary(result)
     assert "cannot tell" in summary(result)
 
 

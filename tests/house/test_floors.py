@@ -21,7 +21,7 @@ FLOORS = (
     ("runs",),
     ("studies",),
     ("report",),
-    ("web", "cli", "__main__"),
+    ("web", "cli", "testing", "__main__"),
     ("",),
 )
 LEVEL = {name: level for level, floor in enumerate(FLOORS) for name in floor}

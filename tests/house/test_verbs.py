@@ -21,6 +21,8 @@ CUT = {"tokens": 12, "sequences": 2}
 # Each in the words of a user; `model`, `other` and `text` are paths of what the fixture has written.
 CALLS = {
     "check": "toposcope.check(model)",
+    "check-live": "toposcope.check(model, live=True, probes=['fit'])",
+    "check-against": f"toposcope.against(model, other, text=text, **{CUT})",
     "inspect": "toposcope.inspect(model)",
     "scan": "toposcope.scan(model, encoding='none')",
     "spectrum": "toposcope.spectrum(['rope', 'alibi'], context='1k', head_dim=16)",

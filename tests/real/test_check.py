@@ -58,6 +58,9 @@ def test_smollm2(smollm2: Model) -> None:
     pairing = found(report, "pairing")
     assert pairing.evidence["z_declared"] > 25
     assert pairing.evidence["z_other"] < 6
+    assert found(report, "direction").evidence["z"] > 8
+    assert 0.5 < found(report, "base").evidence["turn"] < 2
+    assert {found(report, id).status for id in ("direction", "base", "initial-values")} == {"ok"}
 
 
 def test_smollm2_without_undoing_the_row_order(smollm2: Model) -> None:
@@ -127,6 +130,7 @@ def test_minilm_is_trained_though_its_spread_is_that_of_a_fresh_table() -> None:
     assert table.evidence["state"] == "trained"
     assert 0.02 < table.evidence["std"] < 0.03
     assert table.evidence["z"] > 40
+    assert found(report, "first-row").status == "ok"
 
 
 def test_rxnmapper_shares_one_layer() -> None:

@@ -194,3 +194,27 @@ def test_what_cannot_be_put_in_is_said() -> None:
         pass
     with pytest.raises(BadEncoding, match="'rope'"), swap_encoding(build("llama"), "rop"):
         pass
+
+
+@pytest.mark.parametrize("none", [False, True])
+def test_encodings_beside_sinks(none: bool) -> None:
+    """gpt-oss has one more logit in each head's softmax, that no key has."""
+    config = hf.GptOssConfig(
+        vocab_size=64, hidden_size=32, intermediate_size=16, num_attention_heads=4, num_key_value_heads=2, head_dim=8,
+        num_hidden_layers=2, num_local_experts=2, num_experts_per_tok=1, sliding_window=8, max_position_embeddings=64,
+        rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
+    )  # fmt: skip
+    torch.manual_seed(1)
+    model = hf.GptOssForCausalLM._from_config(config, attn_implementation="eager").eval()
+    with torch.no_grad():
+        for each in model.parameters():
+            each.copy_(torch.randn(each.shape) * 0.3)
+    ids = torch.arange(20)[None]
+    with torch.no_grad():
+        with attached(model) as instrument:
+            own = ContentReader(instrument).encoding(instrument.sites[0])
+            with swap_encoding(model, "none" if none else own):
+                inside = model(ids).logits
+        still = {"position_ids": torch.zeros_like(ids), "attention_mask": torch.ones_like(ids)}
+        expected = model(ids, **still).logits if none else model(ids).logits
+    assert torch.allclose(inside, expected, rtol=0, atol=1e-4)

@@ -63,7 +63,8 @@ def supplied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_heads_from_weights(supplied: None) -> None:
     said, names = told("heads_from_weights.ipynb")
-    assert "llama 3 layers; RoPE" in said
+    model = names["model"]
+    assert (model.family, len(model.layers), model.layers[0].encoding.name) == ("llama", 3, "rope")
     assert len(names["found"].heads) == 8
     assert said.count("margin") == 8
 

@@ -48,10 +48,12 @@ MODULES = {  # and their public names, where they have no __all__
         "UnknownFamily",
     ),
     "toposcope.lab.tasks": (),
+    "toposcope.live.engines.against": ("AgainstResult",),
     "toposcope.live.module.check": ("ModuleCheckResult",),
     "toposcope.refinements": (),
     "toposcope.report": (),
     "toposcope.spectra": (),
+    "toposcope.testing": ("assert_positions_equal",),
 }
 
 

@@ -11,6 +11,8 @@ from toposcope.checks.findings import Finding, say_layers
 from toposcope.checks.rotary import groups
 from toposcope.encodings.record import Encoding, Rotary
 
+# turns of the slowest pair within what a layer sees: up to 10 by the defaults of released architectures
+MOST_TURNS = 20.0
 _CLAIMS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "block_size")
 
 
@@ -64,7 +66,7 @@ def _reserved(rows: int) -> str:
 
 def _wavelengths(model: Model, encoding: Encoding, rotary: Rotary, layers: tuple[int, ...]) -> Iterator[Finding]:
     claimed = model.spec.context
-    if claimed is None:
+    if claimed is None or any(model.layers[n].spec.stack == "vision" for n in layers):
         return
     wave_F = 2 * np.pi / np.maximum(rotary.frequencies(claimed), 1e-300)
     turning = float(np.mean(wave_F <= claimed))
@@ -83,12 +85,30 @@ def _wavelengths(model: Model, encoding: Encoding, rotary: Rotary, layers: tuple
             evidence={**numbers, "reaches": factor * original},
         )
         return
+    reaches = [model.layers[n].spec.reach for n in layers]
+    seen = claimed if None in reaches else min(claimed, max(each + 1 for each in reaches if each is not None))
+    where, turns = say_layers(layers, len(model.layers)), seen / float(wave_F.max())
+    if turns > 1:
+        far = turns > MOST_TURNS
+        yield Finding(
+            "context",
+            "warning" if far else "cannot_tell",
+            f"even the slowest pair turns {turns:.3g} times within {seen:,} tokens",
+            f"In {where} it needs {wave_F.max():,.0f} tokens for a turn: positions that far apart look alike to "
+            "every pair, unless the model was trained to tell them apart by the fast ones.",
+            "The base is too small for this context, or a scaling was lost."
+            if far
+            else "Right where the model was trained on texts of this length; the configuration does not say.",
+            layers=layers,
+            evidence={**numbers, "turns": turns},
+        )
+        return
     yield Finding(
         "context",
         "ok",
         "rotary wavelengths against the claimed context",
-        f"In {say_layers(layers, len(model.layers))}: {turning:.0%} of {len(wave_F)} pairs turn at least once "
-        f"within the claimed {claimed:,} tokens; the slowest needs {wave_F.max():,.0f}.",
+        f"In {where}: {turning:.0%} of {len(wave_F)} pairs turn at least once within the claimed {claimed:,} tokens; "
+        f"the slowest needs {wave_F.max():,.0f}.",
         layers=layers,
         evidence=numbers,
     )

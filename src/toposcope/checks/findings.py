@@ -70,10 +70,8 @@ def outcome(findings: Iterable[Finding], encoding: str) -> dict[str, Any]:
 
 
 def _verdict(counts: Mapping[Status, int], encoding: str) -> str:
-    open_questions = counts["cannot_tell"]
-    untold = (
-        f" {open_questions} question{'s' * (open_questions > 1)} these files cannot answer." if open_questions else ""
-    )
+    left_open = counts["cannot_tell"]
+    untold = f" {left_open} question{'s' * (left_open > 1)} left open." if left_open else ""
     words = " and ".join(
         f"{counts[status]} {status}{'s' * (counts[status] > 1)}" for status in STATUSES[:2] if counts[status]
     )

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+from toposcope.checkpoints.lone_config import lone_configuration
 from toposcope.checkpoints.opened import ModelLike, opened, said, subject
 from toposcope.checkpoints.view import Model
 from toposcope.checks.bias import biases
+from toposcope.checks.configuration import check_configuration, refuse_with_configuration, what_weights_tell
 from toposcope.checks.context import context
+from toposcope.checks.expected import Expectation, expectations, expected
 from toposcope.checks.findings import CheckResult, Finding, outcome
+from toposcope.checks.fresh import initial_values, norm_gains
 from toposcope.checks.mechanisms import mechanisms
-from toposcope.checks.rotary import mla_width, pairs_fit_weights, rotation
+from toposcope.checks.rotary import mla_width, rotation
 from toposcope.checks.settings import settings
 from toposcope.checks.sharing import dead_heads, sharing, walk
 from toposcope.checks.tables import position_tables
+from toposcope.checks.trained import trained_rotation
 from toposcope.core.progress import Progress
 from toposcope.core.result import Provenance
 
@@ -27,13 +34,27 @@ def check_files(
     num_heads: int | None = None,
     adapter: str | Path | None = None,
     weights: bool = True,
+    expect: str | Iterable[str] | None = None,
     progress: Progress | None = None,
 ) -> CheckResult:
-    """Test what a model's configuration and its stored weights say of position; nothing is run."""
-    started = time.perf_counter()
+    """Test what a model's configuration and its stored weights say of position; nothing is run.
+
+    A config.json without weights will do ("-": standard input). `expect` are encodings that the layers should have.
+    """
+    started, wanted = time.perf_counter(), expectations(expect)
+    lone = lone_configuration(model)
+    if lone is not None:
+        refuse_with_configuration(num_heads, adapter)
+        result = check_configuration(*lone, family=family, expect=wanted)
+        about = {"family": family, "weights": False, "expect": [each.written for each in wanted]}
+        done = replace(result.provenance, options=about, seconds=time.perf_counter() - started)
+        return replace(result, provenance=done)
     with opened(model, family=family, num_heads=num_heads, adapter=adapter) as found:
-        result = check_model(found, weights=weights, progress=progress)
-        asked = {"family": family, "num_heads": num_heads, "adapter": said(adapter), "weights": weights}
+        result = check_model(found, weights=weights, expect=wanted, progress=progress)
+        asked: dict[str, Any] = {
+            "family": family, "num_heads": num_heads, "adapter": said(adapter), "weights": weights,
+            "expect": [each.written for each in wanted],
+        }  # fmt: skip
         return replace(
             result,
             provenance=Provenance((subject(found, model),), asked, time.perf_counter() - started),
@@ -41,25 +62,35 @@ def check_files(
         )
 
 
-def check_model(model: Model, *, weights: bool = True, progress: Progress | None = None) -> CheckResult:
+def check_model(
+    model: Model,
+    *,
+    weights: bool = True,
+    expect: Sequence[Expectation] = (),
+    progress: Progress | None = None,
+) -> CheckResult:
     """Run every check that applies to an open model.
 
-    With `weights` the layers are read once, one at a time.
+    With `weights` the layers are read once, one at a time. `expect` are encodings that the layers should have.
     """
     findings: list[Finding] = [
+        *expected(model, expect),
         *mechanisms(model),
         *rotation(model),
         *settings(model),
-        *position_tables(model),
+        *position_tables(model, weights=weights),
         *context(model),
         *biases(model),
         *mla_width(model, model.layers),
         *_left_out(model),
+        *what_weights_tell(model),
     ]
     if weights:
         walked = walk(model, progress)
         findings += [
-            *pairs_fit_weights(model, walked.pooled, walked.single),
+            *trained_rotation(model, walked.overlaps, walked.single),
+            *initial_values(model, walked.fresh),
+            *norm_gains(model, walked.fresh),
             *sharing(model, walked),
             *dead_heads(model, walked),
         ]

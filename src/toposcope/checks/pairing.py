@@ -15,6 +15,7 @@ serve: neighbouring frequencies have similar norms, so half-split weights look i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -55,32 +56,40 @@ def cross_terms(q_HRD: Array, k_HRD: Array) -> Array:
     """(c_rs - c_sr)^2 for all channels r, s, averaged over heads: (R, R)."""
     total = np.zeros((q_HRD.shape[1], q_HRD.shape[1]))
     for q_RD, k_RD in zip(q_HRD, k_HRD, strict=True):
-        c_RR = _unit(q_RD) @ _unit(k_RD).T
+        c_RR = unit_rows(q_RD) @ unit_rows(k_RD).T
         total += (c_RR - c_RR.T) ** 2
     return total / len(q_HRD)
 
 
 def weigh(cross_RR: Array, pairs_F2: NDArray[np.intp], pairing: Pairing, seed: int = 0) -> PairingEvidence | None:
     """z-scores of the declared and of the other pairing; None where there are too few pairs, or no weights."""
-    count = len(pairs_F2)
     half_F2, neighbour_F2 = other_pairs(pairs_F2)
-    if count < FEWEST_PAIRS or not np.any(cross_RR):
+    scores = z_scores(cross_RR, np.sort(pairs_F2.reshape(-1)), [half_F2, neighbour_F2], seed)
+    if scores is None:
+        return None
+    z_half, z_neighbour = scores
+    return PairingEvidence(*((z_half, z_neighbour) if pairing == "half" else (z_neighbour, z_half)))
+
+
+def z_scores(
+    cross_RR: Array, channels: NDArray[np.intp], pairings: Sequence[NDArray[np.intp]], seed: int = 0
+) -> list[float] | None:
+    """How far the mean of each pairing's terms is above that of random pairings of these channels, in deviations."""
+    if len(channels) < 2 * FEWEST_PAIRS or not np.any(cross_RR):
         return None
     rng = np.random.default_rng(seed)
-    channels = np.sort(pairs_F2.reshape(-1))
     random = np.array([_mean(cross_RR, rng.permutation(channels).reshape(-1, 2)) for _ in range(RANDOM_PAIRINGS)])
     spread = float(random.std())
     if spread == 0:
         return None
-    z_half, z_neighbour = ((_mean(cross_RR, pairs) - random.mean()) / spread for pairs in (half_F2, neighbour_F2))
-    declared, other = (z_half, z_neighbour) if pairing == "half" else (z_neighbour, z_half)
-    return PairingEvidence(float(declared), float(other))
+    return [float((_mean(cross_RR, pairs_F2) - random.mean()) / spread) for pairs_F2 in pairings]
 
 
 def _mean(cross_RR: Array, pairs_F2: NDArray[np.intp]) -> float:
     return float(cross_RR[pairs_F2[:, 0], pairs_F2[:, 1]].mean())
 
 
-def _unit(rows: Array) -> Array:
+def unit_rows(rows: Array) -> Array:
+    """Rows at length 1; those of zeros stay."""
     length = np.linalg.norm(rows, axis=1, keepdims=True)
     return rows / np.where(length > 0, length, 1.0)

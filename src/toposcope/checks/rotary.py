@@ -1,31 +1,38 @@
-"""Rotary encodings: a rotation, by offset only, with the pairs the weights were trained for; MLA's rotary part."""
+"""Rotary encodings: a rotation, by offset only; MLA's rotary part."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Hashable, Iterator, Sequence
 
 import numpy as np
 
 from toposcope.checkpoints.view import Layer, Model
 from toposcope.checks.findings import Finding, say_layers
-from toposcope.checks.pairing import PairingEvidence
 from toposcope.encodings.record import Encoding, Rotary
 
 EXACT = 1e-6  # float64 tables leave about 1e-9, also at positions of a million
 SHIFTS = (1, 17, 1000, 100_003)
-ONE_LAYER = 10.0  # z-score at which a single layer's pairing is taken as shown; 5.8 is the highest false one measured
 
 
 def groups(model: Model) -> Iterator[tuple[Encoding, Rotary, tuple[int, ...]]]:
     """Each distinct rotary encoding with the layers that use it."""
-    found: dict[int, tuple[Encoding, Rotary, list[int]]] = {}
+    found: dict[Hashable, tuple[Encoding, Rotary, list[int]]] = {}
     for layer in model.layers:
         if layer.encoding.rotary is not None:
-            entry = found.setdefault(id(layer.encoding), (layer.encoding, layer.encoding.rotary, []))
+            entry = found.setdefault(same_rotation(layer), (layer.encoding, layer.encoding.rotary, []))
             entry[2].append(layer.number)
     for encoding, rotary, layers in found.values():
         yield encoding, rotary, tuple(layers)
+
+
+def same_rotation(layer: Layer) -> Hashable:
+    """A key that layers share whose queries and keys turn alike, and see alike."""
+    encoding, rotary = layer.encoding, layer.encoding.rotary
+    if rotary is None:
+        return None
+    frequencies = rotary.frequencies(None).tobytes()
+    how = (encoding.title, rotary.pairs_F2.tobytes(), frequencies, rotary.attention_factor, rotary.turning_heads)
+    return (*how, layer.spec.stack, layer.spec.head_dim)
 
 
 def rotation(model: Model) -> Iterator[Finding]:
@@ -89,72 +96,6 @@ def _drift(rotary: Rotary, context: int | None) -> float:
 
     shifts = SHIFTS if rotary.decay_F is None else SHIFTS[:2]  # beyond, e^{g i} alone overflows
     return max(float(np.abs(logit(shift) - logit(0)).max()) / scale for shift in shifts)
-
-
-def pairs_fit_weights(
-    model: Model, pooled: Mapping[int, PairingEvidence | None], single: Mapping[int, PairingEvidence | None]
-) -> Iterator[Finding]:
-    """The declared pairs against those the weights were trained with.
-
-    `pooled` holds the evidence of all layers of an encoding together, by its id; `single` that of each layer.
-    """
-    for encoding, rotary, layers in groups(model):
-        evidence = pooled.get(id(encoding))
-        declared = "half-split" if rotary.pairing == "half" else "interleaved"
-        other = "interleaved" if rotary.pairing == "half" else "half-split"
-        if evidence is None or evidence.verdict == "open":
-            yield Finding(
-                "pairing",
-                "ok",
-                f"pairs are taken as {declared}; these weights cannot tell",
-                _figures(evidence) + " Weights that were hardly trained, or are few, show no pairing.",
-                layers=layers,
-                evidence=_numbers(evidence, declared, None),
-            )
-            continue
-        odd = tuple(n for n in layers if _clearly_other(single.get(n)))
-        if evidence.verdict == "other" or odd:
-            wrong = layers if evidence.verdict == "other" else odd
-            shown = evidence if evidence.verdict == "other" else single[odd[0]]
-            yield Finding(
-                "pairing",
-                "fault",
-                f"{other} weights with {declared} rotation",
-                f"In {say_layers(wrong, len(model.layers))} the weights were trained with {other} pairs. "
-                + _figures(shown),
-                "Query and key rows are in the wrong order for this family. Convert them (interleaved rows 2m, "
-                "2m+1 of a head belong at m, m + width/2), or use the code that rotates neighbouring channels.",
-                layers=wrong,
-                evidence=_numbers(shown, declared, other),
-            )
-            continue
-        yield Finding(
-            "pairing",
-            "ok",
-            f"the weights were trained with {declared} pairs, as declared",
-            _figures(evidence),
-            layers=layers,
-            evidence=_numbers(evidence, declared, declared),
-        )
-
-
-def _clearly_other(evidence: PairingEvidence | None) -> bool:
-    return evidence is not None and evidence.verdict == "other" and evidence.other >= ONE_LAYER
-
-
-def _figures(evidence: PairingEvidence | None) -> str:
-    if evidence is None:
-        return "There are too few channel pairs for a test."
-    return (
-        f"The declared pairs stand out from random pairs by {evidence.declared:.1f} standard deviations, the other "
-        f"pairing's by {evidence.other:.1f}."
-    )
-
-
-def _numbers(evidence: PairingEvidence | None, rotation: str, weights: str | None) -> dict[str, Any]:
-    """The pairs that turn, those that the weights were trained with (None where they cannot tell), and z-scores."""
-    scores = {} if evidence is None else {"z_declared": evidence.declared, "z_other": evidence.other}
-    return {"rotation": rotation, "weights": weights, **scores}
 
 
 def mla_width(model: Model, layers: Sequence[Layer]) -> Iterator[Finding]:

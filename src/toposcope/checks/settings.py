@@ -6,7 +6,6 @@ two generations of settings that disagree. Old checkpoints also store the freque
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -16,23 +15,14 @@ import numpy as np
 
 from toposcope.checkpoints.view import Model
 from toposcope.checks.findings import Finding, say_layers
+from toposcope.checks.keys import ORIGINAL, PLACES, mentions, unread
 from toposcope.checks.rotary import groups
 from toposcope.core.errors import ToposcopeError
 from toposcope.encodings import rope_from_config
 from toposcope.encodings.config_place import LEGACY_KINDS
 from toposcope.encodings.record import Array, Encoding, Rotary
-from toposcope.encodings.scalings import READS, STRETCHED_FROM_ORIGINAL, plain_frequencies
+from toposcope.encodings.scalings import STRETCHED_FROM_ORIGINAL, plain_frequencies
 
-_ORIGINAL = "original_max_position_embeddings"
-_PLACES = ("rope_scaling", "rope_parameters")
-_KNOWN = {key for keys in READS.values() for key in keys} | {
-    "type",
-    "rope_type",
-    "rope_theta",
-    _ORIGINAL,
-    "partial_rotary_factor",
-    "mrope_section",
-}
 # words of the remarks that name a mistake; other remarks only inform
 _ODD = (
     "is in force",
@@ -52,7 +42,8 @@ _STORED = re.compile(r"(?:^|\.)rotary_(?:pos_)?emb(?:eddings?)?\.inv_freq$")
 def settings(model: Model) -> Iterator[Finding]:
     """All findings about the rotary settings of a model."""
     config = _text_part(model.config)
-    found = [*_contradiction(config, model), *_lost_base(config, model), *_kinds(config), *_keys(config)]
+    found = [*_contradiction(config, model), *_lost_base(config, model), *_kinds(config)]
+    found += unread(model)
     for encoding, rotary, layers in groups(model):
         found += _effect(model, encoding, rotary, layers)
         found += _original(config, encoding, layers)
@@ -98,7 +89,7 @@ def _sentences(remarks: list[str]) -> str:
 
 
 def _contradiction(config: Mapping[str, Any], model: Model) -> Iterator[Finding]:
-    old, new = (config.get(place) for place in _PLACES)
+    old, new = (config.get(place) for place in PLACES)
     if not (isinstance(old, Mapping) and isinstance(new, Mapping) and old and new):
         return
     rotary = next((r for _, r, _ in groups(model)), None)
@@ -130,7 +121,7 @@ def _contradiction(config: Mapping[str, Any], model: Model) -> Iterator[Finding]
 def _lost_base(config: Mapping[str, Any], model: Model) -> Iterator[Finding]:
     """A base that stands in the configuration and is not the one in force."""
     bases = [e.parameters.get("base") for e, _, _ in groups(model)]
-    written = {place: _flat(config, place).get("rope_theta") for place in _PLACES}
+    written = {place: _flat(config, place).get("rope_theta") for place in PLACES}
     written["the top level"] = config.get("rope_theta")
     stated = {place: float(v) for place, v in written.items() if isinstance(v, int | float)}
     if len(set(bases)) != 1 or bases[0] is None or not stated:
@@ -155,7 +146,7 @@ def _flat(config: Mapping[str, Any], place: str) -> Mapping[str, Any]:
 
 
 def _kinds(config: Mapping[str, Any]) -> Iterator[Finding]:
-    for place in _PLACES:
+    for place in PLACES:
         values = _flat(config, place)
         new, old = values.get("rope_type"), values.get("type")
         if isinstance(new, str) and isinstance(old, str) and LEGACY_KINDS.get(new, new) != LEGACY_KINDS.get(old, old):
@@ -166,22 +157,6 @@ def _kinds(config: Mapping[str, Any]) -> Iterator[Finding]:
                 f"rope_type is '{new}' and type is '{old}'; rope_type is in force.",
                 "Keep rope_type only.",
             )
-
-
-def _keys(config: Mapping[str, Any]) -> Iterator[Finding]:
-    """Keys that look like a known one misspelt: such a setting has no effect."""
-    for place in _PLACES:
-        for key in _flat(config, place):
-            near = difflib.get_close_matches(key, _KNOWN - set(_flat(config, place)), n=1, cutoff=0.8)
-            if key not in _KNOWN and near:
-                yield Finding(
-                    "unknown-key",
-                    "warning",
-                    f"{place} holds '{key}', which nothing reads",
-                    f"It looks like '{near[0]}', which is not set.",
-                    f"Rename it to '{near[0]}' if that is what is meant.",
-                    evidence={"key": key, "near": near[0]},
-                )
 
 
 def _effect(model: Model, encoding: Encoding, rotary: Rotary, layers: tuple[int, ...]) -> Iterator[Finding]:
@@ -232,28 +207,18 @@ def _plain(encoding: Encoding, rotary: Rotary) -> Array:
 
 def _original(config: Mapping[str, Any], encoding: Encoding, layers: tuple[int, ...]) -> Iterator[Finding]:
     p = encoding.parameters
-    if (
-        p.get("scaling") not in STRETCHED_FROM_ORIGINAL
-        or not config.get("model_type")
-        or _mentions(config, _ORIGINAL)
-    ):
+    if p.get("scaling") not in STRETCHED_FROM_ORIGINAL or not config.get("model_type") or mentions(config, ORIGINAL):
         return
     yield Finding(
         "original-context",
         "warning",
         f"{p['scaling']} scaling without the original context",
-        f"{_ORIGINAL} is not set, so the claimed context ({p.get('original_context')}) stands in for it: the wrong "
+        f"{ORIGINAL} is not set, so the claimed context ({p.get('original_context')}) stands in for it: the wrong "
         "pairs are stretched.",
-        f"Set {_ORIGINAL} to the length the model was trained on before it was stretched.",
+        f"Set {ORIGINAL} to the length the model was trained on before it was stretched.",
         layers=layers,
         evidence={"assumed": p.get("original_context"), "factor": p.get("factor")},
     )
-
-
-def _mentions(values: Any, key: str) -> bool:
-    if not isinstance(values, Mapping):
-        return False
-    return values.get(key) is not None or any(_mentions(inner, key) for inner in values.values())
 
 
 def _attention_factor(encoding: Encoding, layers: tuple[int, ...]) -> Iterator[Finding]:

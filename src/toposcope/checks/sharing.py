@@ -1,19 +1,21 @@
-"""One pass over the weights: layers that are copies of one another, dead heads, evidence for the pairing."""
+"""One pass over the weights: layers that are copies of one another, dead heads, and what training left behind."""
 
 from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from toposcope.checkpoints.view import Layer, Model
 from toposcope.checks.findings import Finding, say_layers
-from toposcope.checks.pairing import PairingEvidence, cross_terms, weigh
+from toposcope.checks.fresh import Fresh
+from toposcope.checks.overlaps import Overlaps
+from toposcope.checks.pairing import PairingEvidence
+from toposcope.checks.rotary import same_rotation
 from toposcope.core.progress import Progress, steps
-from toposcope.encodings.record import Array, Rotary
 
 
 @dataclass
@@ -23,27 +25,25 @@ class Walk:
     digests: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     dead: dict[str, list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
     single: dict[int, PairingEvidence | None] = field(default_factory=dict)
-    pooled: dict[int, PairingEvidence | None] = field(default_factory=dict)
+    overlaps: dict[Hashable, Overlaps] = field(default_factory=dict)  # by rotation
+    fresh: Fresh = field(default_factory=Fresh)
     read: int = 0
 
 
 def walk(model: Model, progress: Progress | None = None) -> Walk:
     """Read every layer once (a shared one is not read again) and keep a few numbers of each."""
     found = Walk()
-    sums: dict[int, tuple[Rotary, Array]] = {}
     model.expect(range(len(model.layers)), progress)
     step = steps(progress, "layers", len(model.layers))
     for layer in model.layers:
         if layer.spec.shared_with is None:
-            _gather(layer, found, sums)
+            _gather(layer, found)
             found.read += 1
         step()
-    for key, (rotary, cross_RR) in sums.items():
-        found.pooled[key] = weigh(cross_RR, rotary.pairs_F2, rotary.pairing)
     return found
 
 
-def _gather(layer: Layer, found: Walk, sums: dict[int, tuple[Rotary, Array]]) -> None:
+def _gather(layer: Layer, found: Walk) -> None:
     w, spec = layer.weights, layer.spec
     digest = hashlib.sha1(usedforsecurity=False)
     for part in (w.q_HRD, w.k_GRD):
@@ -56,20 +56,12 @@ def _gather(layer: Layer, found: Walk, sums: dict[int, tuple[Rotary, Array]]) ->
         if stack.shape[1] and not (name == "key" and w.k_shared_SD is not None):
             dead = np.flatnonzero(~stack.any(axis=(1, 2)))
             found.dead[name] += [(layer.number, int(g) * groups) for g in dead]
+    found.fresh.add(layer.number, w)
     rotary = layer.encoding.rotary
     if rotary is None or spec.kind == "cross":
         return
-    gain = 1.0 if w.input_norm is None or w.input_norm.gain is None else w.input_norm.gain
-    turning = spec.heads if rotary.turning_heads is None else min(rotary.turning_heads, spec.heads)
-    cross_RR = np.zeros((spec.head_dim, spec.head_dim))
-    for h in range(turning):
-        head = layer.head(h)
-        cross_RR += cross_terms((head.q * gain)[None], (head.k * gain)[None]) / turning
-    found.single[layer.number] = weigh(cross_RR, rotary.pairs_F2, rotary.pairing)
-    mean = float(cross_RR.mean())
-    if mean > 0:
-        before = sums.get(id(layer.encoding))
-        sums[id(layer.encoding)] = (rotary, cross_RR / mean + (0.0 if before is None else before[1]))
+    overlaps = found.overlaps.setdefault(same_rotation(layer), Overlaps(rotary))
+    found.single[layer.number] = overlaps.add(layer)
 
 
 def sharing(model: Model, found: Walk) -> Iterator[Finding]:

@@ -13,13 +13,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.checkpoints.view import Model
+from toposcope.checkpoints.view import Layer, Model
 from toposcope.checks.findings import Finding
+from toposcope.checks.pairing import unit_rows
+from toposcope.checks.row_order import READ, first_row, read_in_order, shuffled
 from toposcope.encodings.record import Array, short
 from toposcope.encodings.stored import stored_sinusoid
 
 RANDOM_Z = 5.0  # 200 fresh tables stayed below 3.4; five trained ones were between 59 and 69
 EDGE = 1.05  # largest singular value over the edge: fresh tables stayed below 1.03, trained ones were above 2.9
+LARGE = 0.1  # spread of a table that training need not put in order; fresh ones have 0.02, or 1 by torch's default
 FEWEST_ROWS = 16
 ONE_TONE = (
     1e-3  # share of a column that no single frequency explains; a stored sinusoid leaves 1e-9, trained 0.1 and more
@@ -43,7 +46,7 @@ def order_of(rows_ND: Array) -> Order:
     """Measure the order of a table's rows."""
     n, width = rows_ND.shape
     centred = rows_ND - rows_ND.mean(axis=0)
-    unit = _unit(centred)
+    unit = unit_rows(centred)
     # taking out the mean row alone makes any two of n rows lean apart by 1/(n-1)
     lean = 1.0 / max(n - 1, 1)
     singular = np.linalg.svd(centred, compute_uv=False) ** 2
@@ -68,7 +71,7 @@ def untrained_from(rows_ND: Array) -> int | None:
     if first is None:
         return None
     # that suffix may still hold a few trained rows: put the border where the neighbours' cosines fall
-    unit = _unit(rows_ND - rows_ND[first:].mean(axis=0))
+    unit = unit_rows(rows_ND - rows_ND[first:].mean(axis=0))
     cosine = (unit[1:] * unit[:-1]).sum(axis=1)
     before, count = np.cumsum(cosine), np.arange(1, len(cosine) + 1)
     between = before[:-1] ** 2 / count[:-1] + (before[-1] - before[:-1]) ** 2 / (len(cosine) - count[:-1])
@@ -79,14 +82,9 @@ def untrained_from(rows_ND: Array) -> int | None:
 
 def _unrelated(rows_ND: Array) -> bool:
     """Whether rows could be chance; the quick test first, since most suffixes of a trained table fail it."""
-    unit = _unit(rows_ND - rows_ND.mean(axis=0))
+    unit = unit_rows(rows_ND - rows_ND.mean(axis=0))
     mean = float((unit[1:] * unit[:-1]).sum(axis=1).mean()) + 1.0 / (len(unit) - 1)
     return abs(mean) * (unit.size - unit.shape[1]) ** 0.5 < RANDOM_Z and order_of(rows_ND).random
-
-
-def _unit(rows_ND: Array) -> Array:
-    length = np.linalg.norm(rows_ND, axis=1, keepdims=True)
-    return rows_ND / np.where(length > 0, length, 1.0)
 
 
 def one_tone(rows_ND: Array) -> Array:
@@ -114,8 +112,11 @@ def published_sinusoid(rows_ND: Array) -> str | None:
     return f"{said['layout']}, base {short(said['base'])}{start}, size {said['scale']:.3g}"
 
 
-def position_tables(model: Model) -> Iterator[Finding]:
-    """Look at each table of learned vectors once, however many layers or stacks use it."""
+def position_tables(model: Model, *, weights: bool = True) -> Iterator[Finding]:
+    """Look at each table of learned vectors once, however many layers or stacks use it.
+
+    With `weights`, the first layer that uses a table without visible order is asked whether it reads one from it.
+    """
     seen: list[tuple[Array, list[int]]] = []
     rows_of: dict[int, Array] = {}
     for layer in model.layers:
@@ -131,11 +132,11 @@ def position_tables(model: Model) -> Iterator[Finding]:
         else:
             same.append(layer.number)
     for rows_ND, numbers in seen:
-        yield from look_at(rows_ND, tuple(numbers))
+        yield from look_at(rows_ND, tuple(numbers), model.layers[numbers[0]] if weights else None)
 
 
-def look_at(rows_ND: Array, layers: tuple[int, ...]) -> Iterator[Finding]:
-    """All findings about one table."""
+def look_at(rows_ND: Array, layers: tuple[int, ...], reader: Layer | None = None) -> Iterator[Finding]:
+    """All findings about one table; `reader` is the layer that reads it first."""
     n, width = rows_ND.shape
     dead = np.flatnonzero(~rows_ND.any(axis=1))
     if len(dead) == n:
@@ -152,6 +153,10 @@ def look_at(rows_ND: Array, layers: tuple[int, ...]) -> Iterator[Finding]:
     yield from _rows(rows_ND, dead, layers)
     if n < FEWEST_ROWS:
         return
+    leading = int(dead[-1]) + 1 if len(dead) and len(dead) == dead[-1] + 1 else 0
+    if leading and n - leading >= FEWEST_ROWS and _is_sinusoid(rows_ND[leading:]):
+        yield _behind_zeros(rows_ND[leading:], leading, layers)
+        return
     if _is_sinusoid(rows_ND):
         known = published_sinusoid(rows_ND)
         name = f"the published sinusoid ({known})" if known else "a sinusoid of its own frequencies"
@@ -165,7 +170,25 @@ def look_at(rows_ND: Array, layers: tuple[int, ...]) -> Iterator[Finding]:
             evidence={"state": "sinusoid", "sinusoid": known or "other", "unexplained": unexplained},
         )
         return
-    yield _trained_or_not(rows_ND, layers)
+    found = _trained_or_not(rows_ND, layers, reader)
+    yield found
+    if found.evidence["state"] == "trained":
+        yield from first_row(rows_ND, layers)
+
+
+def _behind_zeros(rows_ND: Array, leading: int, layers: tuple[int, ...]) -> Finding:
+    known = published_sinusoid(rows_ND)
+    name = f"the published one ({known})" if known else "one of its own frequencies"
+    return Finding(
+        "position-table",
+        "warning",
+        f"the position table is a sinusoid behind {leading} row{'s' * (leading > 1)} of zeros",
+        f"From row {leading} on it is {name}. If the zeros are a row for padding, the first token must not use it.",
+        f"Count positions from {leading}, or remove the zeros: as it stands, the first token has no position and "
+        "the others may be off by as many.",
+        layers=layers,
+        evidence={"state": "sinusoid", "sinusoid": known or "other", "leading": leading},
+    )
 
 
 def _is_sinusoid(rows_ND: Array) -> bool:
@@ -174,7 +197,7 @@ def _is_sinusoid(rows_ND: Array) -> bool:
     return bool(np.quantile(share, 0.9) <= ONE_TONE) or published_sinusoid(rows_ND) is not None
 
 
-def _trained_or_not(rows_ND: Array, layers: tuple[int, ...]) -> Finding:
+def _trained_or_not(rows_ND: Array, layers: tuple[int, ...], reader: Layer | None) -> Finding:
     n = len(rows_ND)
     order = order_of(rows_ND)
     numbers = {"neighbour_cosine": order.neighbours, "z": order.z, "edge": order.edge, "std": float(rows_ND.std())}
@@ -182,17 +205,42 @@ def _trained_or_not(rows_ND: Array, layers: tuple[int, ...]) -> Finding:
         f"Neighbouring rows have a mean cosine of {order.neighbours:.3f}, {order.z:.1f} standard deviations from "
         f"that of unrelated rows; the largest singular value is {order.edge:.2f} times theirs."
     )
+    read = None if reader is None or order.z >= RANDOM_Z else read_in_order(reader, rows_ND)
+    if read is not None and read >= READ:
+        return Finding(
+            "position-table",
+            "ok",
+            "the position table is the one that attention was trained with",
+            f"Its rows alone show no order, but layer {reader.number if reader else 0} reads one from them: logits "
+            f"between rows depend on how far apart they stand, by {read:.0f} standard deviations.",
+            layers=layers,
+            evidence={"state": "trained", **numbers, "read": read},
+        )
+    spread = float((rows_ND - rows_ND.mean(axis=0)).std())
+    if order.random and spread >= LARGE:
+        return Finding(
+            "position-table",
+            "cannot_tell",
+            "the position table shows no order, trained or not",
+            f"{figures} With entries that spread by {spread:.2f} a trained table may look like this too: what "
+            "training adds is small beside what was drawn.",
+            layers=layers,
+            evidence={"state": "random", **numbers},
+        )
     if order.random:
         return Finding(
             "position-table",
             "fault",
             "the position table is at its initial random state",
-            f"{figures} No position has anything to do with the next (std {rows_ND.std():.4f}).",
+            f"{figures} No position has anything to do with the next (std {rows_ND.std():.4f})"
+            + ("." if read is None else f", and attention reads no order from them ({read:.1f} deviations)."),
             "If the whole model is untrained this is expected. Otherwise the table was re-initialised on loading "
             "or left out of training: compare the tensor's name with the one your code expects.",
             layers=layers,
             evidence={"state": "random", **numbers},
         )
+    if order.z < RANDOM_Z:
+        return shuffled(rows_ND, layers, figures)
     start = untrained_from(rows_ND)
     if start is not None:
         return Finding(

@@ -39,6 +39,12 @@ JsonOption = Annotated[
 CsvOption = Annotated[str | None, typer.Option("--csv", metavar="FILE|-", help="Write the table as CSV.")]
 HtmlOption = Annotated[str | None, typer.Option("--html", metavar="FILE", help="Write a self-contained HTML report.")]
 
+SarifOption = Annotated[
+    str | None, typer.Option("--sarif", metavar="FILE|-", help="Write the findings as SARIF, for code scanning.")
+]
+JunitOption = Annotated[
+    str | None, typer.Option("--junit", metavar="FILE|-", help="Write the findings as JUnit XML, for test reports.")
+]
 DeviceOption = Annotated[
     str, typer.Option("--device", metavar="auto|cpu|cuda[:n]|mps", help="Where the model runs (auto: a GPU if any).")
 ]

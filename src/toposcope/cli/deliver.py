@@ -32,6 +32,8 @@ def deliver(
     csv: str | None = None,
     html: str | None = None,
     figure: str | None = None,
+    sarif: str | None = None,
+    junit: str | None = None,
     table: str | None = None,
     beside: Sequence[Result] = (),
     written: Sequence[str | None] = (),
@@ -39,8 +41,8 @@ def deliver(
 ) -> None:
     """Write what was asked for, then print the result, unless standard output is taken by '-'.
 
-    `table` is the one that --csv writes; results `beside` this one stand in the page too; files `written` before are
-    named too; in `full` the terminal shows all that the page does.
+    `table` is the one that --csv writes; `sarif` and `junit` are files for findings; results `beside` this one stand
+    in the page too; files `written` before are named too; in `full` the terminal shows all that the page does.
     """
     from toposcope.report import drawing, terminal
 
@@ -52,11 +54,19 @@ def deliver(
         write(drawing.page([*beside, result]), html)
     if figure:
         result.figure(figure)
-    if "-" in (json, csv, html):
+    if sarif or junit:
+        from toposcope.checks.findings import CheckResult
+        from toposcope.report import ci
+
+        assert isinstance(result, CheckResult)
+        for where, form in ((sarif, ci.sarif), (junit, ci.junit)):
+            if where:
+                write(form(result), where)
+    if "-" in (json, csv, html, sarif, junit):
         return
     out = console()
     terminal.show(drawing.page_of([result]), out, full=full)
-    for name in filter(None, (*written, json, csv, html, figure)):
+    for name in filter(None, (*written, json, csv, html, figure, sarif, junit)):
         out.print(f"Written: {name}", soft_wrap=True)
 
 

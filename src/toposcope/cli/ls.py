@@ -1,4 +1,4 @@
-"""`toposcope ls models|families|encodings|tasks|texts`: what Toposcope knows, and which package it is from."""
+"""`toposcope ls models|families|encodings|tasks|texts|bugs`: what Toposcope knows, and which package it is from."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 def run(
     what: Annotated[
-        str, typer.Argument(metavar="LIST", help="models, families, encodings, tasks or texts.")
+        str, typer.Argument(metavar="LIST", help="models, families, encodings, tasks, texts or bugs.")
     ] = "models",
     json: JsonOption = None,
     csv: CsvOption = None,
 ) -> None:
-    """List models and texts found in installed packages, families that can be read, encodings, or tasks."""
+    """List models and texts of installed packages, families that can be read, encodings, tasks, or known bugs."""
     from toposcope.lab.known import ls
 
     deliver(ls(cast("Lists", what)), json=json, csv=csv)

@@ -12,6 +12,7 @@ from toposcope.cli.deliver import write
 # kinds of results that are not named after their command
 WRITTEN_BY = {
     "ablate-check": "toposcope ablate --check --json",
+    "check-against": "toposcope check A --against B --json",
     "check-module": "toposcope.check_module(...).save",
     "lab-ablate": "toposcope ablate RUN/model --json",
     "run": "toposcope runs show KEY --json",

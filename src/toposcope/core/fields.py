@@ -84,6 +84,8 @@ def rebuilt(kind: Any, value: Any, at: str = "the result") -> Any:
         return _first_that_fits(parts, value, at)
     if origin is np.ndarray:
         return _array(parts, value, at)
+    if parts and all(part in (float, Ellipsis) for part in parts) and _floats(origin, parts, value):
+        return tuple(value)
     if origin is tuple and parts[-1] is not Ellipsis:
         entries = _list(value, at)
         if len(entries) != len(parts):
@@ -115,6 +117,12 @@ def schema(kind: type, *, name: str, title: str) -> dict[str, Any]:
 
 
 # ------------------------------------------------------------------ reading
+def _floats(origin: Any, parts: tuple[Any, ...], value: Any) -> bool:
+    """Whether a tuple of numbers holds nothing else: it is then read at once, not one by one."""
+    fits = origin is tuple and isinstance(value, list) and (parts[-1] is Ellipsis or len(value) == len(parts))
+    return fits and all(type(each) is float for each in value)
+
+
 def _object(kind: type, value: Any, at: str) -> Any:
     if not isinstance(value, Mapping):
         raise _wrong(at, "an object", value)

@@ -22,10 +22,10 @@ EXACT = 30.0  # condition in the 1-norm; its square times eps is 2e-13
 def thin_r(tall_NR: Array, condition: float = EXACT) -> Array:
     """R of the thin QR, up to signs of its rows; `condition` (of unit columns): the worst that Cholesky may meet."""
     rows, width = tall_NR.shape
-    if rows >= 2 * width:
-        upper, failed = lapack.dpotrf(tall_NR.T @ tall_NR, clean=1)
-        if not failed and lapack.dtrcon(upper / np.linalg.norm(upper, axis=0))[0] * condition >= 1:
-            return np.asarray(upper)
+    if rows >= 2 * width and condition > 0:
+        upper = cholesky_r(tall_NR.T @ tall_NR, condition)
+        if upper is not None:
+            return upper
     block = max(512, 4 * width)  # rows that fit the cache
     while rows > 2 * block:
         whole = rows // block * block
@@ -33,6 +33,14 @@ def thin_r(tall_NR: Array, condition: float = EXACT) -> Array:
         tall_NR = np.concatenate([*pieces_R, tall_NR[whole:]])
         rows = len(tall_NR)
     return _householder(tall_NR)
+
+
+def cholesky_r(gram_RR: Array, condition: float = EXACT) -> Array | None:
+    """R from the Gram matrix alone; None where unit columns would be worse conditioned than `condition`."""
+    upper, failed = lapack.dpotrf(gram_RR, clean=1)
+    if failed or lapack.dtrcon(upper / np.linalg.norm(upper, axis=0))[0] * condition < 1:
+        return None
+    return np.asarray(upper)
 
 
 def _householder(block_NR: Array) -> Array:

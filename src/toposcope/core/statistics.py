@@ -1,4 +1,4 @@
-"""Student's 95 % interval of a mean, and whether it tells the mean from 0.
+"""95 % intervals: Student's of a mean, and whether it tells the mean from 0; Clopper and Pearson's of a share.
 
 A sentence that names the worst or the best of several noisy numbers says how sure that is, by what stands here.
 """
@@ -41,6 +41,16 @@ def of_shares(first: float, second: float, count: int) -> float:
     Each share is known to within 1.96 sqrt(p (1 - p) / n), and errors of the two can at most add up.
     """
     return 1.96 * sum(math.sqrt(max(p * (1 - p), 0.0) / count) for p in (first, second))
+
+
+def share_interval(successes: int, count: int) -> tuple[float, float]:
+    """The exact interval of a share (Clopper and Pearson), from so many successes in so many independent trials."""
+    from scipy.special import betaincinv
+
+    tail = (1 - LEVEL) / 2
+    low = float(betaincinv(successes, count - successes + 1, tail)) if successes else 0.0
+    high = float(betaincinv(successes + 1, count - successes, 1 - tail)) if successes < count else 1.0
+    return low, high
 
 
 def least_share(found: int, of: int) -> float:

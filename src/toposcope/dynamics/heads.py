@@ -6,16 +6,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import scipy.linalg
 from numpy.typing import NDArray
 
 from toposcope.checkpoints.fold import fold
 from toposcope.checkpoints.view import Head, Layer
-from toposcope.core.linalg import thin_r
-from toposcope.dynamics.factored import CONDITION, Factored
+from toposcope.dynamics.factored import Factored
+from toposcope.dynamics.products import Products
 from toposcope.dynamics.reduction import EPS, reduce_head
 from toposcope.dynamics.regime import Regime, Setting, decide, positive_share
-from toposcope.dynamics.rotation import offsets_to_sample, rotary_facts, turned
+from toposcope.dynamics.rotation import Turns, offsets_to_sample, rotary_facts, turned
 from toposcope.encodings import Rotary
 
 Array = NDArray[np.float64]
@@ -80,23 +79,45 @@ class HeadDynamics:
 
 def head_dynamics(layer: Layer, index: int, *, storage_error: float, context: int | None = None) -> HeadDynamics:
     """Fold, reduce and decide one self-attention head of a model."""
-    return describe_head(layer, fold(layer, layer.heads[index]), storage_error=storage_error, context=context)
+    head = fold(layer, layer.heads[index])
+    return describe_head(layer, head, storage_error=storage_error, context=context)
+
+
+def layer_turns(layer: Layer, context: int | None = None) -> Turns | None:
+    """The rotations at the offsets that are looked at; None where nothing turns."""
+    rotary = layer.encoding.rotary if layer.encoding.exact_tables else None
+    if rotary is None:
+        return None
+    return Turns.at(rotary, offsets_to_sample(context or DISPLAY_CONTEXT, causal=layer.spec.causal))
 
 
 def describe_head(
-    layer: Layer, head: Head, *, storage_error: float, context: int | None = None, rotary: bool = True
+    layer: Layer,
+    head: Head,
+    *,
+    storage_error: float,
+    context: int | None = None,
+    rotary: bool = True,
+    turns: Turns | None = None,
+    products: Products | None = None,
 ) -> HeadDynamics:
-    """Reduce and decide a head whose norms are folded in; `rotary` False leaves out the facts about offsets."""
-    turn = rotary_of(layer, head)
-    seen = head
-    if turn is not None:  # offset 0: only the attention factor is left of the rotation
-        seen = replace(head, q=turned(turn, head.q, 0, "query"), k=turned(turn, head.k, 0, "key"))
+    """Reduce and decide a head whose norms are folded in; `rotary` False leaves out the facts about offsets.
+
+    What is known beforehand need not be computed: `turns`, the same for all heads (`layer_turns`), and the `products`
+    of the head at offset 0 (`at_start`).
+    """
+    turn = rotary_of(layer, head) if rotary else None
+    if turn is not None and turns is None:
+        turns = layer_turns(layer, context)
+    p = Products(at_start(layer, head)) if products is None else products
     norm = layer.weights.input_norm
-    system = reduce_head(seen, centred=norm is not None and norm.kind == "layer")
+    centred = norm is not None and norm.kind == "layer"
+    # where a theorem asks whether a matrix is symmetric to the last bit, it is formed for itself
+    system = reduce_head(p.head, centred=centred, products=p if layer.spec.causal else None)
     found = decide(system, head_setting(layer, head))
     rope = None
-    if turn is not None and rotary:
-        facts = rotary_facts(head, turn, offsets_to_sample(context or DISPLAY_CONTEXT, causal=layer.spec.causal))
+    if turn is not None and turns is not None:
+        facts = rotary_facts(p, turn, turns)
         rope = {"rho": facts.rho, "tau_uniform": facts.tau_uniform, "lmin_by_offset": facts.lmin_by_offset}
     return HeadDynamics(
         layer=layer.number,
@@ -106,14 +127,24 @@ def describe_head(
         pe=layer.encoding.name,
         regime=found,
         robust=found.rule in ("T5", "T6") and found.margin is not None and found.margin > storage_error,
-        pair_index=pair_index(seen),
-        symU=spectrum(Factored(head.o, head.v)),
-        symW=spectrum(Factored(head.scale * seen.q.T, seen.k)),
-        cond_VO=float(np.linalg.cond(system.v)) if system.rank else None,
+        pair_index=p.pair_index(),
+        symU=_spectrum(p.values_eigenvalues, len(head.o), np.trace(p.oo) * np.trace(p.vv)),
+        symW=_spectrum(
+            head.scale * p.logits_eigenvalues, len(head.o), head.scale**2 * np.trace(p.qq) * np.trace(p.kk)
+        ),
+        cond_VO=found.condition,
         self_logit_min=found.w_min,
         metastable=None if found.w_min is None else found.w_min < 0,
         rope=rope,
     )
+
+
+def at_start(layer: Layer, head: Head) -> Head:
+    """The head at offset 0: of a rotation only the attention factor is left."""
+    turn = rotary_of(layer, head)
+    if turn is None:
+        return head
+    return replace(head, q=turned(turn, head.q, 0, "query"), k=turned(turn, head.k, 0, "key"))
 
 
 def rotary_of(layer: Layer, head: Head) -> Rotary | None:
@@ -171,11 +202,7 @@ def pair_index(head: Head) -> float | None:
 
     U W^T = scale O (V K^T) Q; its trace is scale tr[(Q O)(V K^T)].
     """
-    middle = head.v @ head.k.T
-    trace = float(np.trace((head.q @ head.o) @ middle))
-    sides = thin_r(head.o, CONDITION), thin_r(head.q.T, CONDITION)
-    nuclear = float(scipy.linalg.svdvals(sides[0] @ middle @ sides[1].T).sum())
-    return trace / nuclear if nuclear > 0 else None
+    return Products(head).pair_index()
 
 
 def upper_half(eigenvalues: NDArray[np.complex128]) -> list[list[float]]:
@@ -190,9 +217,13 @@ def _present(bias: Array | None) -> bool:
 
 def spectrum(matrix: Factored) -> dict[str, Any]:
     """Least, greatest and positive share of the symmetric part's eigenvalues, and how many are +, -, 0."""
-    values = matrix.sym_eigenvalues()
-    d = len(matrix.left)
-    doubt = 8 * d * EPS * float(np.linalg.norm(matrix.left) * np.linalg.norm(matrix.right))
+    sizes = float(np.linalg.norm(matrix.left) * np.linalg.norm(matrix.right))
+    return _spectrum(matrix.sym_eigenvalues(), len(matrix.left), sizes**2)
+
+
+def _spectrum(values: Array, d: int, sizes: float) -> dict[str, Any]:
+    """The same of known eigenvalues; `sizes` is the square of the product of both factors' Frobenius norms."""
+    doubt = 8 * d * EPS * float(np.sqrt(sizes))
     positive, negative = int(np.sum(values > doubt)), int(np.sum(values < -doubt))
     return {
         "min": float(min(values[0], 0.0)) if len(values) < d else float(values[0]),

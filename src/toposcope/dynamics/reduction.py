@@ -20,6 +20,7 @@ import scipy.linalg
 from numpy.typing import NDArray
 
 from toposcope.checkpoints.view import Head
+from toposcope.dynamics.products import Products
 
 Array = NDArray[np.float64]
 EPS = float(np.finfo(np.float64).eps)
@@ -52,13 +53,17 @@ class Reduced:
 def spectral_norm(matrix: Array) -> float:
     """The 2-norm of a matrix, from the Gram matrix of its shorter side (the largest singular value loses nothing)."""
     gram = matrix @ matrix.T if matrix.shape[0] <= matrix.shape[1] else matrix.T @ matrix
-    return float(np.sqrt(max(0.0, one_eigenvalue(gram, len(gram) - 1)))) if gram.size else 0.0
+    return float(np.sqrt(_largest(gram))) if gram.size else 0.0
+
+
+def _largest(gram: Array) -> float:
+    return max(0.0, one_eigenvalue(gram, len(gram) - 1))
 
 
 def one_eigenvalue(symmetric: Array, index: int) -> float:
     """The eigenvalue with this number, counted from the least."""
     try:
-        return float(scipy.linalg.eigvalsh(symmetric, subset_by_index=[index, index])[0])
+        return float(scipy.linalg.eigvalsh(symmetric, subset_by_index=[index, index], check_finite=False)[0])
     except scipy.linalg.LinAlgError:  # LAPACK's search for one can fail very near a multiple of the identity
         return float(scipy.linalg.eigvalsh(symmetric)[index])
 
@@ -69,8 +74,24 @@ def reduce_system(w: Array, v: Array) -> Reduced:
     return _structural(v, np.eye(len(v)), lambda o: o.T @ w @ o, spectral_norm(v), 1.0, rounding)
 
 
-def reduce_head(head: Head, *, centred: bool = False) -> Reduced:
-    """One head with its norms folded in; `centred` where that is a LayerNorm, past which no token's mean is seen."""
+def reduce_head(head: Head, *, centred: bool = False, products: Products | None = None) -> Reduced:
+    """One head with its norms folded in; `centred` where that is a LayerNorm, past which no token's mean is seen.
+
+    With its `products` nothing is multiplied again, unless O V itself is to be looked at.
+    """
+    if products is not None and len(head.v) < len(head.o) and head.v.any(axis=1).all() and head.o.any(axis=0).all():
+        sizes = [(np.sqrt(_largest(gram)), np.sqrt(np.trace(gram))) for gram in (products.vv, products.oo)]
+        (v_norm, v_frobenius), (o_norm, o_frobenius) = sizes
+        return Reduced(
+            products.vo,
+            head.scale * products.qo.T @ products.ko,
+            head.o,
+            float(v_norm),
+            float(o_norm),
+            8 * len(head.o) * EPS * float(v_frobenius * o_frobenius),
+            frozen=True,
+            compressed=False,
+        )
     if centred and len(head.v) >= len(head.o):
         head = replace(head, q=_off_mean(head.q), k=_off_mean(head.k), v=_off_mean(head.v), o=_off_mean(head.o.T).T)
 

@@ -25,7 +25,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from toposcope.core.errors import BadValue
 from toposcope.core.ranges import LARGEST
-from toposcope.dynamics.reduction import EPS, Reduced, reduce_system
+from toposcope.dynamics.pencil import Pencil
+from toposcope.dynamics.reduction import EPS, Reduced, reduce_system, spectral_norm
 from toposcope.dynamics.stability import LineDistance, best_line, distance_to_line
 
 Array = NDArray[np.float64]
@@ -123,6 +124,7 @@ class Regime:
     certificate: Certificate | None
     warnings: tuple[str, ...]
     eigenvalues: NDArray[np.complex128]
+    condition: float | None = None  # of V
 
     def record(self, robust: bool) -> dict[str, Any]:
         """What heads and layers print alike, in the order of the theory notes."""
@@ -206,7 +208,7 @@ def _layer(facts: _Facts, setting: Setting) -> _Found:
 def _causal(facts: _Facts, setting: Setting) -> _Found:
     """T6 and T5: the spectrum of V decides alone."""
     if facts.alpha < 0 or facts.omega > 0:
-        distance = distance_to_line(facts.v, 0.0)
+        distance = distance_to_line(facts.pencil, 0.0)
         if distance.lower > facts.rounding:
             margin = facts.weight_margin(distance.lower)
             if facts.alpha < 0:
@@ -226,7 +228,7 @@ def _causal(facts: _Facts, setting: Setting) -> _Found:
 
 def _first_token_grows(facts: _Facts, scope: str) -> _Found:
     if facts.alpha > 0:
-        distance = best_line(facts.v, 0.0, facts.alpha)
+        distance = best_line(facts.pencil, 0.0, facts.alpha)
         if distance.lower > facts.rounding:
             who = "the first token" if scope == "first_token" else "consensus"
             words = (
@@ -350,16 +352,18 @@ class _Facts:
         self.v, self.w, self.rounding, self.frozen = system.v, system.w, system.rounding, system.frozen
         self._factors = system.v_norm * system.o_norm
         self.size = len(system.v)
-        self.eigenvalues = np.linalg.eigvals(system.v).astype(np.complex128)
+        self.pencil = Pencil(system.v)
+        self.eigenvalues = self.pencil.eigenvalues
         real = self.eigenvalues.real
         self.alpha, self.omega = float(real.max()), float(real.min())
-        sizes = np.linalg.svd(system.v, compute_uv=False)
+        sizes = self.pencil.singular_values
         self.v_norm, self.singular = float(sizes[0]), bool(sizes[-1] <= system.rounding)
-        self.w_norm = float(np.linalg.norm(system.w, 2)) or 1.0
-        w = scipy.linalg.eigvalsh((system.w + system.w.T) / 2)
+        self.condition = float(sizes[0] / sizes[-1]) if sizes[-1] > 0 else float("inf")
+        self.w_norm = spectral_norm(system.w) or 1.0
+        w = np.linalg.eigvalsh((system.w + system.w.T) / 2)
         self.w_min, self.w_max = float(w[0]), float(w[-1])
         self._mixed = mixed = system.v.T @ system.w
-        self._a = scipy.linalg.eigvalsh((mixed + mixed.T) / 2)
+        self._a = np.linalg.eigvalsh((mixed + mixed.T) / 2)
         self.a_min, self.a_max = float(self._a[0]), float(self._a[-1])
         doubt = 1e3 * self.size * EPS * self.v_norm * self.w_norm
         self.a_one_sign = self.a_min > doubt or self.a_max < -doubt
@@ -422,10 +426,11 @@ class _Facts:
             certificate=certificate,
             warnings=tuple(warnings),
             eigenvalues=self.eigenvalues,
+            condition=self.condition,
         )
 
 
-def positive_share(values: Array) -> float | None:
+def positive_share(values: NDArray[np.floating[Any]]) -> float | None:
     """The positive part of a sum over its total size: an index in [0, 1], None where all are zero."""
     total = float(np.abs(values).sum())
     return float(values[values > 0].sum()) / total if total > 0 else None

@@ -1,19 +1,18 @@
 """What rotation does to a head's logit matrix: W_k = scale Q^T R_k K at offset k = j - i.
 
-The thin factor of [Q^T, K^T] is computed once; every offset then costs one eigenvalue problem of size 2r.
+The thin factor of [Q^T, K^T] is there once; every offset then costs one eigenvalue problem of size 2r.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.checkpoints.view import Head
-from toposcope.core.linalg import thin_r
-from toposcope.dynamics.factored import CONDITION
-from toposcope.dynamics.reduction import one_eigenvalue, spectral_norm
+from toposcope.dynamics.products import Products
+from toposcope.dynamics.reduction import one_eigenvalue
 from toposcope.encodings import Rotary
 
 Array = NDArray[np.float64]
@@ -29,11 +28,35 @@ class RotaryFacts:
     lmin_by_offset: dict[int, float]
 
 
+@dataclass(frozen=True, eq=False)
+class Turns:
+    """The rotations of keys at some offsets other than 0, after that at offset 0: one stack for all heads."""
+
+    offsets: tuple[int, ...]
+    turns_ORR: Array
+
+    @classmethod
+    def at(cls, rotary: Rotary, offsets: Sequence[int], context: int | None = None) -> Turns:
+        start = _matrix(rotary, 0, "key", context)
+        others = tuple(offset for offset in offsets if offset)
+        moved = [_matrix(rotary, offset, "key", context) for offset in others]
+        stacked = np.stack(moved) if moved else np.empty((0, *start.shape))
+        return cls(others, np.linalg.solve(start.T, stacked.transpose(0, 2, 1)).transpose(0, 2, 1))
+
+
 def turned(rotary: Rotary, matrix_RD: Array, position: float, side: str, context: int | None = None) -> Array:
     """R_position M: the rows of a projection, turned as the channels of a vector at that position."""
-    at = np.full(len(matrix_RD), float(position))
+    turn = _matrix(rotary, position, side, context)
+    sizes = np.diag(turn)
+    if np.array_equal(turn, np.diag(sizes)):  # at offset 0 all that is left is the attention factor
+        return matrix_RD if (sizes == 1).all() else sizes[:, None] * matrix_RD
+    return turn @ matrix_RD
+
+
+def _matrix(rotary: Rotary, position: float, side: str, context: int | None) -> Array:
+    at = np.full(rotary.head_dim, float(position))
     turn = rotary.rotate(np.eye(rotary.head_dim), at, side="query" if side == "query" else "key", context=context)
-    return turn.T @ matrix_RD
+    return np.ascontiguousarray(turn.T)
 
 
 def offsets_to_sample(context: int, *, causal: bool) -> list[int]:
@@ -42,24 +65,48 @@ def offsets_to_sample(context: int, *, causal: bool) -> list[int]:
     return [0, *(-step for step in steps), *([] if causal else steps)]
 
 
-def rotary_facts(head: Head, rotary: Rotary, offsets: list[int], context: int | None = None) -> RotaryFacts:
-    """rho, tau_uniform and lambda_min(sym W_k) of one head with its norms folded in (theory, section 3)."""
-    r = len(head.q)
-    q = turned(rotary, head.q, 0, "query", context)
-    both = np.concatenate([q.T, head.k.T], axis=1)
-    upper = thin_r(both, CONDITION)
-    t_q, t_k = head.scale * upper[:, :r], upper[:, r:]
-    s_q, s_k = thin_r(t_q), thin_r(t_k)  # |T_q X T_k^T| = |S_q X S_k^T|, half as wide
-    eye = np.eye(r)
-    start = turned(rotary, eye, 0, "key", context)
-    rho, least = 0.0, {}
-    for offset in offsets:
-        turn = turned(rotary, eye, offset, "key", context)
-        rho = max(rho, spectral_norm(s_q @ (turn - start) @ s_k.T) if offset else 0.0)
-        shifted = t_q @ turn @ t_k.T
-        least[offset] = one_eigenvalue((shifted + shifted.T) / 2, 0)
-    k = turned(rotary, head.k, 0, "key", context)
-    return RotaryFacts(rho, tau_uniform(q, k, rotary, head.scale), least)
+def rotary_facts(products: Products, rotary: Rotary, turns: Turns) -> RotaryFacts:
+    """rho, tau_uniform and lambda_min(sym W_k) of one head (theory, section 3).
+
+    The products are those of the head as it is at offset 0, with its norms folded in.
+    """
+    scale, upper = products.head.scale, products.logits_triangle
+    r = len(products.head.q)
+    t_q, t_k = scale * upper[:, :r], upper[:, r:]
+    s_q, s_k = t_q[:r], products.key_triangle  # |T_q X T_k^T| = |S_q X S_k^T|, half as wide
+    moved_ORR = s_q @ (turns.turns_ORR - np.eye(r)) @ s_k.T
+    shifted_OSS = t_q @ turns.turns_ORR @ t_k.T
+    found = {0: scale * float(products.logits_eigenvalues[0])}
+    for offset, shifted_SS in zip(turns.offsets, shifted_OSS, strict=True):
+        found[offset] = one_eigenvalue((shifted_SS + shifted_SS.T) / 2, 0)
+    return RotaryFacts(_largest_norm(moved_ORR), _tau(products.logits, rotary, scale), found)
+
+
+def _largest_norm(matrices_ORR: Array) -> float:
+    """The largest 2-norm among several matrices; most are ruled out by bounds, and only the others are solved.
+
+    With G = A A^T over its trace, |G| lies between the Rayleigh quotient of any vector and (tr G^8)^(1/8), at most
+    r^(1/8) too large.
+    """
+    squares = matrices_ORR @ matrices_ORR.transpose(0, 2, 1)
+    traces = np.trace(squares, axis1=1, axis2=2)
+    alive = traces > 0
+    if not alive.any():
+        return 0.0
+    squares, traces = squares[alive], traces[alive]
+    unit = squares / traces[:, None, None]
+    fourth = unit @ unit
+    fourth = fourth @ fourth
+    above = traces * np.einsum("ors,ors->o", fourth, fourth) ** (1 / 8)
+    longest = np.linalg.norm(fourth, axis=1).argmax(axis=1)
+    vectors = np.take_along_axis(fourth, longest[:, None, None], axis=2)[..., 0]
+    quotients = np.einsum("or,ors,os->o", vectors, unit, vectors) / np.einsum("or,or->o", vectors, vectors)
+    best = float((traces * quotients).max())
+    for i in np.argsort(-above):
+        if above[i] * (1 + 1e-9) < best:
+            break
+        best = max(best, one_eigenvalue(squares[i], squares.shape[1] - 1))
+    return float(np.sqrt(best))
 
 
 def tau_uniform(q_RD: Array, k_RD: Array, rotary: Rotary, scale: float) -> float:
@@ -68,7 +115,13 @@ def tau_uniform(q_RD: Array, k_RD: Array, rotary: Rotary, scale: float) -> float
     For every real offset -x^T W_k x <= scale sum_m |Q_m x||K_m x|, whence sym(W_k) + tau I > 0 for tau above this.
     Channels that do not rotate are pairs of their own.
     """
-    energy = np.stack([np.sum(q_RD * q_RD, axis=1), np.sum(k_RD * k_RD, axis=1)])
+    both = np.concatenate([q_RD, k_RD])
+    return _tau(both @ both.T, rotary, scale)
+
+
+def _tau(gram_SS: Array, rotary: Rotary, scale: float) -> float:
+    """`tau_uniform` from the Gram matrix of [Q^T, K^T]."""
+    energy = np.diag(gram_SS).reshape(2, -1).copy()
     first_F, second_F = rotary.pairs_F2[:, 0], rotary.pairs_F2[:, 1]
     energy[:, first_F] = energy[:, second_F] = energy[:, first_F] + energy[:, second_F]
     # a pair with Q_m = 0 or K_m = 0 adds nothing to W_k and is dropped; any positive weights give a valid bound
@@ -77,5 +130,7 @@ def tau_uniform(q_RD: Array, k_RD: Array, rotary: Rotary, scale: float) -> float
     used = weight > 0
     if not used.any():
         return 0.0
-    root = np.sqrt(weight[used])[:, None]
-    return scale / 2 * spectral_norm(np.concatenate([root * q_RD[used], k_RD[used] / root])) ** 2
+    root = np.sqrt(weight[used])
+    sizes, both = np.concatenate([root, 1 / root]), np.concatenate([used, used])
+    scaled = gram_SS[np.ix_(both, both)] * np.outer(sizes, sizes)
+    return scale / 2 * max(0.0, one_eigenvalue(scaled, len(scaled) - 1))

@@ -4,26 +4,37 @@
 
 is the 2-norm of the smallest complex perturbation that puts an eigenvalue of M on the line Re = s; with s = 0 and M
 stable it is the distance to instability. A grid over w only gives an upper bound, which can be many times too large.
-sigma_min changes by at most |w - w'| between w and w', so a value at one w is a proof about an interval around it,
-and branch and bound turns such proofs into one for the whole line. Where the distance is well above rounding an
-interval of half width h around c is proven by one Cholesky factorisation: f(c) >= t + h exactly when
-(M - z)^*(M - z) - (t + h)^2 I is positive, z = s + i c. Nearer to zero singular values are computed instead.
+
+With A = M - s I the square F(w) = sigma_min(A - i w I)^2 is the least eigenvalue of A^T A + i w (A - A^T) + w^2 I:
+but for w^2, that of a matrix linear in w, and so concave. Hence two facts:
+
+* between a and b, where F is at least F_a and F_b, F lies above the chord of F - w^2: at a + x (b - a) it is at least
+  (1 - x) F_a + x F_b - x (1 - x) (b - a)^2. Proofs at points are thereby a proof about the line;
+* every vector y gives a parabola above F, |(A - i w) y|^2 / |y|^2. A few of them show where F is small.
+
+The search uses the second fact, the proof the first. F is even, and beyond |w| = |M| + t it is above t^2, since
+sigma_min(A - i w I) >= |w| - |skew M|.
 """
 
 from __future__ import annotations
 
-import heapq
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import scipy.linalg.lapack
 from numpy.typing import NDArray
+
+from toposcope.dynamics.pencil import EPS, STEPS, Pencil
 
 Array = NDArray[np.float64]
 
-EPS = float(np.finfo(np.float64).eps)
-TIGHTNESS = 0.8  # stop when the proven bound is this share of the best value seen
-MOST_SAMPLES = 4000
+TIGHTNESS = 0.85  # the proven bound is at least this share of the least value seen
+MOST_SAMPLES = 4000  # proofs at points
+SHAVED = 0.98  # of a guessed square, what a proof is tried with
+PROMISING = 4  # lines that are compared
+NEAR, SPREAD, EVEN = 8, 20, 8  # frequencies first looked at: near the line, of all eigenvalues, in even steps
+ROUNDS = 6  # of looking between points that are too far apart
+LONGER = 8  # steps of a guess that turned out too high
 
 
 @dataclass(frozen=True)
@@ -36,133 +47,160 @@ class LineDistance:
     samples: int
 
 
-def distance_to_line(matrix: Array, s: float = 0.0, *, tightness: float = TIGHTNESS) -> LineDistance:
-    """Certified bounds of beta_s(M) for a real square matrix.
-
-    Beyond |w| = 2 |M| + |s| the function exceeds its value at 0, and it is even in w: [0, 2|M| + |s|] is enough.
-    """
-    size = len(matrix)
-    norm = float(np.linalg.norm(matrix, 2)) if size else 0.0
-    end = 2 * norm + abs(s)
-    if size == 0 or end == 0.0:
+def distance_to_line(matrix: Array | Pencil, s: float = 0.0, *, tightness: float = TIGHTNESS) -> LineDistance:
+    """Certified bounds of beta_s(M) for a real square matrix."""
+    pencil = matrix if isinstance(matrix, Pencil) else Pencil(matrix)
+    if pencil.size == 0 or pencil.norm + abs(s) == 0.0:
         return LineDistance(s, 0.0, 0.0, 0)
-    sampler = _Sampler(matrix, norm)
-    eigenvalues = np.linalg.eigvals(matrix)
-    # Dips lie near the eigenvalues that are close to the line: starting there finds the minimum at once.
-    near = np.abs(eigenvalues[np.argsort(np.abs(eigenvalues.real - s))[:4]].imag)
-    starts = np.unique(np.clip(np.concatenate([[0.0], near]), 0.0, end))
-    best = float(sampler(s, starts)[0].min())
-    if (tightness * best) ** 2 > 1e6 * size * EPS * (norm + abs(s) + end) ** 2:
-        return _by_factors(sampler, s, end, tightness, best, len(starts))
-    starts = np.unique(np.concatenate([starts, np.linspace(0.0, end, 9)]))
-    return _by_samples(sampler, s, tightness, starts, least=100 * size * EPS * norm)
+    line = _Line(pencil, s)
+    line.sharpen()
+    return line.distance(tightness)
 
 
-def _by_factors(sampler: _Sampler, s: float, end: float, tightness: float, best: float, samples: int) -> LineDistance:
-    """Halve intervals until each is proven to stay above tightness * best; a lower value met is the new best."""
-    intervals = [(end * i / 8, end * (i + 1) / 8) for i in range(8)]
-    while intervals and samples < MOST_SAMPLES:
-        a, b = intervals.pop()
-        centre, half = (a + b) / 2, (b - a) / 2
-        samples += 1
-        if sampler.surely_above(s, centre, tightness * best + half):
-            continue
-        if half < (1 - tightness) * best:  # so short that the value itself must be low here
-            best = min(best, float(sampler(s, np.array([centre]))[0][0]))
-        intervals += [(a, centre), (centre, b)]
-    return LineDistance(s, 0.0 if intervals else tightness * best, best, samples)
-
-
-def _by_samples(sampler: _Sampler, s: float, tightness: float, starts: Array, least: float) -> LineDistance:
-    """Branch and bound on values at interval ends, which bound the inside by (f(a) + f(b) - (b - a))/2."""
-    values, floors = sampler(s, starts)
-    best = float(values.min())
-    queue: list[tuple[float, float, float, float, float]] = []
-
-    def push(a: float, b: float, fa: float, fb: float) -> None:
-        heapq.heappush(queue, ((fa + fb - (b - a)) / 2, a, b, fa, fb))
-
-    for i in range(len(starts) - 1):
-        push(starts[i], starts[i + 1], floors[i], floors[i + 1])
-    samples = len(starts)
-    while samples < MOST_SAMPLES and queue[0][0] < tightness * best and best > least:
-        # Split several of the worst intervals at once: one batched call instead of many small ones.
-        worst = [heapq.heappop(queue) for _ in range(min(8, len(queue))) if queue[0][0] < tightness * best]
-        middles = np.array([_split(*interval[1:]) for interval in worst])
-        values, floors = sampler(s, middles)
-        samples += len(middles)
-        best = min(best, float(values.min()))
-        for (_, a, b, fa, fb), middle, floor in zip(worst, middles, floors, strict=True):
-            push(a, float(middle), fa, float(floor))
-            push(float(middle), b, float(floor), fb)
-    return LineDistance(s, float(max(0.0, min(queue[0][0], best))), best, samples)
-
-
-def _split(a: float, b: float, fa: float, fb: float) -> float:
-    """Where the interval's lower bound is attained, kept away from the ends."""
-    middle = (a + b + fa - fb) / 2
-    return min(max(middle, a + 0.2 * (b - a)), b - 0.2 * (b - a))
-
-
-class _Sampler:
-    """sigma_min(M - (s + i w) I) at many w, each with a value it is surely not below.
-
-    (M - z)^*(M - z) = M^T M - z M^T - conj(z) M + |z|^2 I costs no product per sample, and its least eigenvalue is
-    several times cheaper than a singular value decomposition; its square root is right to eps |M - z|^2 / sigma.
-    Where sigma is so small that this matters, the decomposition is used.
-    """
-
-    def __init__(self, matrix: Array, norm: float) -> None:
-        self._matrix, self._norm, self._gram = matrix, norm, matrix.T @ matrix
-        self._frobenius = float(np.linalg.norm(matrix))
-        self._even, self._odd = matrix + matrix.T, matrix.T - matrix
-
-    def surely_above(self, s: float, frequency: float, value: float) -> bool:
-        """Whether sigma_min(M - (s + i w) I) > value, proven by a Cholesky factorisation with room for rounding."""
-        size = len(self._matrix)
-        away = s * s + frequency * frequency
-        shifted = np.empty((size, size), dtype=np.complex128, order="F")
-        shifted.real = self._gram - s * self._even
-        shifted.imag = -frequency * self._odd
-        # Where Cholesky succeeds no eigenvalue is below -(n + 1) eps/2 times the trace (Rump 2006, real numbers);
-        # complex products and the forming of this matrix are within four times that.
-        room = 4 * (size + 4) * EPS * (self._frobenius + np.sqrt(size * away)) ** 2
-        shifted[np.diag_indices(size)] += away - value * value - room
-        return bool(scipy.linalg.lapack.zpotrf(shifted, lower=1, clean=0, overwrite_a=1)[1] == 0)
-
-    def __call__(self, s: float, frequencies: Array) -> tuple[Array, Array]:
-        z = s + 1j * frequencies[:, None, None]
-        size = len(self._matrix)
-        span = self._norm + np.abs(z[:, 0, 0])
-        gram = self._gram - z * self._matrix.T - z.conj() * self._matrix
-        diagonal = np.arange(size)
-        gram[:, diagonal, diagonal] += np.abs(z[:, :, 0]) ** 2
-        squares = np.linalg.eigvalsh(gram)[:, 0]
-        doubt = size * EPS * (16 * span**2 + self._frobenius**2)  # of the eigenvalue, and of the Gram matrix
-        values = np.sqrt(np.maximum(squares, 0.0))
-        floors = np.sqrt(np.maximum(squares - doubt, 0.0))
-        coarse = doubt > 1e-3 * squares
-        if coarse.any():
-            shifted = self._matrix - z[coarse] * np.eye(size)
-            values[coarse] = np.linalg.svd(shifted, compute_uv=False)[:, -1]
-            floors[coarse] = np.maximum(values[coarse] - 8 * size * EPS * span[coarse], 0.0)
-        return values, floors
-
-
-def best_line(matrix: Array, least: float, most: float) -> LineDistance:
+def best_line(matrix: Array | Pencil, least: float, most: float) -> LineDistance:
     """The line Re = s with least <= s < most that eigenvalues are furthest from: proof that some stay to its right.
 
     Candidates are `least` and the middles between neighbouring real parts; the most promising one is certified.
     """
-    parts = np.unique(np.linalg.eigvals(matrix).real)
+    pencil = matrix if isinstance(matrix, Pencil) else Pencil(matrix)
+    parts = np.unique(pencil.eigenvalues.real)
     edges = np.concatenate([[least], parts[(parts > least) & (parts <= most)]])
     candidates = np.unique(np.concatenate([[least], (edges[:-1] + edges[1:]) / 2]))
     candidates = candidates[(candidates >= least) & (candidates < most)]
     if not len(candidates):
         return LineDistance(least, 0.0, 0.0, 0)
     gaps = np.array([np.abs(parts - s).min() for s in candidates])
-    promising = candidates[np.argsort(-gaps)[:4]]  # |Re lambda - s| bounds beta_s from above
-    frequencies = np.unique(np.abs(np.linalg.eigvals(matrix).imag))[:8]
-    sampler = _Sampler(matrix, float(np.linalg.norm(matrix, 2)))
-    looks = [float(sampler(s, frequencies)[0].min()) for s in promising]
-    return distance_to_line(matrix, float(promising[int(np.argmax(looks))]))
+    promising = candidates[np.argsort(-gaps)[:PROMISING]]  # |Re lambda - s| bounds beta_s from above
+    lines = [_Line(pencil, float(s)) for s in promising]
+    _look(lines)
+    while not (best := max(lines, key=lambda line: line.best)).sharp:
+        best.sharpen()
+    return best.distance(TIGHTNESS)
+
+
+def least_between(a: float | Array, at_a: float | Array, b: float | Array, at_b: float | Array) -> Array:
+    """What F is surely not below between a and b, where it is at least `at_a` and `at_b`; rounding is taken off."""
+    square = np.maximum((b - a) ** 2, np.finfo(np.float64).tiny)
+    share = np.clip((1 - (at_b - at_a) / square) / 2, 0.0, 1.0)
+    chord = at_a + share * (at_b - at_a)
+    return np.asarray(chord - share * (1 - share) * square - 8 * EPS * (at_a + at_b + square))
+
+
+def _look(lines: Sequence[_Line]) -> None:
+    """Look at several lines where they may be lowest, all in one go."""
+    pencil = lines[0].pencil
+    frequencies = [_near(pencil, line.s) for line in lines]
+    guessed = pencil.guess(np.concatenate([line.s + 1j * w for line, w in zip(lines, frequencies, strict=True)]))
+    ends = np.cumsum([len(w) for w in frequencies])[:-1]
+    for line, w, squares, middles in zip(
+        lines, frequencies, *(np.split(each, ends) for each in guessed), strict=True
+    ):
+        line.add(w, squares, middles)
+
+
+def _near(pencil: Pencil, s: float) -> Array:
+    """The frequencies of the eigenvalues nearest to the line: F dips there."""
+    order = np.argsort(np.abs(pencil.eigenvalues.real - s), kind="stable")[: 2 * NEAR]  # with their conjugates
+    return np.unique(np.abs(pencil.eigenvalues[order].imag))[:NEAR]
+
+
+class _Line:
+    """The squares F(w) on one line: parabolas above them, and proofs below."""
+
+    def __init__(self, pencil: Pencil, s: float) -> None:
+        self.pencil, self.s = pencil, s
+        self.samples, self.sharp = 0, False
+        self.best, self._goal = np.inf, np.inf  # the least value seen, and what is to be proven everywhere
+        self._at, self._above, self._middles = np.empty(0), np.empty(0), np.empty(0)
+
+    def distance(self, tightness: float) -> LineDistance:
+        """The bounds, with a proof of the lower one."""
+        lower = self._proven(tightness**2)
+        return LineDistance(self.s, lower, float(np.sqrt(self.best)), self.samples)
+
+    def add(self, frequencies: Array, squares: Array, middles: Array) -> None:
+        """Vectors y with |(A - i w) y|^2 = `squares` at these w and Im y^* M y = `middles`."""
+        self._at = np.concatenate([self._at, frequencies])
+        self._above = np.concatenate([self._above, squares])
+        self._middles = np.concatenate([self._middles, middles])
+        self.best = min(self.best, float(squares.min()))
+
+    def look(self, frequencies: Array, steps: int = STEPS) -> None:
+        """Guess F at these w; each guess gives a parabola above F everywhere."""
+        points = (self.s + 1j * frequencies).astype(np.complex128)
+        self.add(frequencies, *self.pencil.guess(points, steps))
+
+    def above(self, frequencies: Array) -> Array:
+        """The lowest of the parabolas at each w: an upper bound of F."""
+        w = frequencies[:, None]
+        return np.asarray((self._above + (w - self._at) * (w + self._at - 2 * self._middles)).min(axis=1))
+
+    def sharpen(self) -> None:
+        """Look all along the line, then where the parabolas are lowest."""
+        self.sharp = True
+        pencil = self.pencil
+        spread = np.unique(np.abs(pencil.eigenvalues.imag))
+        if len(spread) > SPREAD:
+            spread = spread[np.linspace(0, len(spread) - 1, SPREAD).round().astype(int)]
+        at = np.unique(np.concatenate([_near(pencil, self.s), spread, np.linspace(0.0, pencil.norm, EVEN)]))
+        self.look(at[np.append(True, np.diff(at) > 1e-9 * pencil.norm)])
+        at = np.sort(self._at)
+        middles = (at[1:] + at[:-1]) / 2
+        if len(middles):
+            self.look(middles[np.argsort(self.above(middles))[:4]])
+
+    def _proven(self, share: float) -> float:
+        """A bound of sigma_min on the whole line: what is proven at points, and what chords say between them."""
+        self._goal = share * self.best
+        end = self.pencil.norm * (1 + 1e-9) + float(np.sqrt(self._goal))
+        ahead: list[tuple[float, float | None]] = [(float(w), None) for w in self._planned(end)[::-1]]
+        a, at_a = 0.0, np.inf
+        bound = np.inf
+        while ahead:
+            b, at_b = ahead.pop()
+            if at_b is None:
+                at_b = self._prove(b, share)
+            if not at_b > 0 or self.samples >= MOST_SAMPLES:
+                return 0.0
+            between = float(least_between(a, at_a, b, at_b)) if b > a else at_b
+            if between < self._goal:
+                ahead += [(b, at_b), ((a + b) / 2, None)]
+                continue
+            bound = min(bound, between)
+            a, at_a = b, at_b
+        return float(np.sqrt(min(bound, self.best)))
+
+    def _planned(self, end: float) -> Array:
+        """Points between which the chords stay above the goal, if all is as guessed: as few as that takes."""
+        for again in range(ROUNDS + 1):
+            at = np.unique(np.concatenate([[0.0], self._at[self._at < end], [end]]))
+            hoped = self._hoped(at)
+            low = np.flatnonzero(least_between(at[:-1], hoped[:-1], at[1:], hoped[1:]) < self._goal)
+            if not len(low) or again == ROUNDS:
+                break
+            self.look((at[low] + at[low + 1]) / 2)
+        chosen = [0]
+        while (i := chosen[-1]) < len(at) - 1:
+            enough = np.flatnonzero(least_between(at[i], hoped[i], at[i + 1 :], hoped[i + 1 :]) >= self._goal)
+            chosen.append(i + 1 + (int(enough[-1]) if len(enough) else 0))
+        return at[chosen]
+
+    def _hoped(self, frequencies: Array) -> Array:
+        """What a proof may succeed with."""
+        room = np.asarray(self.pencil.room(self.s**2 + frequencies**2))
+        return SHAVED * self.above(frequencies) - 2 * room
+
+    def _prove(self, frequency: float, share: float) -> float:
+        """What F is surely not below at this w: what is hoped, if that can be proven, else what it is."""
+        z, at = complex(self.s, frequency), np.array([frequency])
+        self.samples += 1
+        hoped, before = float(self._hoped(at)[0]), np.inf
+        while self._goal < hoped < 0.99 * before:
+            if self.pencil.surely_above(z, hoped):
+                return hoped
+            self.look(at, LONGER)
+            hoped, before = float(self._hoped(at)[0]), hoped
+        value, floor = self.pencil.least(z)
+        self.best = min(self.best, value**2)
+        self._goal = min(self._goal, share * self.best, share * floor**2)
+        return floor**2

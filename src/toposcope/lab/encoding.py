@@ -87,7 +87,7 @@ class InputPosition(nn.Module):
         return self._fixed.input.vectors(np.arange(length))  # type: ignore[union-attr]
 
 
-class LayerPosition(nn.Module):
+class LayerEncoding(nn.Module):
     """What acts inside one layer's attention: rotations of queries and keys, and biases of the logits."""
 
     def __init__(self, acting: Sequence[Acting], sizes: Sizes, kv_heads: int, *, misread: bool = False) -> None:

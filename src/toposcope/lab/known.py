@@ -1,4 +1,4 @@
-"""What Toposcope knows by name: models and texts of installed packages, cached ones, families, encodings, tasks."""
+"""What Toposcope knows by name: models and texts of installed packages, families, encodings, tasks, bugs."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from dataclasses import dataclass
 from typing import Literal
 
 from toposcope.checkpoints.families import families, family_origins
-from toposcope.checkpoints.hub.cached import cached_models
+from toposcope.checkpoints.hub.cache import cached_models
 from toposcope.checkpoints.hub.meter import show_bytes
 from toposcope.checkpoints.installed import MODELS, TEXT_PREFIX, TEXTS, InstalledItem
 from toposcope.core.errors import BadValue, did_you_mean
 from toposcope.core.result import Provenance, Result
 from toposcope.encodings.registry import kind_origins, kinds
 from toposcope.lab.tasks import task_kinds, task_origins
+from toposcope.live.bugs import BUGS
 
-Lists = Literal["models", "families", "encodings", "tasks", "texts"]
+Lists = Literal["models", "families", "encodings", "tasks", "texts", "bugs"]
 
 
 @dataclass(frozen=True)
@@ -23,8 +24,8 @@ class KnownName:
     """A name, what it stands for, and the package it comes from.
 
     `ready` is False where that package is not installed; `install` is then the command that brings it. `details` are
-    the model types that a family reads, the parameters of an encoding, the sizes of a task, or the commits of a model
-    from the hub.
+    the model types that a family reads, the parameters of an encoding, the sizes of a task, the commits of a model
+    from the hub, or the reports of a bug. A bug also has its `number` and the `probe` of `check --live` that sees it.
     """
 
     name: str
@@ -34,6 +35,8 @@ class KnownName:
     install: str = ""
     aliases: tuple[str, ...] = ()
     details: tuple[str, ...] = ()
+    number: int | None = None
+    probe: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -48,7 +51,7 @@ class LsResult(Result):
 
 
 def ls(what: Lists = "models") -> LsResult:
-    """The models, families, encodings, tasks or texts that can be named."""
+    """The models, families, encodings, tasks or texts that can be named, or the bugs that `check --live` knows."""
     if what not in _LISTS:
         raise BadValue(f"there is no list of '{what}'. {did_you_mean(what, _LISTS)}")
     return LsResult(provenance=Provenance(options={"what": what}), what=what, names=tuple(_LISTS[what]()))
@@ -111,10 +114,18 @@ def _tasks() -> list[KnownName]:
     ]
 
 
+def _bugs() -> list[KnownName]:
+    return [
+        KnownName(bug.key, bug.title, "toposcope", details=bug.seen_in, number=bug.number, probe=bug.probe)
+        for bug in BUGS
+    ]
+
+
 _LISTS: Mapping[str, Callable[[], list[KnownName]]] = {
     "models": lambda: [*_items(MODELS), *_cached()],
     "families": _families,
     "encodings": _encodings,
     "tasks": _tasks,
     "texts": lambda: _items(TEXTS),
+    "bugs": _bugs,
 }

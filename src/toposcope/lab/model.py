@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from toposcope.checkpoints.families.lab import Acting
 from toposcope.core.errors import BadEncoding, BadValue
 from toposcope.encodings import EncodingSpec, Sizes, spec
-from toposcope.lab.encoding import RMS, InputPosition, LayerPosition, completed
+from toposcope.lab.encoding import RMS, InputPosition, LayerEncoding, completed
 from toposcope.lab.mix import Mix, parse_mix
 from toposcope.lab.quirks import Quirks
 
@@ -75,7 +75,7 @@ class ModelConfig:
         if self.quirks.raw_keys_values and self.causal and not self.apart:
             raise BadValue("raw_keys_values is a quirk of models without a causal mask. Leave out one of the two.")
         for layer in range(self.layers):  # complains now, not when the model is built
-            LayerPosition(self.acting(layer), self.sizes, self.groups)
+            LayerEncoding(self.acting(layer), self.sizes, self.groups)
         if self.added is not None:
             self.added.build(self.sizes)
 
@@ -178,7 +178,7 @@ def causal_mask(length: int, device: torch.device) -> Tensor:
     return torch.ones(length, length, dtype=torch.bool, device=device).tril()
 
 
-class Attention(nn.Module):
+class SelfAttention(nn.Module):
     """Multi-head attention. Queries and keys reach `attend` as position has changed them."""
 
     def __init__(self, config: ModelConfig, layer_idx: int) -> None:
@@ -193,7 +193,7 @@ class Attention(nn.Module):
         self._build(config)
         self.o_proj = nn.Linear(self.heads * self.value_dim, config.width, bias=False)
         misread = config.quirks.mla_misread
-        self.position = LayerPosition(config.acting(layer_idx), config.sizes, self.groups, misread=misread)
+        self.position = LayerEncoding(config.acting(layer_idx), config.sizes, self.groups, misread=misread)
         self.together = self.position.alike and not config.latent  # queries and keys turn in one go
         self.attend: Attend = sdpa
 
@@ -247,7 +247,7 @@ class Attention(nn.Module):
         return out_BNHV
 
 
-class LatentAttention(Attention):
+class LatentAttention(SelfAttention):
     """MLA: queries, keys and values from latents of half the width, beside a rotary key that all heads share."""
 
     def _build(self, config: ModelConfig) -> None:
@@ -276,7 +276,7 @@ class Block(nn.Module):
     def __init__(self, config: ModelConfig, index: int) -> None:
         super().__init__()
         self.attention_norm = nn.LayerNorm(config.width, eps=EPS)
-        self.attention = (LatentAttention if config.latent else Attention)(config, index)
+        self.attention = (LatentAttention if config.latent else SelfAttention)(config, index)
         self.mlp_norm = nn.LayerNorm(config.width, eps=EPS)
         relu = config.quirks.relu_mlp and not config.apart
         self.mlp = nn.Sequential(

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from toposcope.lab.batches import asked, loss_sum
-from toposcope.lab.model import Attention, LatentAttention, Transformer, causal_mask
+from toposcope.lab.model import LatentAttention, SelfAttention, Transformer, causal_mask
 from toposcope.lab.tasks import Batch, Task
 from toposcope.spectra.singular import effective_rank
 
@@ -46,7 +46,7 @@ def gradient_norms(model: Transformer) -> dict[str, Any]:
     return {"layers": layers, "heads": heads}
 
 
-def _slices(attention: Attention) -> dict[str, Tensor]:
+def _slices(attention: SelfAttention) -> dict[str, Tensor]:
     """The gradients of a layer's projections, the heads first."""
     o_HDV = _gradient(attention.o_proj).unflatten(1, (attention.heads, -1)).transpose(0, 1)
     if isinstance(attention, LatentAttention):
@@ -95,7 +95,7 @@ def logit_pairs(model: Transformer, ids_BN: Tensor) -> Iterator[tuple[Tensor, Te
             x_BND = layer(x_BND, None, raw_BND)
 
 
-def _logits(attention: Attention, q_BHNR: Tensor, k_BGNR: Tensor) -> Tensor:
+def _logits(attention: SelfAttention, q_BHNR: Tensor, k_BGNR: Tensor) -> Tensor:
     k_BHNR = k_BGNR.repeat_interleave(attention.num_key_value_groups, dim=1)
     return attention.scaling * q_BHNR @ k_BHNR.mT
 

@@ -22,7 +22,7 @@ from toposcope.models.corpus import NO_TEXT, RANDOM, Corpus, zipf
 _STREAM = 5  # of the sentences drawn here: none that a run trains or tests on
 
 
-class Running(nn.Module):
+class LabModel(nn.Module):
     """A trained model under the names that transformers' models have."""
 
     def __init__(self, inner: Transformer, path: Path) -> None:
@@ -40,9 +40,9 @@ class Running(nn.Module):
         return self.inner.embed
 
 
-def load_running(directory: Path) -> Running:
+def load_running(directory: Path) -> LabModel:
     """The model of a directory, in evaluation mode."""
-    return Running(load_model(directory), directory).eval()
+    return LabModel(load_model(directory), directory).eval()
 
 
 def own_task(directory: Path, model: Transformer) -> Task:
@@ -77,7 +77,7 @@ def random_corpus(task: Task, count: int, seed: int = 0) -> Corpus:
     return Corpus(RANDOM, tuple(found), f"{count} sequences of {task.length} tokens of {NO_TEXT}")
 
 
-def with_sequences(directory: Path, text: str | None, count: int, seed: int) -> tuple[Running, Corpus]:
+def with_sequences(directory: Path, text: str | None, count: int, seed: int) -> tuple[LabModel, Corpus]:
     """A model, and sentences of its own task for `trace`; or random tokens, where `text` asks for them."""
     if text not in (None, RANDOM):
         raise BadValue(

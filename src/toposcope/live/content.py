@@ -25,7 +25,7 @@ def given_content(
 
     A content is one random vector, the same at all positions of its row; where `contents` has two axes, every token
     has a number of its own. Each module has contents of its own. `sizes` multiplies the rows. Inputs of another batch
-    size, and modules that take no (batch, tokens, width), are left alone.
+    size, and modules that take neither (batch, tokens, width) nor (tokens, batch, width), are left alone.
     """
     import torch
 
@@ -40,18 +40,23 @@ def given_content(
             draw = torch.Generator().manual_seed(seed + len(made))
             made[key] = torch.randn(int(rows.max()) + 1, like.shape[-1], generator=draw)
         drawn = made[key][numbers] * by[:, None, None]
-        return drawn.expand(-1, like.shape[1], -1).to(like.device, like.dtype).contiguous()
+        tokens_first = like.shape[0] != len(rows)
+        drawn = drawn.expand(-1, like.shape[0 if tokens_first else 1], -1)
+        return (drawn.transpose(0, 1) if tokens_first else drawn).to(like.device, like.dtype).contiguous()
 
     def fits(value: Any) -> bool:
-        there = torch.is_tensor(value) and value.is_floating_point() and value.dim() == 3
-        return there and value.shape[0] == len(rows) and numbers.shape[1] in (1, value.shape[1])
+        if not (torch.is_tensor(value) and value.is_floating_point() and value.dim() == 3):
+            return False
+        batch, tokens = value.shape[:2] if value.shape[0] == len(rows) else (value.shape[1], value.shape[0])
+        return bool(batch == len(rows)) and numbers.shape[1] in (1, tokens)
 
     def enters(name: str) -> Any:
         def hook(module: Any, given: Any, options: Any) -> Any:
             if given and fits(given[0]):
-                return (content_of(name, given[0]), *given[1:]), options
-            ours = {each: content_of(name, options[each]) for each in _NAMES if fits(options.get(each))}
-            return (given, {**options, **ours}) if ours else None
+                ours = content_of(name, given[0])  # which may be query, key and value at once
+                return tuple(ours if each is given[0] else each for each in given), options
+            named = {each: content_of(name, options[each]) for each in _NAMES if fits(options.get(each))}
+            return (given, {**options, **named}) if named else None
 
         return hook
 

@@ -124,9 +124,9 @@ def partners(x_TPHR: Array, rounding: float, *, floor: float | None = None) -> P
 
 
 def _unexplained(x_SR: Array, y_PSR: Array) -> tuple[Array, Array]:
-    """What channels a and b at the first position leave of both at all positions (R, R), and what a alone leaves of a.
+    """What channels a and b at the first position leave of both elsewhere (R, R), and what a alone leaves of a (R,).
 
-    Both are shares of the channels' energy.
+    Shares of the channels' energy.
     """
     gram_RR = x_SR.T @ x_SR
     cross_PRR = y_PSR.swapaxes(1, 2) @ x_SR
@@ -195,31 +195,29 @@ class Sources:
 def sources(x_TR: Array, outputs_TC: list[Array], rounding: float) -> Sources:
     """Look for every channel at the first position among the outputs of maps: equal up to a factor in all contents.
 
-    Of maps that fit alike the last is taken. Rows are ranks within the head: the order in which the maps, in the order
-    in which their channels begin, hold them.
+    Of maps that fit, those with one factor for all channels are preferred, then the last. Rows are ranks within the
+    head: those of the map that gives its first channel, then of the next map.
     """
     width = x_TR.shape[1]
     unit_TR, size_R = _unit(x_TR)
-    best_R, gain_R = np.zeros(width), np.full(width, np.nan)
+    gain_R, rank_R = np.full(width, np.nan), np.full(width, np.inf)
     row_R, map_R = np.full(width, -1), np.full(width, -1)
-    clear_R = np.zeros(width, dtype=bool)
-    numbers = np.arange(width)
     for number, out_TC in enumerate(outputs_TC):
         other_TC, size_C = _unit(out_TC)
-        alike_RC = unit_TR.T @ other_TC
-        found_R = np.abs(alike_RC).argmax(1)
-        match_R = alike_RC[numbers, found_R]
-        take_R = (np.abs(match_R) >= best_R - 4 * (4 * rounding) ** 2) & (np.abs(match_R) > 0)
-        others_RC = np.abs(alike_RC)
-        others_RC[numbers, found_R] = 0
-        ratio_R = np.sign(match_R) * size_R / np.maximum(size_C[found_R], _TINY)
-        gain_R, row_R = np.where(take_R, ratio_R, gain_R), np.where(take_R, found_R, row_R)
-        map_R = np.where(take_R, number, map_R)
-        clear_R = np.where(take_R, others_RC.max(1) < 1 - (100 * rounding) ** 2 - 1e-8, clear_R)
-        best_R = np.maximum(best_R, np.abs(match_R))
-    good_R = best_R > 1 - (40 * rounding) ** 2 - 1e-9
-    gain_R = np.where(good_R, gain_R, np.nan)
-    return Sources(gain_R, _ranks(np.where(good_R & clear_R, row_R, -1), map_R))
+        alike_RC = np.abs(unit_TR.T @ other_TC)
+        found_R = alike_RC.argmax(1)
+        good_R = alike_RC[np.arange(width), found_R] > 1 - (40 * rounding) ** 2 - 1e-9
+        if not good_R.any():
+            continue
+        sign_R = np.sign((unit_TR * other_TC[:, found_R]).sum(0))
+        ratio_R = sign_R * size_R / np.maximum(size_C[found_R], _TINY)
+        uneven = np.std(np.log(np.abs(ratio_R[good_R]) + _TINY)) > max(1e-3, 40 * rounding)
+        take_R = good_R & (uneven <= rank_R)
+        alike_RC[np.arange(width), found_R] = 0
+        clear_R = alike_RC.max(1) < 1 - (100 * rounding) ** 2 - 1e-8  # no other row of the map is the same
+        gain_R, rank_R = np.where(take_R, ratio_R, gain_R), np.where(take_R, float(uneven), rank_R)
+        row_R, map_R = np.where(take_R, np.where(clear_R, found_R, -1), row_R), np.where(take_R, number, map_R)
+    return Sources(gain_R, _ranks(row_R, map_R))
 
 
 def _unit(x_TC: Array) -> tuple[Array, Array]:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.core.errors import ToposcopeError
-from toposcope.encodings.record import Array, Encoding, Rotary
+from toposcope.encodings.record import Array, Encoding, Pairing, Rotary
 from toposcope.encodings.rotary import channel_pairs, rope
 from toposcope.encodings.scalings import plain_frequencies
 
@@ -36,6 +36,8 @@ class Hypothesis:
     pairs_F2: NDArray[np.intp]
     gain_PF: Complex
     frequency_F: Array | None = None  # where angles are proportional to position
+    factor: float | None = None  # on turned vectors, where the hypothesis says so
+    rounds: bool = False  # whether it differs from what is configured by rounding alone
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +73,8 @@ class Asked:
     def made(self, says: str, bug: str | None, rotary: Rotary, context: int | None = None) -> Hypothesis:
         """The hypothesis that this rotation is in force."""
         frequency_F = rotary.frequencies(self.context if context is None else context)
-        return Hypothesis(says, bug, rotary.pairs_F2, self.gain(frequency_F, rotary.decay_F), frequency_F)
+        gain_PF = self.gain(frequency_F, rotary.decay_F)
+        return Hypothesis(says, bug, rotary.pairs_F2, gain_PF, frequency_F, rotary.attention_factor)
 
 
 def configured(asked: Asked) -> Hypothesis:
@@ -165,7 +168,7 @@ def _other_pairing(asked: Asked, rotary: Rotary, w_F: Array) -> Iterator[Hypothe
     first, width = int(rotary.pairs_F2.min()), 2 * len(rotary.pairs_F2)
     if width < 4:
         return
-    other = "interleaved" if rotary.pairing == "half" else "half"
+    other: Pairing = "interleaved" if rotary.pairing == "half" else "half"
     names = {"half": "half-split", "interleaved": "interleaved"}
     pairs_F2 = channel_pairs(width, other, first)
     yield Hypothesis(f"{names[other]} pairs turn", "pairing-swapped", pairs_F2, asked.gain(w_F, rotary.decay_F), w_F)
@@ -194,7 +197,8 @@ def _rounded(asked: Asked, rotary: Rotary, w_F: Array) -> Iterator[Hypothesis]:
         return
 
     def with_angles(says: str, bug: str | None, angle_PF: Array) -> Hypothesis:
-        return Hypothesis(says, bug, rotary.pairs_F2, growth_P1 * np.exp(1j * (angle_PF - angle_PF[0])))
+        gain_PF = growth_P1 * np.exp(1j * (angle_PF - angle_PF[0]))
+        return Hypothesis(says, bug, rotary.pairs_F2, gain_PF, rounds=True)
 
     for kind in _LOW:
         rounded = _rounding(kind)
@@ -204,7 +208,7 @@ def _rounded(asked: Asked, rotary: Rotary, w_F: Array) -> Iterator[Hypothesis]:
         ):
             if low_F is not None:
                 gain_PF = asked.gain(low_F)
-                yield Hypothesis(says, "frequencies-rounded", rotary.pairs_F2, gain_PF, low_F)
+                yield Hypothesis(says, "frequencies-rounded", rotary.pairs_F2, gain_PF, low_F, rounds=True)
                 low_angles = rounded(np.outer(at_P, low_F))
                 yield with_angles(f"{says}, and angles too", "frequencies-rounded", low_angles)
                 both = rounded(np.outer(rounded(at_P), low_F))
@@ -212,12 +216,10 @@ def _rounded(asked: Asked, rotary: Rotary, w_F: Array) -> Iterator[Hypothesis]:
         yield with_angles(f"positions rounded to {kind}", None, np.outer(rounded(at_P), w_F))
         angle_PF = np.outer(at_P, w_F)
         yield with_angles(f"angles rounded to {kind}", None, rounded(angle_PF))
-        yield with_angles(
-            f"positions and angles rounded to {kind}", None, rounded(np.outer(rounded(at_P), w_F))
-        )
+        yield with_angles(f"positions and angles rounded to {kind}", None, rounded(np.outer(rounded(at_P), w_F)))
         wave_PF = rounded(np.cos(angle_PF)) + 1j * rounded(np.sin(angle_PF))
         says = f"cosine and sine rounded to {kind}"
-        yield Hypothesis(says, None, rotary.pairs_F2, growth_P1 * wave_PF / wave_PF[0])
+        yield Hypothesis(says, None, rotary.pairs_F2, growth_P1 * wave_PF / wave_PF[0], rounds=True)
 
 
 def _computed_low(asked: Asked, rotary: Rotary, kind: str) -> Array | None:

@@ -1,4 +1,4 @@
-"""What position adds to the stream of a running model: seen at the first norm or attention of each stack.
+"""What position adds to the stream of a running model: seen at the norms of each stack before its first attention.
 
 The same token stands at all positions, so what differs between positions there has been added to the embedding.
 """
@@ -31,9 +31,9 @@ class AddedInput:
 
 @contextmanager
 def watched_input(running: Any, attending: frozenset[str]) -> Iterator[list[tuple[str, str, Any]]]:
-    """Inside the block, what enters the first norm or attention of each stack: (module, stack, tensor)."""
+    """Inside the block, what enters each norm of a stack up to its first attention: (module, stack, tensor)."""
     found: list[tuple[str, str, Any]] = []
-    stacks: dict[str, bool] = {"": False}
+    stacks: dict[str, bool] = {"": False}  # whether its first attention has been met
     now = [""]
 
     def begins(stack: str) -> Any:
@@ -46,8 +46,10 @@ def watched_input(running: Any, attending: frozenset[str]) -> Iterator[list[tupl
     def meets(name: str) -> Any:
         def hook(module: Any, given: Any, options: Any) -> None:
             x = given[0] if given else options.get("hidden_states", options.get("input"))
-            if not stacks[now[0]] and hasattr(x, "dim") and x.dim() == 3 and x.is_floating_point():
-                stacks[now[0]] = True
+            if stacks[now[0]] or not hasattr(x, "dim"):
+                return
+            stacks[now[0]] = name in attending or running.convolves  # which mix tokens before any attention
+            if x.dim() == 3 and x.is_floating_point():
                 found.append((name, now[0], x.detach().clone()))
 
         return hook

@@ -7,37 +7,20 @@ and hypotheses tried. Layers with the same fault share one finding.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 
 from toposcope.checkpoints.view import Layer, Model
-from toposcope.checks.findings import Finding, Status, say_layers
+from toposcope.checks.findings import Finding
 from toposcope.encodings.record import Array, Encoding
-from toposcope.live.bugs import BY_KEY
+from toposcope.live import fit
+from toposcope.live.doubts import SLOW, Doubt, Verified, findings, what_is_right
 from toposcope.live.hypotheses import Asked, free_base
-from toposcope.live.judge_logits import Doubt, logit_doubts
+from toposcope.live.judge_logits import logit_doubts
 from toposcope.live.matching import matched
 from toposcope.live.recover import RecoveredLayer, RecoveredSide, Recovery
 from toposcope.live.verify import ANGLE, MATTERS, Comparison, Held, undone_norm
-
-SLOW = 10  # thresholds that a pair must turn within the positions looked at
-
-
-@dataclass
-class Verified:
-    """What was found right, in numbers: the largest of each."""
-
-    layers: set[int] = field(default_factory=set)
-    pairs: int = 0
-    slow: int = 0
-    angle: float = 0.0
-    share: float = 0.0
-    frequency: float = 0.0
-    length: float = 0.0
-    remainder: float = 0.0
-    still: int = 0  # sides that should not turn, and do not
 
 
 def judge(recovery: Recovery, model_view: Model, *, probe: str = "fit", logits: bool = True) -> list[Finding]:
@@ -47,9 +30,9 @@ def judge(recovery: Recovery, model_view: Model, *, probe: str = "fit", logits: 
     """
     layers = model_view.layers
     pairs = [(recovery.layers[i], layer) for i, layer in matched([each.module for each in recovery.layers], layers)]
-    wanted = [layer for layer in layers if layer.spec.kind != "cross"]
-    mine = [(seen, layer) for seen, layer in pairs if layer.spec.kind != "cross"]
-    right, doubts = Verified(), list[Doubt]()
+    wanted = [layer for layer in layers if _of_one_stack(layer)]
+    mine = [(seen, layer) for seen, layer in pairs if _of_one_stack(layer)]
+    right, doubts = Verified(recovery.context, recovery.dtype, recovery.mode), list[Doubt]()
     for seen, layer in mine:
         doubts += _layer(recovery, seen, layer, layers, right)
     if recovery.ignored and _any_turn(layers):
@@ -57,11 +40,16 @@ def judge(recovery: Recovery, model_view: Model, *, probe: str = "fit", logits: 
         doubts.append(_ignored([layer.number for _, layer in mine if layer.encoding.rotary is not None]))
     doubts = [_whole_model(each, doubts, mine) for each in doubts]
     if logits:
-        doubts += logit_doubts(recovery, mine)
+        doubts += logit_doubts(recovery, mine, right, tuple(doubts))
     unseen = sorted({layer.number for layer in wanted} - {layer.number for _, layer in mine})
     if unseen:
         doubts += [Doubt("unseen", number, "", status="cannot_tell") for number in unseen]
-    return [*_findings(doubts, probe, len(layers)), *_right(right, recovery, probe)]
+    return [*findings(doubts, probe, len(layers)), *what_is_right(right, probe)]
+
+
+def _of_one_stack(layer: Layer) -> bool:
+    """Whether queries and keys stand on the same tokens, also where an earlier layer has made the keys."""
+    return layer.spec.kind != "cross" or layer.spec.keys_of is not None
 
 
 # ------------------------------------------------------------------ one layer
@@ -102,10 +90,17 @@ def _side(
         share = side.vectors_TPHR.shape[2] / layer.spec.heads
         heads = slice(0, max(int(turning * share), 1))
     beside = Comparison(side, asked, seen.dtype, heads=heads)
-    if beside.expected.fits:
-        _note(right, beside, layer.number, side)
+    if not beside.expected.fits and (asked.growth_P != 1).any():  # Llama 4 counts by the order, not by position_ids
+        unmoved = Comparison(side, replace(asked, growth_P=np.ones_like(asked.growth_P)), seen.dtype, heads=heads)
+        beside = unmoved if unmoved.expected.fits else beside
+    if not beside.expected.fits:
+        yield explained(beside, layer.number, name, side)
         return
-    yield explained(beside, layer.number, name, side)
+    note_right(right, beside, layer.number, side)
+    if heads is not None and heads.stop < side.vectors_TPHR.shape[2]:
+        rest = replace(side, vectors_TPHR=side.vectors_TPHR[:, :, heads.stop :])
+        if rest.moves > beside.floor:
+            yield Doubt("turns", layer.number, name, None, expected, "heads that should not turn do", rest.moves)
 
 
 def asked_of(recovery: Recovery, layer: Layer, layers: Sequence[Layer], name: str) -> Asked:
@@ -151,8 +146,9 @@ def explained(beside: Comparison, number: int, name: str, side: RecoveredSide) -
         hypothesis = best.hypothesis
         kind = "still" if not len(hypothesis.pairs_F2) else "turns" if rotary is None else "frequencies"
         return Doubt(
-            kind, number, name, hypothesis.bug, title, hypothesis.says, *_error(beside, best), best.hypothesis.says
-        )
+            kind, number, name, hypothesis.bug, title, hypothesis.says, *_error(beside, best), hypothesis.says,
+            factor=hypothesis.factor, rounds=hypothesis.rounds,
+        )  # fmt: skip
     error, since, wrong = _error(beside, None)
     if rotary is None:
         seen = f"{len(side.pairs_F2)} pairs of channels turn" if len(side.pairs_F2) else "channels move"
@@ -178,9 +174,10 @@ def _described(beside: Comparison, side: RecoveredSide) -> tuple[str, str | None
     rotary = beside.asked.rotary
     order = np.argsort(side.pairs_F2[:, 0])
     w_F, error_F = w_F[order], side.error_F[order]
+    count = "" if rotary is None or len(w_F) == len(rotary.pairs_F2) else f"{2 * len(w_F)} channels turn, by "
     base = free_base(w_F, 2 * len(w_F))
     if base is not None:
-        return f"the plain frequencies of base {base:.6g}", None
+        return f"{count}the plain frequencies of base {base:.6g}", None
     expected_F = None if rotary is None else rotary.frequencies(beside.asked.context)
     if expected_F is not None and len(expected_F) == len(w_F):
         ratio_F = w_F / expected_F
@@ -193,13 +190,16 @@ def _described(beside: Comparison, side: RecoveredSide) -> tuple[str, str | None
             few = ", ".join(f"{w:.3g}" for w in w_F[:6])
             return f"frequencies in no order ({few}, ...)", "frequencies-uninitialised"
     few = ", ".join(f"{w:.4g}" for w in w_F[:6])
-    return f"frequencies {few}{', ...' if len(w_F) > 6 else ''}", None
+    return f"{count}frequencies {few}{', ...' if len(w_F) > 6 else ''}", None
 
 
 def _same_frequencies(beside: Comparison, side: RecoveredSide) -> bool:
     """Whether the right frequencies turn other pairs of channels."""
     rotary = beside.asked.rotary
     if rotary is None:
+        return False
+    meant = {tuple(sorted(pair)) for pair in beside.expected.turning.pairs_F2.tolist()}
+    if all(tuple(pair) in meant for pair in side.pairs_F2.tolist()):
         return False
     top = float(np.ptp(beside.asked.positions_P))
     least = SLOW * ANGLE[beside.dtype] / top
@@ -229,19 +229,18 @@ def _error(beside: Comparison, best: Held | None) -> tuple[float, int | None, tu
     worst_F = expected.error_PF.max(axis=0)
     own_F = expected.hypothesis.frequency_F
     since: int | None = None
-    if best is not None and best.hypothesis.frequency_F is not None and own_F is not None:
-        if best.hypothesis.frequency_F.shape == own_F.shape and len(own_F):
-            apart = float(np.abs(best.hypothesis.frequency_F - own_F).max())
-            since = int(np.ceil(MATTERS / apart)) if apart > 0 else None
+    seen_F = None if best is None else best.hypothesis.frequency_F
+    if seen_F is not None and own_F is not None and seen_F.shape == own_F.shape and len(own_F):
+        apart = float(np.abs(seen_F - own_F).max())
+        since = int(np.ceil(MATTERS / apart)) if apart > 0 else None
     if since is None:
         late = np.flatnonzero((expected.error_PF > MATTERS).any(axis=1))
         since = int(at_P[late[0]] - at_P[0]) if len(late) else None
     return float(worst_F.max(initial=0.0)), since, tuple(int(f) for f in np.flatnonzero(wrong))
 
 
-def _note(right: Verified, beside: Comparison, number: int, side: RecoveredSide) -> None:
-    from toposcope.live import fit
-
+def note_right(right: Verified, beside: Comparison, number: int, side: RecoveredSide) -> None:
+    """Count what was verified."""
     held = beside.expected
     right.layers.add(number)
     if not len(held.hypothesis.pairs_F2):
@@ -281,119 +280,3 @@ def _whole_model(doubt: Doubt, doubts: Sequence[Doubt], mine: Sequence[tuple[Rec
     wanted = {(layer.number, side) for _, layer in mine for side in ("queries", "keys") if layer.encoding.rotary}
     still = {(each.layer, each.side) for each in doubts if each.kind == "still"}
     return doubt.named("frequencies-uninitialised") if wanted == still else doubt
-
-
-_TITLES = {
-    "not-finite": "queries or keys are not numbers once they are turned",
-    "frequencies": "the rotation is not the one the configuration asks for",
-    "still": "nothing turns where rotation is configured",
-    "turns": "layers turn that should not",
-    "partners": "channels turn with the wrong partners",
-    "no-rotation": "what is applied to queries or keys is not a rotation",
-    "length": "lengths of queries or keys change with position",
-    "ignored": "position_ids are ignored",
-    "scale": "the logits have another scale than configured",
-    "bias": "the bias on the logits is not the configured one",
-    "input": "what position adds to the input is not the configured table",
-    "unseen": "some attentions could not be looked into",
-    "no-tables": "the encoding is not given by tables",
-    "small": "some factors are too small to tell",
-}
-_CURES = {
-    "unseen": "Their weights can still be read: 'toposcope check' without --live.",
-    "no-tables": "Compare runs of the model instead: parity and lengths still apply.",
-    "ignored": "Pass position_ids on to the rotary embedding, in prefill and in decoding.",
-    "small": "Load the model in float32 to tell.",
-}
-_GENERAL_CURE = "Compare the rotary module's frequencies and factor with those of the configuration, layer by layer."
-
-
-def _findings(doubts: Sequence[Doubt], probe: str, total: int) -> Iterator[Finding]:
-    groups: dict[Any, list[Doubt]] = {}
-    for each in doubts:
-        groups.setdefault(each.group, []).append(each)
-    for group in groups.values():
-        yield _finding(group, probe, total)
-
-
-def _finding(group: Sequence[Doubt], probe: str, total: int) -> Finding:
-    worst = max(group, key=lambda each: each.error)
-    layers = tuple(sorted({number for each in group for number in (each.layers or (each.layer,))}))
-    sides = sorted({each.side for each in group if each.side}, reverse=True)
-    where = f"{say_layers(layers, total)}{', ' + ' and '.join(sides) if sides else ''}"
-    bug = BY_KEY.get(worst.bug or "")
-    title = _TITLES[worst.kind] if bug is None else _first_lower(bug.title)
-    sinces = [each.since for each in group if each.since is not None]
-    since = min(sinces) if sinces else None
-    parts = [f"In {where}:"]
-    if worst.seen:
-        parts.append(f"{worst.seen}; expected: {worst.expected}." if worst.expected else f"{worst.seen}.")
-    elif worst.expected:
-        parts.append(f"expected: {worst.expected}.")
-    if worst.status == "fault" and np.isfinite(worst.error):
-        parts.append(f"The largest error is {worst.error:.2g}{' rad' if worst.in_radians else ''}.")
-    if worst.pairs:
-        parts.append(f"{len(worst.pairs)} channel pairs are off, the first is pair {worst.pairs[0]}.")
-    if since is not None and since > 1 and worst.in_radians:
-        parts.append(f"Below about {since} tokens of distance nothing shows.")
-    if bug is None and worst.status == "fault":
-        parts.append("It is none of the known mistakes.")
-    cure = bug.how_to_avoid if bug is not None else _CURES.get(worst.kind, _GENERAL_CURE)
-    evidence = {
-        "probe": probe,
-        "bug": worst.bug,
-        "expected": worst.expected,
-        "seen": worst.seen,
-        "largest_error": worst.error if np.isfinite(worst.error) else None,
-        "since": since,
-        "pairs": list(worst.pairs),
-        "sides": sides,
-    }
-    ident = f"live-{probe}" if worst.status == "fault" else f"live-{probe}-{worst.kind}"
-    status: Status = worst.status
-    return Finding(ident, status, title, " ".join(parts), cure, layers, evidence)
-
-
-def _first_lower(text: str) -> str:
-    return text[:1].lower() + text[1:]
-
-
-def _right(right: Verified, recovery: Recovery, probe: str) -> Iterator[Finding]:
-    """What was verified, and what turns too slowly to tell."""
-    layers = tuple(sorted(right.layers))
-    numbers = {
-        "probe": probe, "bug": None, "pairs": right.pairs, "slow": right.slow, "largest_error": right.angle,
-        "share_of_threshold": right.share, "frequency_error": right.frequency, "length_error": right.length,
-        "remainder": right.remainder, "positions": recovery.context, "dtype": recovery.dtype, "mode": recovery.mode,
-    }  # fmt: skip
-    if right.slow:
-        yield Finding(
-            f"live-{probe}-slow",
-            "cannot_tell",
-            f"{right.slow} of {right.pairs} channel pairs turn too slowly to tell",
-            f"Within {recovery.context} positions they turn by less than {SLOW} times what {recovery.dtype} leaves "
-            "uncertain; they stay within it.",
-            "Give a longer context, or load the model in float32.",
-            layers,
-            {"probe": probe, "bug": None, "slow": right.slow, "pairs": right.pairs},
-        )
-    if right.pairs - right.slow > 0:
-        precise = f", frequencies to {right.frequency:.1g}" if right.frequency else ""
-        yield Finding(
-            f"live-{probe}",
-            "ok",
-            "queries and keys turn as configured",
-            f"{right.pairs - right.slow} channel pairs, up to position {recovery.context - 1}: angles to "
-            f"{right.angle:.1g} rad{precise}, in {recovery.dtype}.",
-            layers=layers,
-            evidence=numbers,
-        )
-    elif right.still:
-        yield Finding(
-            f"live-{probe}",
-            "ok",
-            "queries and keys do not turn, as configured",
-            f"Up to position {recovery.context - 1} nothing moves beyond the rounding of {recovery.dtype}.",
-            layers=layers,
-            evidence=numbers,
-        )

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from toposcope.checkpoints.view import Layer
-from toposcope.checks.findings import Status
+from toposcope.live.doubts import Doubt, Verified
 from toposcope.live.inputs import AddedInput
 from toposcope.live.recover import ROUNDING, RecoveredLayer, RecoveredSide, Recovery
 from toposcope.live.verify import LENGTH
@@ -17,41 +17,15 @@ SCALE = {dtype: 4 * size + 2e-4 for dtype, size in LENGTH.items()}  # relative
 BIAS = 20  # thresholds of length, of the largest entry
 
 
-@dataclass(frozen=True)
-class Doubt:
-    """One thing of one layer that is not as expected, or cannot be told; those of one group share a finding."""
-
-    kind: str
-    layer: int
-    side: str
-    bug: str | None = None
-    expected: str = ""
-    seen: str = ""
-    error: float = 0.0
-    since: int | None = None
-    pairs: tuple[int, ...] = ()
-    says: str = ""
-    status: Status = "fault"
-    layers: tuple[int, ...] = ()
-
-    @property
-    def group(self) -> tuple[object, ...]:
-        return self.kind, self.bug, self.status, self.says
-
-    @property
-    def in_radians(self) -> bool:
-        return self.kind in ("frequencies", "still", "turns", "partners") and bool(self.pairs)
-
-    def named(self, bug: str) -> Doubt:
-        return replace(self, bug=bug)
-
-
-def logit_doubts(recovery: Recovery, mine: Sequence[tuple[RecoveredLayer, Layer]]) -> Iterator[Doubt]:
-    """What is wrong with scales and biases, and with the input."""
+def logit_doubts(
+    recovery: Recovery, mine: Sequence[tuple[RecoveredLayer, Layer]], right: Verified, known: Sequence[Doubt] = ()
+) -> Iterator[Doubt]:
+    """What is wrong with scales and biases, and with the input; what `known` faults explain is left out."""
+    implied = {each.layer: each.factor for each in known if each.factor is not None}
     for seen, layer in mine:
-        yield from _scale(seen, layer)
-        yield from _bias(seen, layer)
-    yield from _inputs(recovery, [layer for _, layer in mine])
+        yield from _scale(seen, layer, right, implied.get(layer.number))
+        yield from _bias(seen, layer, right)
+    yield from _inputs(recovery, [layer for _, layer in mine], right)
 
 
 def _gain(side: RecoveredSide | None, layer: Layer) -> float | None:
@@ -65,10 +39,13 @@ def _gain(side: RecoveredSide | None, layer: Layer) -> float | None:
     return float(np.median(found)) if len(found) > 0.5 * turning.sum() else None
 
 
-def _scale(seen: RecoveredLayer, layer: Layer) -> Iterator[Doubt]:
+def _scale(seen: RecoveredLayer, layer: Layer, right: Verified, implied: float | None) -> Iterator[Doubt]:
+    if layer.spec.keys_of is not None:
+        return  # the map that gave the keys ran in another layer
     gains = [_gain(side, layer) for _, side in seen.sides]
     logits = seen.logits
     if logits is None or logits.scale is None or gains[0] is None or gains[1] is None:
+        yield Doubt("scale-unseen", layer.number, "", status="cannot_tell")
         return
     spec, rotary = layer.spec, layer.encoding.rotary
     factor = 1.0 if rotary is None else rotary.attention_factor
@@ -76,16 +53,29 @@ def _scale(seen: RecoveredLayer, layer: Layer) -> Iterator[Doubt]:
     if layer.encoding.query_scale is not None:
         expected *= float(layer.encoding.query_scale.factors([0.0])[0])
     total = logits.scale * gains[0] * gains[1]
-    ratio, allowed = total / expected, SCALE[seen.dtype]
+    allowed = SCALE[seen.dtype]
+    ratio = min((total / expected / each for each in _multipliers(layer)), key=lambda each: abs(each - 1))
     told = f"{expected:.5g}" + (f" ({spec.scale:.5g} times the factor {factor:.5g} squared)" if factor != 1 else "")
     if abs(ratio - 1) <= allowed:
+        right.scales, right.scale = right.scales + 1, max(right.scale, abs(ratio - 1))
         if factor != 1 and abs(factor**2 - 1) <= 2 * allowed:
-            says = "attention factor"
-            yield Doubt("small", layer.number, "", None, told, f"the factor {factor:.5g}", says=says, status="cannot_tell")
+            seen_factor = f"the attention factor {factor:.5g}"
+            yield Doubt("small", layer.number, "", None, told, seen_factor, status="cannot_tell")
         return
+    if implied is not None and abs(ratio * (factor / implied) ** 2 - 1) <= allowed:
+        return  # the same mistake as in the frequencies
     bug, why = _named_scale(ratio, factor, spec.scale, spec.head_dim, allowed)
-    says = f"products of queries and keys are multiplied by {total:.5g} in all, {ratio:.5g} times what they should{why}"
-    yield Doubt("scale", layer.number, "", bug, told, says, abs(ratio - 1), None, (), f"{ratio:.2g}")
+    what = f"products of queries and keys are multiplied by {total:.5g}, {ratio:.5g} times what they should{why}"
+    yield Doubt("scale", layer.number, "", bug, told, what, abs(ratio - 1), None, (), f"{ratio:.2g}")
+
+
+def _multipliers(layer: Layer) -> tuple[float, ...]:
+    """What queries times keys may be multiplied by between their maps and the product.
+
+    A factor of a map is in what it was seen to give if it stands before the map, and is not if it stands behind.
+    """
+    q, k = (1.0 if part is None else part.factor for part in (layer.spec.q, layer.spec.k))
+    return (1.0,) if q == k == 1 else (1.0, q, k, q * k, q / k, k / q)
 
 
 def _named_scale(ratio: float, factor: float, scale: float, head_dim: int, allowed: float) -> tuple[str | None, str]:
@@ -110,12 +100,12 @@ def _named_scale(ratio: float, factor: float, scale: float, head_dim: int, allow
     return (near[0][1], near[0][2]) if rival > max(3 * off[0], allowed) else (None, "")
 
 
-def _bias(seen: RecoveredLayer, layer: Layer) -> Iterator[Doubt]:
+def _bias(seen: RecoveredLayer, layer: Layer, right: Verified) -> Iterator[Doubt]:
     logits = seen.logits
     if logits is None or logits.bias_HNN is None or logits.scale is None:
         return
     b_HNN = logits.bias_HNN
-    visible = np.isfinite(b_HNN).all(axis=0)
+    visible: NDArray[np.bool_] = np.all(np.isfinite(b_HNN), axis=0)
     if not visible.any() or not layer.encoding.exact_tables:
         return
     n = b_HNN.shape[-1]
@@ -128,36 +118,46 @@ def _bias(seen: RecoveredLayer, layer: Layer) -> Iterator[Doubt]:
     apart = apart[:, rows] - np.nanmean(apart[:, rows], axis=-1, keepdims=True)  # a softmax does not see a constant
     error = float(np.nanmax(np.abs(apart)))
     size = float(np.abs(expected[:, visible]).max(initial=0.0))
-    allowed = BIAS * LENGTH[seen.dtype] * size + 4 * logits.noise + 1e-6
+    allowed = BIAS * LENGTH[seen.dtype] * size + 4 * logits.noise + 0.1 * LENGTH[seen.dtype]
     if error > allowed:
         told = layer.encoding.title if bias is not None else "no bias"
         what = f"off by {error:.2g}, {error / size:.2g} of its size" if size else f"a bias of up to {error:.2g}"
         yield Doubt("bias", layer.number, "", None, told, what, error)
+    elif bias is not None and size:
+        right.biases, right.bias = right.biases + 1, max(right.bias, error / size)
 
 
-def _inputs(recovery: Recovery, layers: Sequence[Layer]) -> Iterator[Doubt]:
+def _inputs(recovery: Recovery, layers: Sequence[Layer], right: Verified) -> Iterator[Doubt]:
     """What was added to the input of each stack against the table of its first layer."""
-    for added in recovery.inputs:
-        first = _first_layer(added, layers)
-        if first is None or not first.encoding.exact_tables or first.spec.width != added.vectors_ND.shape[1]:
+    for stack in dict.fromkeys(each.stack for each in recovery.inputs):
+        first = next((layer for layer in layers if not stack or layer.spec.stack == stack), None)
+        if first is None or not first.encoding.exact_tables:
             continue
-        table = first.encoding.input
-        count = len(added.vectors_ND)
-        if table is not None and table.length is not None:
-            count = min(count, table.length)
-        seen_ND = added.vectors_ND[:count]
-        expected_ND = np.zeros_like(seen_ND)
-        if table is not None:
-            expected_ND = table.vectors(np.arange(count))
-            expected_ND = expected_ND - expected_ND[:1]
-        error = float(np.abs(seen_ND - expected_ND).max(initial=0.0))
-        allowed = 16 * ROUNDING[recovery.dtype] * max(added.size, 1e-30) + 1e-7
-        if error > allowed:
-            told = "nothing" if table is None else first.encoding.title
-            what = f"at {added.module} the input differs between positions by up to {np.abs(seen_ND).max():.2g}"
-            yield Doubt("input", first.number, "", None, told, what, error)
+        width = first.spec.width if first.encoding.input is None else first.encoding.input.width
+        seen = [each for each in recovery.inputs if each.stack == stack and each.vectors_ND.shape[1] == width]
+        errors = [_input_error(each, first, recovery.dtype) for each in seen]
+        if not seen:
+            continue
+        best = min(range(len(seen)), key=lambda i: errors[i][0] / errors[i][1])
+        if errors[best][0] <= errors[best][1]:
+            if first.encoding.input is not None:
+                right.inputs, right.input = right.inputs + 1, max(right.input, errors[best][0] / seen[best].size)
+            continue
+        told = "nothing" if first.encoding.input is None else first.encoding.title
+        moves = float(np.abs(seen[best].vectors_ND).max())
+        what = f"at {seen[best].module} the input differs between positions by up to {moves:.2g}"
+        yield Doubt("input", first.number, "", None, told, what, errors[best][0])
 
 
-def _first_layer(added: AddedInput, layers: Sequence[Layer]) -> Layer | None:
-    own = [layer for layer in layers if not added.stack or layer.spec.stack == added.stack]
-    return own[0] if own else None
+def _input_error(added: AddedInput, layer: Layer, dtype: str) -> tuple[float, float]:
+    """How far what was added is from the layer's table, and how far it may be."""
+    table = layer.encoding.input
+    count = len(added.vectors_ND)
+    if table is not None and table.length is not None:
+        count = min(count, table.length)
+    expected_ND = np.zeros((count, added.vectors_ND.shape[1]))
+    if table is not None:
+        vectors_ND = table.vectors(np.arange(count))
+        expected_ND = vectors_ND - vectors_ND[:1]
+    error = float(np.abs(added.vectors_ND[:count] - expected_ND).max(initial=0.0))
+    return error, 16 * ROUNDING[dtype] * max(added.size, 1e-30) + 1e-7

@@ -1,7 +1,7 @@
 """The scale and the bias of a running model's logits: one pass of a few short texts, attention written out.
 
-Differences between texts leave the scale alone, since a bias is the same for all of them. A last text of small content
-shows the bias: beside large products half precision would swamp it.
+Differences between texts leave the scale alone, since a bias is the same for all of them. A last text, of small
+content, shows the bias: beside large products half precision would swamp it.
 Shapes: B texts, H heads, N tokens, R head width.
 """
 
@@ -67,6 +67,7 @@ def logits_and_input(
     ids = running.tokens(rows, seed + 1)[:, None].repeat(1, tokens)
     sizes = [1.0] * TEXTS + [SMALL]
     with (
+        running.failing_as_told(),
         running.written_out(),
         watched_input(running, attending) as entered,
         given_content(running.model, attending, numbers, sizes=sizes, seed=seed + 3),
@@ -98,6 +99,7 @@ def _explained(product_BHNN: Array, logits_BHNN: Array, rounding: float, turns: 
     visible_NN: NDArray[np.bool_] = np.all(logits_BHNN > _HIDDEN, axis=(0, 1))
     if not visible_NN.any():
         return SeenLogits(None, turns=turns)
+    logits_BHNN = np.where(visible_NN, logits_BHNN, 0.0)  # masks are minus infinity
     scale, misfit = _scale(product_BHNN[:-1], logits_BHNN[:-1], visible_NN)
     cap = None
     if misfit > 0.02:
@@ -112,12 +114,21 @@ def _explained(product_BHNN: Array, logits_BHNN: Array, rounding: float, turns: 
 
 
 def _scale(product: Array, logits: Array, visible_NN: NDArray[np.bool_]) -> tuple[float, float]:
-    """The scale by differences between texts, and the largest of what it leaves, relative to them."""
-    by_product = (product[1:] - product[:1])[..., visible_NN]
-    by_logits = (logits[1:] - logits[:1])[..., visible_NN]
+    """The scale by differences between texts, and the largest of what it leaves, relative to them.
+
+    What is constant along a row is left out: a softmax does not see it, and some models take out the row's largest.
+    """
+    by_product = _but_rows(product[1:] - product[:1], visible_NN)[..., visible_NN]
+    by_logits = _but_rows(logits[1:] - logits[:1], visible_NN)[..., visible_NN]
     scale = float((by_product * by_logits).sum() / max(float((by_product**2).sum()), 1e-300))
     largest = max(float(np.abs(by_logits).max()), 1e-300)
     return scale, float(np.abs(by_logits - scale * by_product).max()) / largest
+
+
+def _but_rows(table: Array, visible_NN: NDArray[np.bool_]) -> Array:
+    count_N1 = np.maximum(visible_NN.sum(axis=-1, keepdims=True), 1)
+    shown = np.where(visible_NN, table, 0.0)
+    return np.asarray(shown - shown.sum(axis=-1, keepdims=True) / count_N1)
 
 
 def _softcap(product: Array, logits: Array, visible_NN: NDArray[np.bool_]) -> tuple[float, float, float]:

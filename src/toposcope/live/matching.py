@@ -21,33 +21,37 @@ def matched(modules: Sequence[str], layers: Sequence[Layer]) -> list[tuple[int, 
     found: list[tuple[int, Layer]] = []
     taken: dict[str, int] = {}
     for layer in layers:
-        module = _nearest(_query_name(layer.spec), list(runs))
-        if module is None:
+        near = _nearest(_query_name(layer.spec), list(runs))
+        if near is None:
             continue
-        turn = taken.get(module, 0)
-        taken[module] = turn + 1
-        if turn < len(runs[module]):
-            found.append((runs[module][turn], layer))
+        turn = taken.get(near, 0)
+        taken[near] = turn + 1
+        if turn < len(runs[near]):
+            found.append((runs[near][turn], layer))
     if not found and len(modules) == len(layers):
         return list(enumerate(layers))
     return found
 
 
 def _query_name(spec: LayerSpec) -> str:
-    parts = (spec.qkv, spec.q, spec.q_latent and spec.q_latent.down, spec.k, spec.o)
+    down = None if spec.q_latent is None else spec.q_latent.down
+    parts = (spec.qkv, spec.q, down, spec.k, spec.o)
     return next((part.weight for part in parts if part is not None), "")
 
 
 def _nearest(name: str, modules: Sequence[str]) -> str | None:
     """The module whose path begins like the tensor's for longest; None where none is nearer than the others."""
-    path = name.split(".")
-
-    def shared(module: str) -> int:
-        parts = module.split(".")
-        return next((i for i, (a, b) in enumerate(zip(parts, path, strict=False)) if a != b), min(len(parts), len(path)))
-
     if not name or not modules:
         return None
+    path = name.split(".")
+    depth = 0  # a wrapper's own name stands before those that its tensors have
+    while depth < 3 and not any(module.split(".")[depth : depth + 1] == path[:1] for module in modules):
+        depth += 1
+
+    def shared(module: str) -> int:
+        same = [a == b for a, b in zip(module.split(".")[depth:], path, strict=False)]
+        return same.index(False) if False in same else len(same)
+
     best = max(map(shared, modules))
     near = [module for module in modules if shared(module) == best]
     numbered = any(part.isdigit() for part in path[:best])

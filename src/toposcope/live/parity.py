@@ -7,26 +7,28 @@ precision they differ by more than a wrong position changes them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from toposcope.checkpoints.live import view
 from toposcope.checkpoints.view import Layer, Model
 from toposcope.checks.findings import Finding, say_layers
 from toposcope.core.progress import Progress, steps
-from toposcope.live.gauge import Gauge, Kind, first_run, gauges, matched
+from toposcope.live.gauge import Gauge, Kind, gauges
 from toposcope.live.reference import fresh
 from toposcope.live.running import Running
 from toposcope.live.stands import Stood
-from toposcope.live.ways import Text, Way, ways_of
+from toposcope.live.subject import Subject
+from toposcope.live.ways import Way, ways_of
 
 TOKENS, PADDING = 20, 5
 KNOWN = 48  # positions of the rulers: room for twice the tokens, and padding
 _LEAST = 12  # tokens; with fewer, ways cannot be told apart
 _CURES = {
     "rotated-twice": "Turn each key once: before it enters the cache, or after it was read, not both.",
-    "cache-offset": "Count positions of new tokens from the number of tokens in the cache, for queries and keys alike.",
-    "left-padding": "Count positions by the attention mask (its cumulative sum less 1), in prefill and decoding alike.",
+    "cache-offset": "Count positions of new tokens from the number of tokens in the cache, for queries and keys.",
+    "left-padding": "Count positions by the attention mask (its cumulative sum less 1), in prefill and decoding.",
 }
 
 
@@ -44,7 +46,8 @@ class Astray:
     def bug(self) -> str:
         if self.way.exact or all(row.padded for row in self.rows):
             return "left-padding"
-        return "rotated-twice" if self.example.turned_again else "cache-offset"
+        again = self.kind == "rotary" and self.example.turned_again
+        return "rotated-twice" if again else "cache-offset"
 
     @property
     def shifted_whole(self) -> bool:
@@ -58,24 +61,23 @@ class Astray:
 
 def parity(running: Running, model: Model, progress: Progress | None = None) -> list[Finding]:
     """Where queries and keys stand in every way of running the model, as findings."""
-    text = Text.of(running)
-    attentions = first_run(running, text)
-    layers = matched(model, attentions)
-    if layers is None:
+    subject = Subject.of(running, model)
+    layers = subject.layers
+    if not layers:
         return [
             _open(
-                f"{len(attentions)} attentions run and {len(model.layers)} are described: "
+                f"{len(subject.modules)} attentions run and {len(model.layers)} are described: "
                 "which layer is which cannot be told."
             )
         ]
-    known = _room(layers, model.spec.context)
+    known = _room(layers.values(), model.spec.context)
     tokens = min(TOKENS, known - PADDING - 1)
     if tokens < _LEAST:
         return [_open(f"the context of {known} tokens is too short to run a text in several ways.")]
-    found = gauges(running, text, layers, [each.module for each in attentions], known)
+    found = gauges(subject, known)
     if not any(gauge.rulers for gauge in found):
         return [_open("nothing that position moves was seen, so where tokens stand cannot be read.")] * bool(found)
-    ways, skipped = ways_of(running, tokens, PADDING, causal=any(layer.spec.causal for layer in layers))
+    ways, skipped = ways_of(running, tokens, PADDING, causal=any(layer.spec.causal for layer in layers.values()))
     step = steps(progress, "ways of running", len(ways) * len(found))
     astray: list[Astray] = []
     shifted: dict[str, int] = {}
@@ -83,12 +85,12 @@ def parity(running: Running, model: Model, progress: Progress | None = None) -> 
     for gauge in found:
         for way in ways:
             try:
-                seen = gauge.look(running, text, way, _numbers(way, layers, running))
+                seen = gauge.look(subject, way, _concerned(subject, way))
             except Exception as error:  # noqa: BLE001 - whatever the model says to this way of running it
                 reason = f"{type(error).__name__}: {str(error).strip()[:160]}"
                 (skipped if way.cache == "static" else broken)[way.name] = reason
             else:
-                astray += _astray(gauge, way, seen)
+                astray += _astray(subject, gauge, way, seen)
                 shifts = {abs(row.shift) for rows in seen.values() for row in rows if row.together}
                 if max(shifts, default=0):
                     shifted[way.name] = max(shifts)
@@ -97,14 +99,13 @@ def parity(running: Running, model: Model, progress: Progress | None = None) -> 
     return list(_findings(running, model, astray, ran, skipped, broken, shifted))
 
 
-def _numbers(way: Way, layers: Sequence[Layer], running: Running) -> set[int]:
-    """The layers that a way concerns: an encoder beside a cache reads each piece as a text of its own."""
-    if not running.two_stacks or way.cache == "none":
-        return set(range(len(layers)))
-    return {number for number, layer in enumerate(layers) if layer.spec.stack == "decoder"}
+def _concerned(subject: Subject, way: Way) -> set[int]:
+    """The attentions that a way concerns: an encoder beside a cache reads each piece as a text of its own."""
+    all_of_them = not subject.running.two_stacks or way.cache == "none"
+    return {number for number, layer in subject.layers.items() if all_of_them or layer.spec.stack == "decoder"}
 
 
-def _room(layers: Sequence[Layer], context: int | None) -> int:
+def _room(layers: Iterable[Layer], context: int | None) -> int:
     """How many positions can be read: those of the context, and where frequencies go by length, of the original."""
     room = [KNOWN, context or KNOWN]
     for layer in layers:
@@ -112,15 +113,16 @@ def _room(layers: Sequence[Layer], context: int | None) -> int:
             room.append(layer.encoding.input.length)
         rotary = layer.encoding.rotary
         if rotary is not None and rotary.by_length:
-            room.append(int(layer.encoding.parameters.get("original_context") or context or KNOWN))
+            original = int(layer.encoding.parameters.get("original_context") or context or KNOWN)
+            room.append(original - 2)  # clear of where frequencies change, and of one token early
     return min(room)
 
 
-def _astray(gauge: Gauge, way: Way, seen: dict[int, list[Stood]]) -> Iterator[Astray]:
+def _astray(subject: Subject, gauge: Gauge, way: Way, seen: dict[int, list[Stood]]) -> Iterator[Astray]:
     """Which layers have tokens elsewhere."""
     relative = gauge.kind != "input" and not way.exact
     wrong = {
-        number: rows
+        subject.layers[number].number: rows
         for number, each in seen.items()
         if (rows := tuple(row for row in each if not row.together or (row.shift and not relative)))
     }
@@ -147,7 +149,8 @@ def _findings(
         yield _known(model, reference)
     if broken:
         yield _open("; ".join(f"{name}: {reason}" for name, reason in broken.items()), ways=tuple(broken))
-    if not astray and ran:
+    ran = [name for name in ran if name not in {each.way.name for each in reference}]
+    if ran and len(reference) == len(astray):
         notes = [f"Not run: {name} ({reason})." for name, reason in skipped.items()]
         if shifted:
             most = ", ".join(f"{name}: {count}" for name, count in shifted.items())
@@ -173,7 +176,8 @@ def _fault(model: Model, bug: str, same: Sequence[Astray]) -> Finding:
             "cache-offset": "tokens behind a cache stand elsewhere than in the whole text",
             "left-padding": "padding or given positions are not followed",
         }[bug],
-        f"In {say_layers(layers, len(model.layers))} tokens stand at other positions than in the whole text. {told}{more}.",
+        f"In {say_layers(layers, len(model.layers))} tokens stand at other positions than in the whole text. "
+        f"{told}{more}.",
         _CURES[bug],
         layers,
         _evidence(
@@ -201,25 +205,18 @@ def _known(model: Model, same: Sequence[Astray]) -> Finding:
 
 
 def _as_reference(running: Running, each: Astray) -> bool:
-    """Whether this is what transformers' own class does: left padding that only a mask tells of, where input is added."""
+    """Whether transformers' own class does so: where position is added, left padding that only a mask tells of."""
     alone = each.way.masked and each.way.positions_BT is None and not each.way.generates
     if not (each.kind == "input" and alone and each.bug == "left-padding" and each.shifted_whole):
         return False
     copy = fresh(running)
     if copy is None:
         return False
-    text = Text.of(copy)
-    attentions = first_run(copy, text)
-    known = each.way.real_BT.shape[1]
-    from toposcope.checkpoints.live import view
-
-    layers = matched(view(copy.model), attentions)
-    if layers is None:
-        return False
-    gauge = next(g for g in gauges(copy, text, layers, [a.module for a in attentions], known) if g.kind == "input")
+    other = Subject.of(copy, view(copy.model))
     return any(
-        other.shifted_whole and other.example.shift == each.example.shift
-        for other in _astray(gauge, each.way, gauge.look(copy, text, each.way))
+        found.shifted_whole and found.example.shift == each.example.shift
+        for gauge in gauges(other, each.way.real_BT.shape[1])
+        for found in _astray(other, gauge, each.way, gauge.look(other, each.way))
     )
 
 

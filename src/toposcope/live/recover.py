@@ -2,8 +2,9 @@
 
 One pass holds every content at every position: each sequence is one token with a position id of its own, so attention
 has one key and no content can depend on position; and each attention is given random content of ours. Models that
-take no position ids are given sequences that repeat one token. A second short pass shows scale and bias of the logits,
-and what position adds to the input.
+take no position ids are given sequences that repeat one token; so are those with layers that pad each text to a
+chunk, with the position ids in question. A second, short pass shows scale and bias of the
+logits, and what position adds to the input.
 Shapes: T contents, P positions, H heads, R head width, F channel pairs.
 """
 
@@ -176,8 +177,8 @@ def recover(
         at_P = np.arange(min(IN_SEQUENCE, top), dtype=np.float64)
     attending = running.attending(top)
     met = _run(running, attending, at_P, contents, told, seed)
-    layers = tuple(_layer(each, contents, at_P, told) for each in met)
     dtype = _name(running.dtype)
+    layers = tuple(_layer(each, contents, at_P, told, dtype) for each in met)
     if not logits:
         return Recovery(layers, at_P, told, dtype)
     seen, inputs = logits_and_input(running, attending, seed=seed)
@@ -194,40 +195,42 @@ def _run(
 
     tokens_T = running.tokens(contents, seed)
     many = len(at_P)
-    if mode == "positions":
-        ids = tokens_T.repeat_interleave(many)[:, None]
-        position_ids = np.tile(at_P.astype(np.int64), contents)[:, None]
-        numbers = np.repeat(np.arange(contents), many)
-    else:
-        ids, position_ids = tokens_T[:, None].repeat(1, many), None
-        numbers = np.arange(contents)
+    apart = mode == "positions" and not running.convolves
+    position_ids = np.tile(at_P.astype(np.int64), (contents, 1)) if mode == "positions" else None
+    ids, numbers = tokens_T[:, None].repeat(1, many), np.arange(contents)
+    if apart:
+        ids, numbers = ids.reshape(-1, 1), np.repeat(numbers, many)
+        position_ids = None if position_ids is None else position_ids.reshape(-1, 1)
 
     def first_position(out: Any) -> Any | None:
         rows = len(numbers)
-        if mode == "constant":
-            return out[:, 0].clone() if out.dim() >= 3 and out.shape[:2] == (rows, many) else None
+        if not apart:
+            if out.dim() < 3 or sorted(out.shape[:2]) != sorted((rows, many)):
+                return None
+            return (out[:, 0] if out.shape[0] == rows else out[0]).clone()
         if out.shape[0] % rows:
             return None
         return out.reshape(rows, -1)[torch.arange(0, rows, many)].clone()
 
-    with given_content(running.model, attending, numbers):
+    with running.failing_as_told(), given_content(running.model, attending, numbers):
         return running.attentions(ids, position_ids, maps=first_position)
 
 
-def _layer(seen: Attention, contents: int, at_P: Array, mode: Mode) -> RecoveredLayer:
-    dtype = _name(seen.query_BHNR.dtype)
+def _layer(seen: Attention, contents: int, at_P: Array, mode: Mode, model_dtype: str) -> RecoveredLayer:
+    dtype = _precision(seen.query_BHNR, model_dtype)
     rounding = ROUNDING.get(dtype, ROUNDING["float32"])
     outputs = [_array(out).reshape(contents, -1) for _, out in seen.maps]
-    sides = [_side(each, outputs, contents, at_P, mode, rounding) for each in (seen.query_BHNR, seen.key_BGMR)]
-    return RecoveredLayer(seen.module, dtype, *sides)
+    query, key = (_side(each, outputs, contents, at_P, mode, rounding) for each in (seen.query_BHNR, seen.key_BGMR))
+    return RecoveredLayer(seen.module, dtype, query, key)
 
 
 def _side(
     vectors: Any, outputs: list[Array], contents: int, at_P: Array, mode: Mode, rounding: float
 ) -> RecoveredSide | None:
     many = len(at_P)
-    rows, tokens = (contents * many, 1) if mode == "positions" else (contents, many)
-    if vectors.shape[-2] != tokens or vectors.shape[0] % rows:
+    tokens = vectors.shape[-2]  # one, or all positions
+    rows = contents * many // tokens
+    if tokens not in (1, many) or vectors.shape[0] % rows:
         return None
     by_head = vectors.reshape(rows, -1, *vectors.shape[-2:])
     x_TPHR = by_head.reshape(contents, many, *by_head.shape[1:2], -1) if tokens == 1 else by_head.transpose(1, 2)
@@ -239,6 +242,17 @@ def _side(
 
 def _nothing_moves(layers: Sequence[RecoveredLayer]) -> bool:
     return all(side.still for layer in layers for _, side in layer.sides if side is not None)
+
+
+def _precision(vectors: Any, model_dtype: str) -> str:
+    """The precision of the vectors: the model's own where they were only cast to a wider one (GPT-J)."""
+    import torch
+
+    own = getattr(torch, model_dtype, vectors.dtype)
+    if own.is_floating_point and own.itemsize < vectors.dtype.itemsize:
+        widened = torch.equal(torch.nan_to_num(vectors.to(own).to(vectors.dtype)), torch.nan_to_num(vectors))
+        return model_dtype if widened else _name(vectors.dtype)
+    return _name(vectors.dtype)
 
 
 def _wide(dtype: Any) -> Any:

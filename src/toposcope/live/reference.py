@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from toposcope.checkpoints.generic.bounds import Deadline
+from toposcope.checkpoints.generic.bounds import Deadline, quiet
 from toposcope.checkpoints.generic.shrink import attempts, build, foretell, from_settings
 from toposcope.live.running import Running
 
@@ -21,16 +21,21 @@ def fresh(running: Running, **settings: Any) -> Running | None:
     if not kind.__module__.startswith("transformers."):
         return None
     for values in attempts(config):
-        deadline = Deadline(_SECONDS)
         try:
-            small = from_settings(type(config), _shallow(_replaced(values, settings)))
-            foretell(kind, small, deadline)
-            copy = Running(build(kind, small, deadline))
-            copy(copy.tokens(4, seed=0)[None])
-        except Exception:  # noqa: BLE001, S112 - whatever a class says to a small configuration: try the next
+            return _copy(kind, from_settings(type(config), _shallow(_replaced(values, settings))))
+        except Exception:  # noqa: BLE001 - whatever a class says to a small configuration: try the next
             continue
-        return copy
     return None
+
+
+def _copy(kind: Any, config: Any) -> Running:
+    """A model of this configuration that was seen to run."""
+    deadline = Deadline(_SECONDS)
+    with quiet():
+        foretell(kind, config, deadline)
+        copy = Running(build(kind, config, deadline))
+        copy(copy.tokens(4, seed=0)[None])
+    return copy
 
 
 def _replaced(values: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:

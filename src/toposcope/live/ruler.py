@@ -1,7 +1,8 @@
 """Where a query or key stands: its vector beside those of the same content at known positions.
 
-No frequencies, pairs or tables are needed, so it reads any encoding that moves queries and keys, in any precision: the
-nearest of the known vectors is the answer. Shapes: B sequences, N tokens, H heads, R head width, S known positions.
+No frequencies, pairs or tables are needed, so it reads any encoding that moves queries and keys, in any precision:
+the nearest of the known vectors is the answer.
+Shapes: B sequences, N tokens, H heads, R head width, S known positions.
 """
 
 from __future__ import annotations
@@ -31,6 +32,11 @@ class Ruler:
         return cls(doubled(vectors_BHNR)[0].transpose(1, 0, 2), eps)
 
     @property
+    def finite(self) -> bool:
+        """Whether these are numbers: NaN stands nowhere."""
+        return bool(np.isfinite(self.known_SHR).all())
+
+    @property
     def still(self) -> bool:
         """Whether position does not move these vectors, so that nothing can be read."""
         apart = np.abs(self.known_SHR - self.known_SHR[:1]).max()
@@ -51,7 +57,7 @@ class Ruler:
         return _apart(seen_BNK, known_SK), _apart(known_SK, known_SK), noise
 
     def read(self, vectors_BHNR: Any, expected_BN: Positions | None = None) -> Positions:
-        """The position of each vector, or NOWHERE; what is expected wins where the nearest is no nearer than noise."""
+        """The position of each vector, or NOWHERE; the expected one wins where none is nearer by more than noise."""
         apart_BNS, scale_SS, noise = self.distances(vectors_BHNR)
         best_BN = apart_BNS.argmin(-1)
         near_BN = np.take_along_axis(apart_BNS, best_BN[..., None], -1)[..., 0]

@@ -41,7 +41,9 @@ class Running:
     @property
     def _by_place(self) -> bool:
         """Whether token ids are its first argument, under another name: the laboratory's, TransformerLens's."""
-        lab = type(self.model).__module__.startswith("toposcope.lab")
+        if self.takes("input_ids"):
+            return False
+        lab = type(self.model).__module__.startswith("toposcope.lab") and hasattr(self.model, "embed")
         return lab or all(hasattr(self.model, name) for name in ("cfg", "blocks", "embed"))
 
     def takes(self, name: str) -> bool:
@@ -69,13 +71,15 @@ class Running:
     @property
     def config(self) -> Any:
         """Its configuration: that of the text, where there are several."""
-        config = getattr(self.model, "config", None) or getattr(self.model, "cfg", None)
+        config: Any = getattr(self.model, "config", None) or getattr(self.model, "cfg", None)
         return config.get_text_config() if hasattr(config, "get_text_config") else config
 
     @property
     def context(self) -> int:
         """The most tokens its configuration speaks of."""
-        said = (getattr(self.config, name, None) for name in (*_CONTEXTS, "length"))
+        config = self.config
+        values = config.to_dict() if not hasattr(config, "model_type") and hasattr(config, "to_dict") else {}
+        said = (values.get(name, getattr(config, name, None)) for name in (*_CONTEXTS, "length"))
         return next((each for each in said if isinstance(each, int) and 1 < each < 10**9), UNKNOWN_CONTEXT)
 
     @property
@@ -93,6 +97,11 @@ class Running:
     def takes_positions(self) -> bool:
         """Whether it can be told where its tokens stand."""
         return self.takes("position_ids")
+
+    @cached_property
+    def convolves(self) -> bool:
+        """Whether layers of another kind mix tokens (Mamba, gated delta nets): they pad every text to a chunk."""
+        return any(type(module).__name__ == "Conv1d" for module in self.model.modules())
 
     def tokens(self, count: int, seed: int) -> Any:
         """That many different token ids, drawn at random."""
@@ -113,6 +122,8 @@ class Running:
         given: dict[str, Any] = {"input_ids": ids_BN.to(self.device), **more}
         if positions_BN is not None:
             given["position_ids"] = torch.as_tensor(np.asarray(positions_BN)).to(self.device)
+            if self.takes("decoder_position_ids"):
+                given["decoder_position_ids"] = given["position_ids"]
         if self.takes("use_cache"):
             given.setdefault("use_cache", False)
         if self.two_stacks:
@@ -137,29 +148,36 @@ class Running:
         """
         if "_attending" not in self.__dict__:
             ids = self.tokens(2, seed=0)[:, None]
-            try:
+            with self.failing_as_told():
                 met = self.attentions(ids, [[0], [top - 1]] if self.takes_positions else None)
-            except ToposcopeError:
-                raise
-            except Exception as error:
-                raise _failed(self.model, error) from error
             if not met:
                 raise BadConfig(
                     f"no attention was seen while {type(self.model).__name__} ran: neither torch's fused attention "
                     "nor a product that a softmax follows. Its weights can still be read: 'toposcope scan'."
                 )
-            self.__dict__["_attending"] = frozenset(each.module for each in met)
+            self.__dict__["_attending"] = frozenset(_with_weights(self.model, each.module) for each in met)
         found: frozenset[str] = self.__dict__["_attending"]
         return found
 
     @contextmanager
+    def failing_as_told(self) -> Iterator[None]:
+        """Inside the block, what the model's own code raises becomes an error that says so."""
+        try:
+            yield
+        except ToposcopeError:
+            raise
+        except Exception as error:
+            said = (str(error).strip().splitlines() or [""])[0][:160]
+            raise BadValue(
+                f"{type(self.model).__name__} could not be run on a few tokens: {type(error).__name__}: {said} "
+                "Its weights can still be read: 'toposcope scan'."
+            ) from error
+
+    @contextmanager
     def written_out(self) -> Iterator[None]:
         """Inside the block attention is computed step by step, so that its logits can be seen."""
-        configs = {
-            id(config): config
-            for module in self.model.modules()
-            if hasattr(config := getattr(module, "config", None), "_attn_implementation")
-        }
+        held = (getattr(module, "config", None) for module in self.model.modules())
+        configs: dict[int, Any] = {id(each): each for each in held if hasattr(each, "_attn_implementation")}
         before = {key: config._attn_implementation for key, config in configs.items()}
         try:
             for config in configs.values():
@@ -170,9 +188,8 @@ class Running:
                 config._attn_implementation = before[key]
 
 
-def _failed(model: Any, error: Exception) -> BadValue:
-    said = (str(error).strip().splitlines() or [""])[0][:160]
-    return BadValue(
-        f"{type(model).__name__} could not be run on texts of one token: {type(error).__name__}: {said} "
-        "Its weights can still be read: 'toposcope scan'."
-    )
+def _with_weights(model: Any, name: str) -> str:
+    """The module, or the one around it that has weights: a softmax may be a module of its own."""
+    while name and next(model.get_submodule(name).parameters(), None) is None:
+        name = name.rpartition(".")[0]
+    return name

@@ -65,7 +65,7 @@ class Stood:
 
     @property
     def turned_again(self) -> bool:
-        """Whether what is elsewhere has turned twice: at twice its place, or (keys) beyond it, the queries in place."""
+        """Whether what is elsewhere has turned twice: at twice its place, or (of keys alone) beyond it."""
         queries, keys = self.wrong_queries, self.wrong_keys
         if len(queries):
             return bool(np.all(queries[:, 0] == 2 * queries[:, 1]))
@@ -77,26 +77,26 @@ class Stood:
 
 def stood(way: Way, passes: Sequence[Pass], number: int, query: Ruler, key: Ruler) -> list[Stood]:
     """Where the tokens of every row stood in attention `number` of each pass, by their vectors."""
+    seen = [(each, each.attentions[number]) for each in passes]
+    shown = [(attention.query_BHNR, each.columns) for each, attention in seen]
+    held = [(attention.key_BGMR, _key_columns(way, each, attention.key_BGMR.shape[2])) for each, attention in seen]
     found = []
     for row in range(len(way.real_BT)):
-        real_T, places_T = way.real_BT[row], way.places_BT[row]
-
-        def read(ruler: Ruler, vectors_BHNR: Any, columns: NDArray[np.intp], shift: int | None) -> Placed:
-            told = None if shift is None else (places_T[columns] + shift)[None]
-            seen = ruler.read(vectors_BHNR[row : row + 1, :, : len(columns)], told)[0]
-            return Placed(seen[real_T[columns]], places_T[columns][real_T[columns]])
-
-        def shown(shift: int | None) -> list[Placed]:
-            return [read(query, each.attentions[number].query_BHNR, each.columns, shift) for each in passes]
-
-        shift = _shift(shown(None))
-        queries = shown(shift)
-        keys = [
-            read(key, attention.key_BGMR, _key_columns(way, each, attention.key_BGMR.shape[2]), shift)
-            for each, attention in ((each, each.attentions[number]) for each in passes)
-        ]
-        found.append(Stood(row, bool(way.padded_B[row]), tuple(queries), tuple(keys), shift))
+        shift = _shift([_placed(way, row, query, *each, None) for each in shown])
+        queries = tuple(_placed(way, row, query, *each, shift) for each in shown)
+        keys = tuple(_placed(way, row, key, *each, shift) for each in held)
+        found.append(Stood(row, bool(way.padded_B[row]), queries, keys, shift))
     return found
+
+
+def _placed(
+    way: Way, row: int, ruler: Ruler, vectors_BHNR: Any, columns: NDArray[np.intp], shift: int | None
+) -> Placed:
+    """Where the real tokens among these columns stand; with a shift, where they are expected is told."""
+    real_N, places_N = way.real_BT[row, columns], way.places_BT[row, columns]
+    told_BN = None if shift is None else (places_N + shift)[None]
+    seen_N = ruler.read(vectors_BHNR[row : row + 1, :, : len(columns)], told_BN)[0]
+    return Placed(seen_N[real_N], places_N[real_N])
 
 
 def biased(way: Way, passes: Sequence[Pass], number: int, ruler: BiasRuler) -> list[Stood]:

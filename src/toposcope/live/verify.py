@@ -158,7 +158,8 @@ class Comparison:
 
     def named(self) -> Held | None:
         """The hypothesis that explains the vectors, and no other beside it; None where none does."""
-        tried = [self.held(each) for each in changed(self.asked)]
+        every = (self.held(each) for each in changed(self.asked))
+        tried = [each for each in every if not self._same(each, self.expected)]
         if not tried:
             return None
         best = min(tried, key=lambda each: each.misfit)

@@ -1,13 +1,12 @@
 """The ways of running one text: whole, piece by piece with a cache, padded, batched, by `generate`.
 
-All texts consist of one token, many times, so that nothing but position tells its places apart. A way is laid out in
-columns, of which padding takes some; its passes are what attention saw, in the order in which it ran.
+A way is laid out in columns, of which padding takes some; its passes are what attention saw, in the order in which it
+ran.
 Shapes: B sequences, T columns.
 """
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,8 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from toposcope.checkpoints.generic.bounds import quiet
 from toposcope.live.ruler import Positions
 from toposcope.live.running import Running
+from toposcope.live.subject import Subject
 from toposcope.live.watch import Attention, watched
 
 NEW_TOKENS = 3  # that are decoded one by one after a prefill, and that `generate` writes
@@ -65,34 +66,11 @@ class Way:
         return ~self.real_BT[:, 0]
 
 
-@dataclass(frozen=True, eq=False)
-class Text:
-    """The token that all texts repeat, and the one that pads them."""
-
-    token: int
-    padding: int
-
-    @classmethod
-    def of(cls, running: Running) -> Text:
-        special = {getattr(running.model.config, f"{name}_token_id", None) for name in ("pad", "bos", "eos")}
-        ids = [int(each) for each in running.tokens(20, seed=3)]
-        token = next((each for each in ids if each not in special), ids[0])
-        padding = getattr(running.model.config, "pad_token_id", None)
-        size = running.model.get_input_embeddings().weight.shape[0]
-        usable = isinstance(padding, int) and 0 <= padding < size
-        return cls(token, padding if usable else next((each for each in ids if each != token), token))
-
-    def ids_BT(self, real_BT: NDArray[np.bool_]) -> Any:
-        import torch
-
-        return torch.as_tensor(np.where(real_BT, self.token, self.padding))
-
-
 def ways_of(running: Running, tokens: int, pad: int, *, causal: bool) -> tuple[list[Way], dict[str, str]]:
     """The ways that apply to this model, and why the others do not."""
     whole, left, right = _columns(tokens, [0]), _columns(tokens, [pad, 0], left=True), _columns(tokens, [0, pad])
-    pieces = (tokens * 7 // 20, tokens * 5 // 20)
-    pieces = (*pieces, tokens - sum(pieces))
+    first, second = tokens * 7 // 20, tokens * 5 // 20
+    pieces = (first, second, tokens - first - second)
     decoded = (tokens + pad - NEW_TOKENS, *[1] * NEW_TOKENS)
     ways, skipped = [Way("whole", whole, (tokens,))], {}
     if running.takes_positions:
@@ -110,12 +88,13 @@ def ways_of(running: Running, tokens: int, pad: int, *, causal: bool) -> tuple[l
     ways += [
         Way("token by token with a cache", whole, (1,) * tokens, cache="dynamic"),
         Way(f"in chunks of {', '.join(map(str, pieces))}", whole, pieces, cache="dynamic"),
-        Way("with a static cache", whole, (tokens - NEW_TOKENS, *[1] * NEW_TOKENS), cache="static"),
     ]
     if running.two_stacks:
+        skipped["with a static cache"] = "not looked at in models with an encoder"
         skipped["left-padded"] = "a decoder's text begins at its own first token"
         skipped["generate"] = "not looked at in models with an encoder"
         return ways, skipped
+    ways.append(Way("with a static cache", whole, (tokens - NEW_TOKENS, *[1] * NEW_TOKENS), cache="static"))
     if running.takes("attention_mask"):
         if running.takes_positions:
             counted = np.maximum(left.cumsum(-1) - 1, 0)
@@ -136,15 +115,16 @@ def _columns(tokens: int, pads: Sequence[int], *, left: bool = False) -> NDArray
     return np.stack(rows)
 
 
-def run(running: Running, text: Text, way: Way, per_pass: int) -> list[Pass]:
-    """Run the model in this way. `per_pass` is how many attentions one run of it has."""
-    return _generate(running, text, way, per_pass) if way.generates else _piecewise(running, text, way)
+def run(subject: Subject, way: Way) -> list[Pass]:
+    """Run the model in this way."""
+    return _generate(subject, way) if way.generates else _piecewise(subject, way)
 
 
-def _piecewise(running: Running, text: Text, way: Way) -> list[Pass]:
+def _piecewise(subject: Subject, way: Way) -> list[Pass]:
     import torch
 
-    ids_BT, mask_BT = text.ids_BT(way.real_BT), torch.as_tensor(way.real_BT).long().to(running.device)
+    running = subject.running
+    ids_BT, mask_BT = subject.text.ids_BT(way.real_BT), torch.as_tensor(way.real_BT).long().to(running.device)
     cache = _static(running, way.real_BT.shape[1]) if way.cache == "static" else None
     start, passes = 0, []
     for size in way.pieces:
@@ -165,18 +145,18 @@ def _piecewise(running: Running, text: Text, way: Way) -> list[Pass]:
 def _static(running: Running, columns: int) -> Any:
     from transformers import StaticCache
 
-    return StaticCache(config=running.model.config.get_text_config(decoder=True), max_cache_len=columns)
+    return StaticCache(config=running.config, max_cache_len=columns)
 
 
-def _generate(running: Running, text: Text, way: Way, per_pass: int) -> list[Pass]:
+def _generate(subject: Subject, way: Way) -> list[Pass]:
     import torch
 
+    running, text, per_pass = subject.running, subject.text, len(subject.modules)
     prompt = way.pieces[0]
     ids_BT = text.ids_BT(way.real_BT)[:, :prompt].to(running.device)
     mask_BT = torch.as_tensor(way.real_BT).long()[:, :prompt].to(running.device)
     options = {"max_new_tokens": NEW_TOKENS + 1, "do_sample": False, "num_beams": 1, "pad_token_id": text.padding}
-    with watched(running.model) as seen, torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with watched(running.model) as seen, torch.no_grad(), quiet():
         running.model.generate(ids_BT, attention_mask=mask_BT, logits_processor=[_only(text.token)], **options)
     passes, stop = [], 0
     for first in range(0, len(seen), per_pass):

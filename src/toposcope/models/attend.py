@@ -26,18 +26,19 @@ def turn(
     rotary: Rotary,
     at_BN: Array,
     side: Any,
-    frequencies_F: Array,
+    frequencies: Array,
     *,
     back: bool = False,
     origin: float = 0.0,
 ) -> Any:
     """Turn torch vectors to their positions by these frequencies of a rotation (or back), in the precision they have.
 
-    Decays are counted from `origin`, which must be the same for queries and keys.
+    Frequencies are (F,), or (B, N, F) where they differ between positions. Decays are counted from `origin`, which
+    must be the same for queries and keys.
     """
     import torch
 
-    angle_BNF = at_BN[..., None] * frequencies_F * (-1.0 if back else 1.0)
+    angle_BNF = at_BN[..., None] * frequencies * (-1.0 if back else 1.0)
     size_BNF = np.full_like(angle_BNF, 1 / rotary.attention_factor if back else rotary.attention_factor)
     if rotary.decay_F is not None:
         sign = (-1.0 if side == "query" else 1.0) * (-1.0 if back else 1.0)
@@ -68,7 +69,7 @@ def middle(*places: Places) -> float:
 def attend(
     call: Call, q: Any, k: Any, v: Any, bias: LogitBias | None, heads: Sequence[int], at: Sequence[Places]
 ) -> Any:
-    """The heads' outputs (B, N, H, V); where there is a bias, one head at a time, so that one table is in memory."""
+    """The heads' outputs (B, N, H, V); with a bias or sinks one head at a time, so that one table is in memory."""
     import torch
     from torch.nn.functional import scaled_dot_product_attention
 
@@ -76,7 +77,7 @@ def attend(
     if call.causal and k.shape[2] > count:  # a cache of fixed size, still empty: behind the queries it holds nothing
         k, v, keys = k[:, :, :count], v[:, :, :count], keys.cut(slice(count))
     hidden = _hidden(call, q)
-    if bias is None and call.bias is None and call.softcap is None:
+    if bias is None and call.bias is None and call.softcap is None and call.sinks is None:
         out = scaled_dot_product_attention(q, k, v, attn_mask=hidden, is_causal=call.causal, scale=call.scaling)
         return out.transpose(1, 2).contiguous()
     if call.causal:
@@ -93,7 +94,10 @@ def attend(
             logits = torch.tanh(logits / call.softcap) * call.softcap
         if hidden is not None:
             logits = logits + hidden[:, min(head, hidden.shape[1] - 1)]
-        outputs.append(torch.softmax(logits, dim=-1) @ v[:, head])
+        if call.sinks is not None:  # one more key, that has no value
+            sink = call.sinks[head].to(logits).expand(*logits.shape[:-1], 1)
+            logits = torch.cat([logits, sink], dim=-1)
+        outputs.append(torch.softmax(logits, dim=-1)[..., : k.shape[2]] @ v[:, head])
     return torch.stack(outputs, dim=2)
 
 

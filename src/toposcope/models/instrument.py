@@ -23,7 +23,7 @@ from weakref import WeakKeyDictionary
 from toposcope.core.errors import BadConfig, BadValue
 from toposcope.models.device import home
 from toposcope.models.load import Reference, require
-from toposcope.models.positions import Pass, Places
+from toposcope.models.positions import ForwardPass, Places
 from toposcope.models.sites import BYPASSING, Route, Site, bypassing, no_sites
 
 PREFIX = "toposcope_"
@@ -66,7 +66,7 @@ class Instrument:
         self.edits: list[Edit] = []
         self.rewrites: list[Rewrite] = []  # see `rewriting`
         self.reader: Any | None = None  # kept by content.py
-        self._passes: list[Pass] = []  # that are running: the innermost last
+        self._passes: list[ForwardPass] = []  # that are running: the innermost last
         self.sites: tuple[Site, ...] = ()
         self._of_module: WeakKeyDictionary[Any, list[Site]] = WeakKeyDictionary()
         self._turns: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
@@ -81,7 +81,7 @@ class Instrument:
         return list(dict.fromkeys([model, getattr(model, "base_model", model)]))
 
     @property
-    def running(self) -> Pass | None:
+    def running(self) -> ForwardPass | None:
         """The pass that is running."""
         return self._passes[-1] if self._passes else None
 
@@ -159,7 +159,7 @@ class Instrument:
         elif outer is not None:
             outer.inner = True  # which knows better what the layers are given
         under = tuple(sorted(set(self._taken.values())))
-        self._passes.append(Pass(module, args, kwargs, under, outermost=not self._passes))
+        self._passes.append(ForwardPass(module, args, kwargs, under, outermost=not self._passes))
 
     def _end(self, module: Any, args: Any, output: Any) -> None:
         if not self._passes or self._passes[-1].thread != threading.get_ident():
@@ -179,7 +179,7 @@ class Instrument:
         running = self._pass()
         return running.whole.count - (running.tokens or 0) if running.past != 0 else 0
 
-    def _pass(self) -> Pass:
+    def _pass(self) -> ForwardPass:
         if self.running is None:
             raise BadValue(
                 f"a part of {type(self.model).__name__} was run by itself: where its tokens stand is not known. "

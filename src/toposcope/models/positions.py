@@ -85,7 +85,7 @@ class _Note:
     marks: Mapping[int, Array]
 
 
-class Pass:
+class ForwardPass:
     """One forward pass of a stack of layers: what it was given that tells where its tokens stand.
 
     Positions are computed when they are asked for: a pass that nobody asks may be given any cache.

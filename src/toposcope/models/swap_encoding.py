@@ -15,9 +15,9 @@ frequencies by the length of the text, as soon as that choice changes on the way
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -28,12 +28,25 @@ from toposcope.encodings import NONE, Encoding, EncodingSpec, InputTable, Sizes,
 from toposcope.models.attend import attend, middle, there, turn
 from toposcope.models.content import ContentReader, precision, rounding
 from toposcope.models.instrument import Call, Instrument, attached
-from toposcope.models.positions import Places, one_length
+from toposcope.models.positions import Array, Places, one_length
 from toposcope.models.sites import Site, checked_heads, checked_site
 
 Chosen = Mapping[int, tuple[int, ...]]  # layer -> the heads that are changed
 TABLE_NAMES = ("wpe", "position_embeddings", "embed_positions", "position_embedding", "pos_embedding")
 LONGEST = 1_000_000  # a model that claims no context is built for this one
+
+
+@dataclass(frozen=True, eq=False)
+class Swap:
+    """What is put into one layer: an encoding, and what no encoding says.
+
+    `scaling` replaces the factor on all logits; `by_position` gives frequencies (B, N, F) to positions (B, N), where
+    tokens of one text turn by different ones.
+    """
+
+    encoding: Encoding
+    scaling: float | None = None
+    by_position: Callable[[Array], Array] | None = None
 
 
 @contextmanager
@@ -68,10 +81,26 @@ def swap_encoding(
             if instrument.sites[0].route == "hooks":
                 stack.enter_context(_without_interface(instrument, chosen, first))
             else:
-                stack.enter_context(instrument.rewriting(_Change(reader, chosen, made), chosen))
+                swaps = {number: Swap(each) for number, each in made.items()}
+                stack.enter_context(instrument.rewriting(_Change(reader, chosen, swaps), chosen))
             if own_input or first.input is not None:
                 stack.enter_context(_other_input(instrument, first.input, own=own_input))
             yield _with_precision(first, instrument.model)
+
+
+@contextmanager
+def swapped(model: Any, swaps: Mapping[int, Swap]) -> Iterator[None]:
+    """Run the model with something else in each of these layers; pairs lie as `ContentReader.encoding` has them."""
+    with attached(model) as instrument:
+        reader = ContentReader.of(instrument)
+        if instrument.sites[0].route == "hooks":
+            raise BadEncoding(
+                f"{type(instrument.model).__name__} computes attention by itself, outside transformers' attention "
+                "interface: no other rotation can be put in."
+            )
+        chosen = chosen_heads(instrument, sorted(swaps), None)
+        with instrument.rewriting(_Change(reader, chosen, swaps), chosen):
+            yield
 
 
 def _with_precision(put_in: Encoding, model: Any) -> Encoding:
@@ -108,25 +137,27 @@ def chosen_heads(
 class _Change:
     """The rewrite of an instrument: attention under the new encoding in the chosen heads, the old one in the rest."""
 
-    def __init__(self, reader: ContentReader, chosen: Chosen, made: Mapping[int, Encoding]) -> None:
-        self.reader, self.chosen, self.made = reader, chosen, made
+    def __init__(self, reader: ContentReader, chosen: Chosen, swaps: Mapping[int, Swap]) -> None:
+        self.reader, self.chosen, self.swaps = reader, chosen, swaps
 
     def __call__(self, call: Call) -> Any | None:
         heads = self.chosen.get(call.site.number)
         if heads is None:
             return None
-        if call.sinks is not None:
-            raise BadEncoding("heads with attention sinks cannot be given another encoding yet.")
+        new = self.swaps[call.site.number]
+        if new.scaling is not None:
+            call = replace(call, scaling=new.scaling)
         at = self.reader.instrument.places(call)
         repeat = call.site.heads // call.key_BGMR.shape[1]
         q, k, v = (_single(side) for side in (call.query_BHNR, call.key_BGMR, call.value_BGMV))
         k, v = (side.repeat_interleave(repeat, dim=1) for side in (k, v))
         q, k = self._turned(q, "query", at[0], at, call.site), self._turned(k, "key", at[1], at, call.site)
-        return attend(call, q, k, v, self.made[call.site.number].bias, heads, at).to(call.query_BHNR.dtype)
+        return attend(call, q, k, v, new.encoding.bias, heads, at).to(call.query_BHNR.dtype)
 
     def _turned(self, x_BHNR: Any, side: Any, here: Places, at: tuple[Places, Places], site: Site) -> Any:
         """Queries or keys with the chosen heads turned back, and turned anew."""
-        heads, own, new = self.chosen[site.number], self.reader.encoding(site).rotary, self.made[site.number].rotary
+        heads, own, swap = self.chosen[site.number], self.reader.encoding(site).rotary, self.swaps[site.number]
+        new = swap.encoding.rotary
         chosen = x_BHNR[:, list(heads)]
         if own is not None:
             frequencies_F = self.reader.own_frequencies(own, at[1].own_lengths)
@@ -135,9 +166,12 @@ class _Change:
             turning = [
                 index for index, head in enumerate(heads) if new.turning_heads is None or head < new.turning_heads
             ]
-            frequencies_F = one_length(new, at[1].text_lengths)
+            if swap.by_position is not None:
+                frequencies = swap.by_position(here.text_BM)
+            else:
+                frequencies = one_length(new, at[1].text_lengths)
             turned = chosen.clone()
-            turned[:, turning] = turn(chosen[:, turning], new, here.text_BM, side, frequencies_F, origin=middle(*at))
+            turned[:, turning] = turn(chosen[:, turning], new, here.text_BM, side, frequencies, origin=middle(*at))
             chosen = turned
         changed = x_BHNR.clone()
         changed[:, list(heads)] = chosen

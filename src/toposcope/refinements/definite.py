@@ -128,14 +128,16 @@ def materialise(model: Any) -> Any:
 
 
 def _held(module: nn.Module) -> bool:
-    return parametrize.is_parametrized(module, "weight") and isinstance(module.parametrizations.weight[0], Held)
+    return parametrize.is_parametrized(module, "weight") and isinstance(
+        module.parametrizations.weight[0], HeldParametrization
+    )
 
 
-class Held(nn.Module):
+class HeldParametrization(nn.Module):
     """A parametrisation of ours: what `materialise` removes."""
 
 
-class HeldOutputs(Held):
+class HeldOutputs(HeldParametrization):
     """O from free F and a core, so that V O equals the core, head by head (kind "head") or as a whole ("layer")."""
 
     def __init__(self, layer: Projections, core: Core, *, whole: bool) -> None:
@@ -192,7 +194,7 @@ def _corrected(v_GRD: Tensor, free_HDR: Tensor, core_HRR: Tensor) -> Tensor:
     return basis_HDR @ (wanted_HRR - basis_HDR.mT @ free_HDR)
 
 
-class Congruent(Held):
+class Congruent(HeldParametrization):
     """O = V^T core: U = O V = V^T core V has the core's signs. For values that fill the width."""
 
     def __init__(self, layer: Projections, core: Core) -> None:
@@ -213,7 +215,7 @@ class Congruent(Held):
         return stored.new_empty(0)
 
 
-class Keys(Held):
+class Keys(HeldParametrization):
     """K = M Q with M a positive core: x^T Q^T K x > 0 for every x that Q does not lose. W starts at `size`."""
 
     def __init__(self, queries: Live, core: Core, size: float) -> None:
@@ -229,7 +231,7 @@ class Keys(Held):
         return stored.new_empty(0)
 
 
-class Values(Held):
+class Values(HeldParametrization):
     """V = B W, W = Q^T K with the norm folded in, so that W V^-1 = B^-1 has B's signs."""
 
     def __init__(self, queries: Live, keys: Live, norm: InputNorm, core: Core, output: Live, identity: bool) -> None:
@@ -248,7 +250,7 @@ class Values(Held):
         return stored.new_empty(0)
 
 
-class FusedFull(Held):
+class FusedFull(HeldParametrization):
     """Keys and values as above, where q, k and v are one transposed tensor (GPT-2); what stays of it is Q."""
 
     def __init__(
@@ -327,7 +329,7 @@ def _apply_output(kind: str, layer: Projections, negative: int, floor: float) ->
     size, like = _size(kind, layer), layer.o()
     if _fills(layer, kind):
         mixed = 0 < negative < size  # without an antisymmetric part the spectrum of U has the signs too
-        held: Held = Congruent(layer, Core(1, size, negative, symmetric=mixed, floor=floor)).to(like)
+        held: HeldParametrization = Congruent(layer, Core(1, size, negative, symmetric=mixed, floor=floor)).to(like)
         _register(layer.o.module, held)
         return 0
     whole = kind == "layer"
@@ -373,7 +375,7 @@ def _freeze_identity(module: Any) -> None:
     module.weight.requires_grad_(False)
 
 
-def _register(module: nn.Module, held: Held) -> None:
+def _register(module: nn.Module, held: HeldParametrization) -> None:
     parametrize.register_parametrization(module, "weight", held)
     original = module.parametrizations.weight.original
     if original.numel() == 0:

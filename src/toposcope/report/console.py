@@ -13,7 +13,7 @@ from rich.text import Text
 from toposcope.core.printable import LONGEST_PATH, shortened, visible
 
 # All the markup there is. Everything else in brackets is text, so no name can be wrong markup.
-_TAG = re.compile(r"\[(/?)(bold|dim|green|red|yellow)\]")
+_TAG = re.compile(r"\[(/?)(bold|cyan|dim|green|red|yellow)\]")
 _NO_TAG = "\0"  # behind a bracket: it opens no tag
 
 

@@ -21,7 +21,10 @@ from toposcope.report.blocks import Page
 # In the order in which a report shows them: first what is wrong, then what is there, then what it does.
 KINDS = {
     "check": "toposcope.checks.findings:CheckResult",
+    "check-live": "toposcope.live.result:LiveCheckResult",
+    "check-rotation": "toposcope.live.callable:RotationCheckResult",
     "check-module": "toposcope.live.module.check:ModuleCheckResult",
+    "check-against": "toposcope.live.engines.against:AgainstResult",
     "scan": "toposcope.scanning.result:ScanResult",
     "inspect": "toposcope.checkpoints.inspect:InspectResult",
     "compare": "toposcope.scanning.compare:CompareResult",

@@ -97,7 +97,8 @@ class LayerChange:
 class CompareResult(Result):
     """All heads of two models, or of two stored results of one kind (`of`), and what differs in their encodings.
 
-    `table_change` is that of their position tables, where both have one; `mean_absolute_change` is over heads.
+    `context_a` and `context_b` are the lengths that the models claim (None: not known). `table_change` is that of
+    their position tables, where both have one; `mean_absolute_change` is over heads.
     """
 
     kind = "compare"
@@ -113,6 +114,8 @@ class CompareResult(Result):
     moved: int  # heads whose verdict differs
     looks_elsewhere: int  # heads whose kernel peaks elsewhere
     mean_absolute_change: Mapping[str, float]
+    context_a: int | None = None
+    context_b: int | None = None
 
     def ranked(self) -> list[HeadChange]:
         """The heads by how much they changed, most first: weights, then verdicts, then kernels."""
@@ -222,6 +225,8 @@ def compare_models(
         layers=tuple(_by_layer(heads)),
         encodings=encoding_differences(a, b, chosen),
         table_change=table_change(a, b),
+        context_a=a.spec.context,
+        context_b=b.spec.context,
         provenance=Provenance(tuple(each.provenance.subjects[0] for each in scans)),
     )
 

@@ -42,12 +42,16 @@ class EncodingDifference:
 def encoding_differences(a: Model, b: Model, layers: Sequence[int]) -> tuple[EncodingDifference, ...]:
     """Every setting in which the encodings of two models differ: kind, base, scaling, factor, original context, ...
 
-    Settings are those of `Encoding.parameters`; of trained biases, which have none that tell, the values themselves.
+    The claimed context comes first, which belongs to no layer. Settings are those of `Encoding.parameters`, and the
+    window of sliding layers; of trained biases, which have none that tell, the values themselves.
     """
     found: dict[tuple[str, str | None, str | None], list[int]] = {}
+    claims = [None if model.spec.context is None else str(model.spec.context) for model in (a, b)]
+    if claims[0] != claims[1]:
+        found["claimed context", claims[0], claims[1]] = []
     for number in layers:
         first, second = (model.layers[number].encoding for model in (a, b))
-        ours, theirs = _settings(first), _settings(second)
+        ours, theirs = (_settings(model.layers[number]) for model in (a, b))
         every = dict.fromkeys([*SAID_FIRST, *ours, *theirs])
         differing = [name for name in every if ours.get(name) != theirs.get(name)]
         for name in differing:
@@ -58,9 +62,12 @@ def encoding_differences(a: Model, b: Model, layers: Sequence[int]) -> tuple[Enc
     return tuple(EncodingDifference(*key, tuple(numbers)) for key, numbers in found.items())
 
 
-def _settings(encoding: Encoding) -> dict[str, str]:
-    """The encoding's name and parameters, in words."""
-    given = {name: value for name, value in encoding.parameters.items() if value is not None}
+def _settings(layer: Layer) -> dict[str, str]:
+    """The encoding's name and parameters, and the layer's window, in words."""
+    encoding = layer.encoding
+    given = {name: value for name, value in encoding.parameters.items() if value is not None and name != "context"}
+    if layer.spec.reach is not None:
+        given["window"] = layer.spec.reach + 1
     return {"encoding": encoding.name, **{name: _worded(value) for name, value in given.items()}}
 
 

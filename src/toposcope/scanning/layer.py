@@ -23,15 +23,17 @@ from toposcope.core.errors import BadFile
 from toposcope.core.fields import plain, rebuilt
 from toposcope.core.result import Skipped
 from toposcope.dynamics.factored import Factored
-from toposcope.dynamics.heads import HeadDynamics, describe_head, head_dynamics
+from toposcope.dynamics.heads import HeadDynamics, at_start, describe_head, layer_turns, rotary_of
 from toposcope.dynamics.layers import layer_dynamics
+from toposcope.dynamics.products import Products
+from toposcope.dynamics.rotation import Turns
 from toposcope.dynamics.storage import layer_storage_error
 from toposcope.scanning.baseline import randomised
 from toposcope.scanning.options import OWN, ScanOptions
 from toposcope.scanning.result import BaselineHead, ScanHead, ScanLayer, baseline_row, head_row, layer_row
 from toposcope.spectra.head_kernel import TokenRows
-from toposcope.spectra.of_heads import LogitShares
-from toposcope.spectra.of_model import LayerSpectra, layer_spectra, tokens_of
+from toposcope.spectra.of_heads import HeadSpectra, LogitShares
+from toposcope.spectra.of_model import LayerLook, LayerSpectra, tokens_of
 
 WIDEST_SUM = 1024  # a sum over heads wider than this takes minutes a layer
 WIDEST_MODEL = 4096  # in a wider one even a narrow sum takes half a layer's memory again
@@ -90,7 +92,7 @@ def layer_record(
 ) -> tuple[LayerRecord, Factored | None]:
     """Everything a scan says of one layer, and its O' and V' if it was judged as a whole.
 
-    Each thread of the pool has one head in float64 at a time.
+    Each thread of the pool has one head in float64 at a time, and the keys and values that heads share.
     """
     layer = model.layers[number]
     if layer.spec.kind == "cross":
@@ -105,14 +107,17 @@ def layer_record(
     every = range(layer.spec.heads)
     judged = options.layer_sums if options.layer_sums is not None else _narrow(layer)
     whole = pool.submit(layer_dynamics, layer, storage_error=error) if judged else None
-    heads = pool.map(partial(head_dynamics, layer, storage_error=error, context=model.spec.context), every)
+    look = LayerLook(model, number, moment, context=options.context, encodings=options.encodings)
+    turns = layer_turns(layer, model.spec.context)
+    each = pool.map(partial(_group, layer, error, turns, look), _groups(layer))
     drawn = every if options.random_baseline else ()
     baseline = pool.map(partial(_baseline, layer, error, options.seed), drawn)
-    spectra = layer_spectra(model, number, moment, context=options.context, encodings=options.encodings, pool=pool)
+    found = [row for rows in each for row in rows]
+    spectra = look.gathered([kernels for _, kernels in found])
     own = spectra.pop(OWN)
     summed = None if whole is None else whole.result()
     record = LayerRecord(
-        heads=tuple(head_row(head, kernel) for head, kernel in zip(heads, own.heads, strict=True)),
+        heads=tuple(head_row(head, kernel) for (head, _), kernel in zip(found, own.heads, strict=True)),
         whole=None if summed is None else layer_row(summed),
         baseline=tuple(map(baseline_row, baseline)),
         skipped=() if judged or options.layer_sums is not None else (_too_wide(layer),),
@@ -121,6 +126,29 @@ def layer_record(
         what_if=spectra,
     )
     return record, None if summed is None else summed.factors
+
+
+def _groups(layer: Layer) -> list[range]:
+    """The heads of each key-value group."""
+    many = layer.spec.heads // layer.spec.kv_heads
+    return [range(first, first + many) for first in range(0, layer.spec.heads, many)]
+
+
+def _group(
+    layer: Layer, error: float, turns: Turns | None, look: LayerLook, heads: Sequence[int]
+) -> list[tuple[HeadDynamics, list[HeadSpectra]]]:
+    """The heads of one key-value group, one after another: what is made of their keys and values is made once."""
+    found = []
+    shared, keys, turn = None, None, None
+    for place, index in enumerate(heads):
+        head = fold(layer, layer.heads[index])
+        if place == 0 or rotary_of(layer, head) is not turn:  # not all heads of a group need turn
+            shared, keys, turn = None, look.keys(head), rotary_of(layer, head)
+        products = Products(at_start(layer, head), shared)
+        shared = products.shared
+        said = describe_head(layer, head, storage_error=error, turns=turns, products=products)
+        found.append((said, look.rows(head, keys)))
+    return found
 
 
 def _too_wide(layer: Layer) -> Skipped:

@@ -6,6 +6,7 @@ Shape suffixes: N queries, M keys, R head width, D model width, F channel pairs,
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -26,12 +27,28 @@ class TokenRows:
     For wide models this is smaller than C, and Q C K^T = (X Q^T)^T (X K^T) / T is cheaper.
     """
 
-    rows_TD: Array
+    rows_TD: NDArray[np.floating[Any]]  # in float32 more than precise enough for a mean over drawn tokens
     vocabulary: int
 
     def __len__(self) -> int:
         """The width of C."""
         return self.rows_TD.shape[1]
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """The rows of Q or K as tokens of a second moment C meet them: Q C K^T is left of the queries, right of the keys.
+
+    `left_RX` is W C and `right_RX` is W, or both are W X^T / sqrt(T) where C is kept as T tokens.
+    """
+
+    left_RX: Array
+    right_RX: Array
+
+    @property
+    def energy_R(self) -> Array:
+        """The diagonal of W C W^T."""
+        return np.asarray(np.einsum("rx,rx->r", self.left_RX, self.right_RX))
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,26 +167,45 @@ def from_covariance(
     that resemble one another.
     """
     Q_RD, K_RD = _weights(Q, K)
-    width = Q_RD.shape[1]
+    queries = seen_through(covariance, Q_RD)
+    keys = queries if K_RD is Q_RD else seen_through(covariance, K_RD)
+    return from_seen(queries, keys, encoding, context=context, causal=causal, scale=scale, head=head)
+
+
+def seen_through(covariance: ArrayLike | TokenRows | None, weights_RD: Array) -> Seen:
+    """Queries or keys of tokens with this second moment; heads that share keys need theirs once."""
+    width = weights_RD.shape[1]
     if isinstance(covariance, TokenRows):
         if len(covariance) != width:
             raise BadValue(f"tokens of width {len(covariance)} given to weights of width {width}.")
-        # C K^T is X^T (X K^T) / T, so with X Q^T in place of Q and X K^T in place of K nothing else changes
-        tokens = len(covariance.rows_TD)
-        Q_RD, K_RD = ((covariance.rows_TD @ part.T).T / tokens**0.5 for part in (Q_RD, K_RD))
-        QC_RD, KC_RD = Q_RD, K_RD
-    elif covariance is None:
-        QC_RD, KC_RD = Q_RD, K_RD
-    else:
-        C = finite("the covariance", covariance, axes=1 if np.ndim(covariance) == 1 else 2)
-        if C.shape not in ((width,), (width, width)):
-            raise BadValue(f"a covariance of shape {C.shape} given to weights of width {width}.")
-        QC_RD, KC_RD = (Q_RD * C, K_RD * C) if C.ndim == 1 else (Q_RD @ C, K_RD @ C)
+        # W C = (X W^T)^T X / T, so with X W^T in place of W nothing else changes
+        rows_TD = covariance.rows_TD
+        mapped = (rows_TD @ weights_RD.T.astype(rows_TD.dtype)).T.astype(np.float64) / len(rows_TD) ** 0.5
+        return Seen(mapped, mapped)
+    if covariance is None:
+        return Seen(weights_RD, weights_RD)
+    C = finite("the covariance", covariance, axes=1 if np.ndim(covariance) == 1 else 2)
+    if C.shape not in ((width,), (width, width)):
+        raise BadValue(f"a covariance of shape {C.shape} given to weights of width {width}.")
+    return Seen(weights_RD * C if C.ndim == 1 else weights_RD @ C, weights_RD)
+
+
+def from_seen(
+    queries: Seen,
+    keys: Seen,
+    encoding: Encoding,
+    *,
+    context: int = 128,
+    causal: bool = True,
+    scale: float = 1.0,
+    head: int = 0,
+) -> HeadKernel:
+    """`from_covariance` of what is made of the weights already."""
     return _assemble(
         encoding,
-        QC_RD @ K_RD.T,
-        (QC_RD * Q_RD).sum(axis=1),
-        (KC_RD * K_RD).sum(axis=1),
+        queries.left_RX @ keys.right_RX.T,
+        queries.energy_R,
+        keys.energy_R,
         context=context,
         causal=causal,
         scale=scale,

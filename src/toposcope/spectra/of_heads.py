@@ -20,7 +20,7 @@ from toposcope.checkpoints.view import Head, Layer, Model
 from toposcope.encodings import Encoding
 from toposcope.encodings.record import Rotary
 from toposcope.spectra.anova import decompose
-from toposcope.spectra.head_kernel import TokenRows, from_covariance
+from toposcope.spectra.head_kernel import Seen, TokenRows, from_seen, seen_through
 from toposcope.spectra.rotary_kernel import kernel_spectrum
 
 Array = NDArray[np.float64]
@@ -29,6 +29,7 @@ KEPT = 64  # how far it is kept, for pictures
 NO_KERNEL = "no kernel over offsets"
 FAST = 8  # a pair of channels that turns by a radian or more in so many tokens is fast
 LARGEST_TABLE = 1 << 26  # numbers of an embedding that is read whole (half a gigabyte in float64)
+BLOCK = 4096  # tokens that are squared at once, in float32; their sums are added in float64
 DRAWN = 2048  # tokens that stand for the vocabulary of a larger one
 TOKENS, POSITIONS = 16, 32  # the factorial design of layer 0
 _EMBEDDING_NORM = re.compile(r"emb(ed)?(d|ding|dings)?[._].*norm", re.IGNORECASE)  # BLOOM, ModernBERT, GGUF, ...
@@ -105,15 +106,19 @@ def head_spectra(
     second_moment: Array | TokenRows | None,
     context: int,
     encoding: Encoding | None = None,
+    seen: tuple[Seen, Seen] | None = None,
 ) -> HeadSpectra:
-    """The kernel of one head with its norms folded in, under its own encoding or under another one."""
+    """The kernel of one head with its norms folded in, under its own encoding or under another one.
+
+    `seen` are its queries and keys through the second moment, where they are known.
+    """
     used = layer.encoding if encoding is None else encoding
     if used.mechanisms == ("input",) or (used.bias is not None and not used.bias.toeplitz):
         return HeadSpectra(layer=head.layer, head=head.head)
-    found = from_covariance(
-        head.q,
-        head.k,
-        second_moment,
+    queries, keys = seen or (seen_through(second_moment, head.q), seen_through(second_moment, head.k))
+    found = from_seen(
+        queries,
+        keys,
         used,
         context=min(OFFSETS, context),
         causal=layer.spec.causal,
@@ -168,15 +173,18 @@ def second_moment(model: Model) -> Array | TokenRows | None:
         return None
     if shape[0] * shape[1] > LARGEST_TABLE:
         drawn = np.sort(np.random.default_rng(0).choice(shape[0], min(DRAWN, shape[0]), replace=False))
-        rows_TD = usable(model.source.read_rows(name, drawn), name, model.path).astype(np.float64)
-        return TokenRows(rows_TD / _root_mean_square(rows_TD), shape[0])
-    table = usable(model.source.read(name), name, model.path).astype(np.float64)
-    moment = table.T @ table / len(table)
+        rows_TD = usable(model.source.read_rows(name, drawn), name, model.path).astype(np.float32)
+        return TokenRows(rows_TD / np.float32(_root_mean_square(rows_TD)), shape[0])
+    table = usable(model.source.read(name), name, model.path)
+    moment = np.zeros((shape[1], shape[1]))
+    for start in range(0, len(table), BLOCK):
+        rows = table[start : start + BLOCK].astype(np.float32)
+        moment += rows.T @ rows
     return moment * len(moment) / (float(np.trace(moment)) or 1.0)
 
 
-def _root_mean_square(rows_TD: Array) -> float:
-    return float(np.sqrt(np.vdot(rows_TD, rows_TD) / rows_TD.size)) or 1.0
+def _root_mean_square(rows_TD: NDArray[np.float32]) -> float:
+    return float(np.sqrt(np.mean(np.square(rows_TD), dtype=np.float64))) or 1.0
 
 
 def first_layer_shares(model: Model, encoding: Encoding | None = None, seed: int = 0) -> tuple[LogitShares, ...]:

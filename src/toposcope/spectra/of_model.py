@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.checkpoints.fold import fold
-from toposcope.checkpoints.view import Layer, Model
+from toposcope.checkpoints.view import Head, Layer, Model
 from toposcope.encodings import Encoding, EncodingSpec, Sizes
 from toposcope.spectra.encoding_spectrum import spectrum_of
-from toposcope.spectra.head_kernel import TokenRows
+from toposcope.spectra.head_kernel import Seen, TokenRows, seen_through
 from toposcope.spectra.of_heads import HeadSpectra, LogitShares, first_layer_shares, head_spectra
 from toposcope.spectra.singular import effective_rank, numerical_rank
 from toposcope.spectra.toeplitz import toeplitz_share
@@ -77,38 +75,49 @@ class LayerSpectra:
     first_layer: tuple[LogitShares, ...] = ()
 
 
-def layer_spectra(
-    model: Model,
-    number: int,
-    moment: Array | TokenRows | None,
-    *,
-    context: int,
-    encodings: Encodings,
-    pool: Executor | None = None,
-) -> dict[str, LayerSpectra]:
-    """One layer under each encoding, one head in float64 for each thread of the pool at a time."""
-    layer = model.layers[number]
-    if layer.spec.kind == "cross":
-        return {name: LayerSpectra(()) for name, _ in encodings}
-    if not layer.encoding.exact_tables or layer.spec.logit_path(context):
-        empty = tuple(HeadSpectra(layer=number, head=head) for head in range(layer.spec.heads))
-        return {name: LayerSpectra(empty) for name, _ in encodings}
-    _ = layer.weights  # read once, before threads share it
-    known = moment if moment is not None and len(moment) == layer.spec.width else None  # towers differ in width
-    used = {name: layer.encoding if spec is None else built(spec, layer, context) for name, spec in encodings}
+class LayerLook:
+    """One layer under each encoding: what its heads have in common, and their rows."""
 
-    def one(index: int) -> list[HeadSpectra]:
-        head = fold(layer, layer.heads[index])
-        return [head_spectra(layer, head, second_moment=known, context=context, encoding=e) for e in used.values()]
+    def __init__(
+        self, model: Model, number: int, moment: Array | TokenRows | None, *, context: int, encodings: Encodings
+    ) -> None:
+        self._model, self._layer, self._context = model, model.layers[number], context
+        layer = self._layer
+        self._names = tuple(name for name, _ in encodings)
+        self._silent = not layer.encoding.exact_tables or bool(layer.spec.logit_path(context))
+        # towers differ in width
+        self._moment = moment if moment is not None and len(moment) == layer.spec.width else None
+        self._used = () if self._silent else tuple(
+            layer.encoding if spec is None else built(spec, layer, context) for _, spec in encodings
+        )  # fmt: skip
 
-    every = range(layer.spec.heads)
-    rows = list(map(one, every) if pool is None else pool.map(one, every))
-    return {
-        name: LayerSpectra(
-            tuple(row[place] for row in rows), first_layer_shares(model, encoding) if number == 0 else ()
-        )
-        for place, (name, encoding) in enumerate(used.items())
-    }
+    def keys(self, head: Head) -> Seen | None:
+        """The keys of a head's group as tokens meet them."""
+        return None if self._silent else seen_through(self._moment, head.k)
+
+    def rows(self, head: Head, keys: Seen | None) -> list[HeadSpectra]:
+        """A row for each encoding of one head with its norms folded in."""
+        if keys is None:
+            return [HeadSpectra(layer=head.layer, head=head.head)] * len(self._names)
+        seen = seen_through(self._moment, head.q), keys
+        return [
+            head_spectra(
+                self._layer, head, second_moment=self._moment, context=self._context, encoding=encoding, seen=seen
+            )
+            for encoding in self._used
+        ]
+
+    def gathered(self, rows: Sequence[Sequence[HeadSpectra]]) -> dict[str, LayerSpectra]:
+        """All heads' rows by encoding, and the split of layer 0."""
+        return {
+            name: LayerSpectra(tuple(row[place] for row in rows), self._split(place))
+            for place, name in enumerate(self._names)
+        }
+
+    def _split(self, place: int) -> tuple[LogitShares, ...]:
+        if self._silent or self._layer.number != 0:
+            return ()
+        return first_layer_shares(self._model, self._used[place])
 
 
 def whole_spectra(

@@ -13,6 +13,7 @@ Its non-zero spectrum is that of a 2F x 2F matrix:
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -75,11 +76,17 @@ def kernel_spectrum(frequencies: ArrayLike, weights: ArrayLike, n: int, phases: 
         even, odd = np.linalg.eigvalsh(np.stack([root_FF * (apart + together), root_FF * (apart - together)]) / 2)
         values: Array = np.sort(np.maximum(np.concatenate([even, odd]), 0.0))[::-1].astype(np.float64)
         return Spectrum(size * values[:n], n)
-    small = _small(positions_factor(w_F, n), a_F, phi_F)
+    small = _small(_kept_factor(w_F.tobytes(), n), a_F, phi_F)
     if turned:
         return Spectrum(size * np.asarray(np.linalg.svd(small, compute_uv=False), dtype=np.float64), n)
     values = size * np.asarray(np.linalg.eigvalsh((small + small.T) / 2), dtype=np.float64)
     return Spectrum(values[np.argsort(-np.abs(values), kind="stable")], n)
+
+
+@lru_cache(maxsize=8)
+def _kept_factor(frequencies: bytes, n: int) -> Array:
+    """`positions_factor`, which the heads of a model share."""
+    return positions_factor(np.frombuffer(frequencies), n)
 
 
 def positions_factor(frequencies: ArrayLike, n: int) -> Array:

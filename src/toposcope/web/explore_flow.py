@@ -239,7 +239,7 @@ def _settled(problem: Problem, horizon: float, started: float) -> dict[str, Any]
     }
 
 
-class _Enough(Exception):
+class _TimeIsUp(Exception):
     """The preview has taken its time."""
 
 
@@ -256,7 +256,7 @@ def _preview(problem: Problem, horizon: float, started: float) -> dict[str, Any]
         def hasty(state: Array) -> Array:
             nonlocal evaluations
             if len(times) > 1 and time.perf_counter() - begun > HASTE:
-                raise _Enough
+                raise _TimeIsUp
             evaluations += 1
             return np.asarray(field(state))
 
@@ -283,7 +283,7 @@ def _preview(problem: Problem, horizon: float, started: float) -> dict[str, Any]
                 on_step=keep,
                 max_evaluations=_allowed(problem, False),
             )
-        except _Enough:
+        except _TimeIsUp:
             status, end = Status.EXHAUSTED, times[-1]
         else:
             end = solved.time

@@ -6,7 +6,6 @@ transformers builds the model from the very config.json that Toposcope reads; co
 from __future__ import annotations
 
 import json
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +16,7 @@ from safetensors.numpy import load_file, save_file
 from transformers import (
     CONFIG_MAPPING,
     AutoConfig,
-    AutoModelForCausalLM,
     AutoModelForImageTextToText,
-    AutoModelForSeq2SeqLM,
 )
 
 import toposcope
@@ -29,19 +26,9 @@ from tests.architectures.record import record
 from toposcope.checkpoints.attention import attention
 from toposcope.checkpoints.families import multimodal
 
-from .harness import COVERED, TOLERANCE, array, watch_inputs
+from .harness import TOLERANCE, array, watch_inputs
+from .written import PAIR, SIZES, STORED, check_written
 
-SIZES = {
-    "vocab_size": 99,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 4,
-    "max_position_embeddings": 64,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
 EXPERTS = {"num_local_experts": 4, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
 YARN = {
     "rope_type": "yarn",
@@ -82,7 +69,25 @@ STATES = {
     "mamba_dt_rank": 4,
     "use_mamba_kernels": False,
 }
+GATED = {
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 16,
+    "shared_expert_intermediate_size": 16,
+}
+MSCALE = {"mscale": 1.0, "mscale_all_dim": 1.0}
+GROWS = {"llama_4_scaling_beta": 0.3}
+CONVOLVED = ["conv", "full_attention"] * 2
+TOWERS = {  # as small as Phi 4's can be
+    "vision_config": {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2},
+    "audio_config": {"hidden_size": 32, "intermediate_size": 32, "num_blocks": 1, "num_attention_heads": 2},
+}
 KINDS = ["sliding_attention", "full_attention"]
+
+TOWER = "vision_tower.layers.0.self_attn.q_proj.weight"  # of what is not the text part
+GROUP = {"mistral4": "encoder"}  # not built for text alone
+BESIDE = {"falcon_h1", "gemma3n_text", "cohere2_moe"}  # nothing reads the stream right after attention
 
 DECODERS: list[tuple[str, str, dict[str, Any]]] = [
     ("arcee", "old: yarn", {"rope_theta": 300.0, "rope_scaling": YARN}),
@@ -310,6 +315,166 @@ DECODERS: list[tuple[str, str, dict[str, Any]]] = [
         },
     ),
     ("solar_open", "old: base", {"rope_theta": 300.0, **LATENT, "head_dim": 16, "num_key_value_heads": 2}),
+    ("aria_text", "old: base", {"rope_theta": 300.0, "moe_num_experts": 4, "num_key_value_heads": 2, "head_dim": 16}),
+    ("aria_text", "nothing said", {"moe_num_experts": 4, "attention_bias": True, "rms_norm_eps": 0.05}),
+    ("biogpt", "nothing said", {"num_attention_heads": 8, "pad_token_id": 1}),
+    ("biogpt", "not scaled", {"scale_embedding": False, "layer_norm_eps": 0.05}),
+    ("axk1", "old: yarn", {"rope_theta": 300.0, "rope_scaling": {**YARN, **MSCALE}, **LATENT}),
+    ("axk1", "halves paired", {"rope_interleave": False, "attention_bias": True, **LATENT}),
+    ("youtu", "old: base", {"rope_theta": 300.0, "rope_interleave": True, **LATENT, "q_lora_rank": None}),
+    ("youtu", "nothing said", LATENT),
+    ("mistral4", "nothing said", LATENT),
+    ("mistral4", "new: grows", {"rope_parameters": {**YARN, **MSCALE, **GROWS, "rope_theta": 300.0}, **LATENT}),
+    (
+        "kimi_linear",
+        "as published",
+        {
+            **LATENT,
+            "q_lora_rank": None,
+            "head_dim": 12,
+            "rope_theta": 300.0,
+            "mla_use_nope": True,
+            "rms_norm_eps": 0.05,
+            "linear_attn_config": {
+                "full_attn_layers": [2, 4],
+                "kda_layers": [1, 3],
+                "head_dim": 16,
+                "num_heads": 2,
+                "short_conv_kernel_size": 4,
+            },
+        },
+    ),
+    ("kimi_linear", "nothing said", {**LATENT, "num_hidden_layers": 5, "linear_num_heads": 2, "linear_head_dim": 16}),
+    ("hy_v3", "nothing said", {**EXPERTS, "num_attention_heads": 8}),
+    ("hy_v3", "old: base", {**EXPERTS, "rope_theta": 300.0, "head_dim": 16, "num_key_value_heads": 2}),
+    ("flex_olmo", "nothing said", EXPERTS),
+    ("flex_olmo", "old: base, groups", {"rope_theta": 300.0, "num_key_value_heads": 2, **EXPERTS}),
+    (
+        "granitemoeshared",
+        "old: multipliers",
+        {
+            "rope_theta": 300.0,
+            "rope_scaling": None,
+            "attention_multiplier": 0.2,
+            "residual_multiplier": 0.3,
+            "embedding_multiplier": 3.0,
+            "shared_intermediate_size": 16,
+            "num_key_value_heads": 2,
+            **EXPERTS,
+        },
+    ),
+    ("granitemoeshared", "nothing said", {"shared_intermediate_size": 16, **EXPERTS}),
+    (
+        "hunyuan_v1_moe",
+        "old: alpha",
+        {
+            "head_dim": 16,
+            "num_key_value_heads": 2,
+            "rope_theta": 300.0,
+            "rope_scaling": {"type": "dynamic", "alpha": 1000.0, "factor": 1.0, "beta_fast": 32, "beta_slow": 1},
+            "moe_topk": 2,
+            "use_qk_norm": True,
+            **EXPERTS,
+        },
+    ),
+    ("hunyuan_v1_moe", "nothing said", {"head_dim": 8, "attention_bias": True, "moe_topk": 2, **EXPERTS}),
+    (
+        "cohere2_moe",
+        "old: first layers dense",
+        {
+            "rope_theta": 300.0,
+            "sliding_window": 5,
+            "first_k_dense_replace": 1,
+            "num_hidden_layers": 5,
+            "head_dim": 8,
+            "num_key_value_heads": 2,
+            **EXPERTS,
+        },
+    ),
+    ("cohere2_moe", "nothing said", {"sliding_window": 5, **EXPERTS}),
+    (
+        "cohere2_moe",
+        "RMSNorm, prefix slides",
+        {
+            "rms_norm_eps": 0.05,
+            "sliding_window": 5,
+            "first_k_dense_replace": 3,
+            "prefix_dense_sliding_window_pattern": 2,
+            "sliding_window_pattern": 3,
+            "num_hidden_layers": 7,
+            "head_dim": 16,
+            **EXPERTS,
+        },
+    ),
+    ("cohere2_moe", "dense listed", {"mlp_layer_types": ["sparse", "dense"] * 2, "sliding_window": 5, **EXPERTS}),
+    (
+        "cohere2_moe",
+        "layers listed",
+        {"layer_types": KINDS * 2, "sliding_window": 5, "head_dim": 8, "attention_bias": True, **EXPERTS},
+    ),
+    ("phi4_multimodal", "nothing said", {"num_attention_heads": 8, "hidden_size": 64, **TOWERS}),
+    (
+        "phi4_multimodal",
+        "old: longrope",
+        {
+            "num_key_value_heads": 2,
+            "partial_rotary_factor": 0.75,
+            "hidden_size": 64,
+            "rope_theta": 300.0,
+            "original_max_position_embeddings": 8,
+            "rope_scaling": {"type": "longrope", "short_factor": [1.0] * 6, "long_factor": [1.5] * 6},
+            **TOWERS,
+        },
+    ),
+    ("lfm2_moe", "nothing said", {"num_attention_heads": 8, "layer_types": CONVOLVED, **EXPERTS}),
+    (
+        "lfm2_moe",
+        "old: base",
+        {
+            "rope_theta": 300.0,
+            "norm_eps": 0.05,
+            "num_key_value_heads": 2,
+            "num_dense_layers": 1,
+            "layer_types": CONVOLVED,
+            **EXPERTS,
+        },
+    ),
+    *(
+        (kind, what, {**GATED, **EXPERTS, **options})
+        for kind in ("qwen3_5_text", "qwen3_5_moe_text")
+        for what, options in (
+            ("nothing said", {"num_attention_heads": 8}),
+            (
+                "new: in three axes",
+                {
+                    "head_dim": 16,
+                    "num_key_value_heads": 2,
+                    "layer_types": ["linear_attention", "full_attention"] * 2,
+                    "rope_parameters": {
+                        "rope_type": "default",
+                        "rope_theta": 300.0,
+                        "partial_rotary_factor": 0.5,
+                        "mrope_section": [2, 1, 1],
+                        "mrope_interleaved": True,
+                    },
+                },
+            ),
+        )
+    ),
+    (
+        "gemma4_unified_text",
+        "global heads",
+        {
+            "head_dim": 16,
+            "global_head_dim": 32,
+            "num_key_value_heads": 2,
+            "num_global_key_value_heads": 1,
+            "attention_k_eq_v": True,
+            "sliding_window": 5,
+            "layer_types": KINDS * 2,
+        },
+    ),
+    ("gemma4_unified_text", "nothing said", {"num_attention_heads": 8, "sliding_window": 5, "num_hidden_layers": 6}),
 ]
 
 
@@ -317,24 +482,9 @@ DECODERS: list[tuple[str, str, dict[str, Any]]] = [
     ("kind", "setting", "options"), DECODERS, ids=[f"{kind}: {what}" for kind, what, _ in DECODERS]
 )
 def test_decoders(tmp_path: Path, kind: str, setting: str, options: dict[str, Any]) -> None:
-    _check(tmp_path, setting, {"model_type": kind, **SIZES, **options}, AutoModelForCausalLM)
-
-
-PAIRS = {
-    "vocab_size": 99,
-    "d_model": 32,
-    "encoder_layers": 2,
-    "decoder_layers": 2,
-    "encoder_attention_heads": 4,
-    "decoder_attention_heads": 2,
-    "encoder_ffn_dim": 48,
-    "decoder_ffn_dim": 48,
-    "max_position_embeddings": 64,
-    "pad_token_id": 1,
-    "bos_token_id": 0,
-    "eos_token_id": 2,
-    "decoder_start_token_id": 2,
-}
+    stored = STORED[len(setting) % len(STORED)]
+    settings = {"model_type": kind, **SIZES, **options}
+    check_written(tmp_path, setting, settings, GROUP.get(kind, "causal"), stored=stored, follows=kind not in BESIDE)
 
 
 @pytest.mark.parametrize("scaled", [False, True])
@@ -342,9 +492,7 @@ PAIRS = {
     "kind", ["bart", "mbart", "marian", "pegasus", "m2m_100", "blenderbot", "blenderbot-small", "plbart"]
 )
 def test_encoders_with_decoders(tmp_path: Path, kind: str, scaled: bool) -> None:
-    _check(
-        tmp_path, f"scaled {scaled}", {"model_type": kind, **PAIRS, "scale_embedding": scaled}, AutoModelForSeq2SeqLM
-    )
+    check_written(tmp_path, f"scaled {scaled}", {"model_type": kind, **PAIR, "scale_embedding": scaled}, "seq2seq")
 
 
 TEXT = {key: value for key, value in SIZES.items() if key not in ("pad_token_id", "bos_token_id", "eos_token_id")}
@@ -396,34 +544,14 @@ MROPE = {"type": "mrope", "mrope_section": [2, 1, 1]}
     ids=lambda value: value if isinstance(value, str) else None,
 )
 def test_the_text_part_of_models_of_several_inputs(tmp_path: Path, setting: str, settings: dict[str, Any]) -> None:
-    _check(
-        tmp_path, setting, {"vision_config": VISION, "image_token_id": 97, **settings}, AutoModelForImageTextToText
-    )
-
-
-def _check(directory: Path, setting: str, settings: dict[str, Any], auto: Any) -> None:
-    written = json.dumps(settings)
-    (directory / "config.json").write_text(written)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        config = AutoConfig.from_pretrained(directory)
-        model = auto.from_config(config, attn_implementation="eager").float().eval()
-        randomise(model)
-        model.save_pretrained(directory)
-        (directory / "config.json").write_text(written)
-        noted = record(model, inputs(model, 2, 21, 3))
-    with toposcope.load(directory) as ours, torch.no_grad():
-        found, missing = differences(ours, model, noted, 2)
-        assert not missing
-        assert len({each.at for each in found}) == len(noted.attended) > 0
-        COVERED.append((ours.family, setting, max(each.attention for each in found)))
-        assert max(each.attention for each in found) <= TOLERANCE
-        assert max(each.output or 0.0 for each in found) <= TOLERANCE
-        assert any(each.peaked for each in found)
+    settings = {"vision_config": VISION, "image_token_id": 97, **settings}
+    check_written(tmp_path, setting, settings, "image_text")
 
 
 def test_what_nested_configurations_leave_out_is_what_transformers_means() -> None:
     for kind, (_, unsaid) in multimodal.ALIKE.items():
+        if not unsaid:  # under another name only
+            continue
         usual = vars(CONFIG_MAPPING[kind]())
         theta = usual["rope_parameters"]["rope_theta"]
         assert {key: theta if key == "rope_theta" else usual[key] for key in unsaid} == unsaid
@@ -472,7 +600,7 @@ def test_names_as_published(tmp_path: Path, outer: str, inner: str, prefix: str)
     tensors = {
         name.replace("model.", prefix, 1): each for name, each in load_file(tmp_path / "model.safetensors").items()
     }
-    tensors["vision_tower.layers.0.self_attn.q_proj.weight"] = np.ones((4, 4), dtype=np.float32)
+    tensors[TOWER] = np.ones((4, 4), dtype=np.float32)
     save_file(tensors, tmp_path / "model.safetensors")
     text = json.loads((tmp_path / "config.json").read_text())
     text["model_type"] = {"deepseek_v3": "kimi_k2"}.get(inner, inner)
@@ -483,7 +611,7 @@ def test_names_as_published(tmp_path: Path, outer: str, inner: str, prefix: str)
         assert not missing
         assert len(found) == len(noted.attended) > 0
         assert max(each.attention for each in found) <= TOLERANCE
-        assert any("vision_tower.layers.0.self_attn.q_proj.weight" in each.tensors for each in ours.skipped)
+        assert any(TOWER in each.tensors for each in ours.skipped)
 
 
 @pytest.mark.parametrize("kind", ["llama4_text", "ministral3"])

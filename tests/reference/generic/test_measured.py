@@ -19,7 +19,7 @@ from toposcope.checkpoints.families.common import Config
 from toposcope.checkpoints.generic import cache, reader
 from toposcope.checkpoints.generic.bounds import Deadline, Refused
 from toposcope.checkpoints.generic.compare import ATTENTION, Taps, boosted, difference, readable
-from toposcope.checkpoints.generic.copied import Copy
+from toposcope.checkpoints.generic.copied import SmallCopy
 from toposcope.checkpoints.generic.measure import measure
 from toposcope.checkpoints.generic.record import arrays, flat, run
 from toposcope.checkpoints.generic.shrink import attempts, model_class, true_config
@@ -140,7 +140,7 @@ def broken(spec: LayerSpec) -> dict[str, LayerSpec]:
 def test_the_comparison_notices_what_is_broken(kind: str) -> None:
     values = build(kind, "causal").config.to_dict()
     config = true_config(values)
-    copy = Copy(model_class(config), type(config), next(attempts(config)), Deadline(100))
+    copy = SmallCopy(model_class(config), type(config), next(attempts(config)), Deadline(100))
     copy.describe_layers(config.to_dict())
     assert not copy.reasons
     plain = copy.run(21, 12)

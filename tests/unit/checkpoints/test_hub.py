@@ -23,10 +23,11 @@ from tests.unit.checkpoints.making import gguf_bytes, gguf_tensor, written
 from tests.unit.tiny import CONFIG, tensors, write_adapter
 from toposcope.checkpoints.hub import file as hub_file
 from toposcope.checkpoints.hub import meter as hub_meter
+from toposcope.checkpoints.hub.http import CutError
 from toposcope.checkpoints.locate import open_checkpoint
 from toposcope.cli import main
 from toposcope.core import files
-from toposcope.core.errors import BadConfig, BadFile, NotFound
+from toposcope.core.errors import BadConfig, BadFile, HubError, NotFound
 from toposcope.core.result import Result
 
 SIZES = {**CONFIG, "hidden_size": 64, "num_hidden_layers": 8}
@@ -122,8 +123,9 @@ def test_what_arrived_before_a_failure_is_not_fetched_again(hub: Hub) -> None:
     with toposcope.load("org/tiny") as model:
         _ = model.layers[0].weights
     hub.shorten = 0
-    with pytest.raises(toposcope.ToposcopeError, match="in a row"):
+    with pytest.raises(HubError) as gave_up:
         toposcope.scan("org/tiny")
+    assert isinstance(gave_up.value.__cause__, CutError)
     hub.shorten = None
     toposcope.scan("org/tiny")
     assert hub.twice("model.safetensors") == 0
@@ -286,7 +288,7 @@ def test_without_a_network_what_was_read_before_is_read_again(
     hub.close()
     with caplog.at_level(logging.WARNING, "toposcope"):
         assert numbers(toposcope.scan("org/tiny", layers="0-1")) == numbers(first)
-    assert "cannot be reached" in caplog.text
+    assert {(each.levelname, "org/tiny" in each.getMessage()) for each in caplog.records} == {("WARNING", True)}
     with pytest.raises(toposcope.ToposcopeError, match="network"):
         open_checkpoint("org/other")
 
@@ -376,7 +378,7 @@ def test_a_full_disk_is_a_sentence_and_loses_nothing(
 
     with monkeypatch.context() as disk:
         disk.setattr(files, "_write", full)
-        with pytest.raises(toposcope.ToposcopeError, match=r"disk is full.*TOPOSCOPE_CACHE"):
+        with pytest.raises(toposcope.ToposcopeError, match="TOPOSCOPE_CACHE"):
             toposcope.scan("org/tiny", layers="0-1")
     found = toposcope.scan("org/tiny", layers="0-1")
     assert numbers(found) == numbers(toposcope.scan(hub.root / "org/tiny", layers="0-1"))
@@ -450,7 +452,7 @@ def test_a_torch_file_is_fetched_whole_or_left_to_the_user(hub: Hub, monkeypatch
     torch.save({name: torch.from_numpy(value) for name, value in made.items()}, place / "pytorch_model.bin")
     with monkeypatch.context() as small:
         small.setattr("toposcope.checkpoints.hub.opening.WORTH_TELLING", 1000)
-        with pytest.raises(toposcope.ToposcopeError, match="hf download org/old"):
+        with pytest.raises(toposcope.ToposcopeError, match="org/old"):
             open_checkpoint("org/old")
     assert "pytorch_model.bin" not in hub.sent
     found = toposcope.scan("org/old")
@@ -531,11 +533,12 @@ def test_an_adapter_by_name_equals_that_by_path(hub: Hub) -> None:
 
 
 def test_a_model_on_the_hub_is_no_adapter(hub: Hub) -> None:
-    with pytest.raises(NotFound, match=r"adapter_config\.json|adapter_model"):
+    with pytest.raises(NotFound, match="adapter_"):
         toposcope.load("org/tiny", adapter="org/tiny")
 
 
 def test_an_adapter_on_the_hub_names_its_base(hub: Hub) -> None:
     write_lora(hub.root / "org/lora")
-    with pytest.raises(NotFound, match="scan org/tiny --adapter org/lora"):
+    with pytest.raises(NotFound) as refused:
         toposcope.load("org/lora")
+    assert all(name in str(refused.value) for name in ("org/tiny", "--adapter", "org/lora"))

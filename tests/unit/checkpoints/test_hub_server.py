@@ -15,7 +15,7 @@ import toposcope
 from tests.hub import Hub, used
 from tests.unit.checkpoints.test_hub import COMMIT, numbers, saved, write_model
 from toposcope.checkpoints.hub import http as hub_http
-from toposcope.checkpoints.hub.http import _NEXT
+from toposcope.checkpoints.hub.http import _NEXT, CutError, UnreachableError
 from toposcope.checkpoints.hub.name import HubName, is_sound_file, parse_hub_name
 from toposcope.checkpoints.hub.repo import Snapshot
 from toposcope.checkpoints.locate import open_checkpoint
@@ -35,9 +35,9 @@ def test_an_unknown_name_gets_near_ones_and_says_both(
     saved(hub, tmp_path, "config.json")
     (tmp_path / "models/my-llama").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(NotFound, match=r"path.*org/tiny"):
+    with pytest.raises(NotFound, match="org/tiny"):
         open_checkpoint("org/tiyn")
-    with pytest.raises(NotFound, match=r"path.*models/my-llama"):
+    with pytest.raises(NotFound, match="my-llama"):
         open_checkpoint("models/my-lama")
 
 
@@ -87,21 +87,24 @@ def test_an_endpoint_that_is_none_is_said(hub: Hub, monkeypatch: pytest.MonkeyPa
 
 def test_without_a_hub_it_is_said(hub: Hub) -> None:
     hub.close()
-    with pytest.raises(HubError, match="cannot be reached"):
+    with pytest.raises(HubError) as refused:
         open_checkpoint("org/tiny")
+    assert isinstance(refused.value.__cause__, UnreachableError)
 
 
 @pytest.mark.parametrize("redirects", [False, True])
 def test_a_server_that_ignores_ranges_is_refused_before_it_sends_all(hub: Hub, redirects: bool) -> None:
     hub.redirects, hub.ignore_ranges = redirects, True
-    with pytest.raises(HubError, match="hf download org/tiny"):
+    with pytest.raises(HubError, match="org/tiny") as refused:
         toposcope.scan("org/tiny")
+    assert not isinstance(refused.value.__cause__, CutError)
 
 
 def test_answers_that_always_end_early_are_given_up(hub: Hub) -> None:
     hub.shorten = 0
-    with pytest.raises(HubError, match="in a row"):
+    with pytest.raises(HubError) as gave_up:
         toposcope.scan("org/tiny")
+    assert isinstance(gave_up.value.__cause__, CutError)
 
 
 @pytest.mark.parametrize("redirects", [False, True])
@@ -126,8 +129,9 @@ def test_a_file_that_was_replaced_after_it_was_listed_is_refused(hub: Hub, redir
 @pytest.mark.parametrize("to", ["ftp://127.0.0.1/x", "http://", "http://[", "file:///etc/passwd", "http://x:99999/"])
 def test_redirects_that_lead_nowhere_are_not_followed(hub: Hub, to: str) -> None:
     hub.redirect_to = to
-    with pytest.raises(HubError, match=r"not followed|circles"):
+    with pytest.raises(HubError) as refused:
         open_checkpoint("org/tiny")
+    assert not isinstance(refused.value.__cause__, CutError)
 
 
 @pytest.mark.parametrize("redirects", [False, True])

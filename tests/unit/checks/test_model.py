@@ -36,7 +36,7 @@ def with_encoding(path: Path, *encodings: Encoding, causal: bool = True, **spec:
 
 
 def raised(report: CheckResult) -> dict[str, str]:
-    return {finding.id: finding.status for finding in report.findings if finding.status != "ok"}
+    return {finding.id: finding.status for finding in report.findings if finding.status in ("fault", "warning")}
 
 
 def found(report: CheckResult, id: str) -> Finding:
@@ -48,7 +48,7 @@ def found(report: CheckResult, id: str) -> Finding:
 def test_a_plain_llama_raises_nothing(tmp_path: Path) -> None:
     report = check(llama(tmp_path, rope_theta=1e4))
     assert raised(report) == {}
-    assert report.worst == "ok"
+    assert report.worst == "cannot_tell"  # its weights are random
     assert found(report, "mechanisms").evidence["mechanisms"] == ["rotary"]
     assert found(report, "rotation").status == "ok"
 
@@ -56,7 +56,7 @@ def test_a_plain_llama_raises_nothing(tmp_path: Path) -> None:
 def test_findings_are_ordered_and_json(tmp_path: Path) -> None:
     report = check(bert(tmp_path, np.zeros((64, 32))))
     order = [finding.status for finding in report.findings]
-    assert order == sorted(order, key=["fault", "warning", "ok"].index)
+    assert order == sorted(order, key=["fault", "warning", "cannot_tell", "ok"].index)
     assert order[0] == "fault"
     data = holds(report, tmp_path)
     assert data["worst"] == "fault"
@@ -153,9 +153,10 @@ def test_one_layer_in_the_other_order(tmp_path: Path) -> None:
 
 
 def test_untrained_weights_cannot_tell(tmp_path: Path) -> None:
-    finding = found(check(llama(tmp_path, rope_theta=1e4)), "pairing")
-    assert finding.status == "ok"
-    assert finding.evidence["weights"] is None
+    report = check(llama(tmp_path, rope_theta=1e4))
+    assert found(report, "pairing").status == "cannot_tell"
+    assert found(report, "pairing").evidence["weights"] is None
+    assert found(report, "initial-values").status == "cannot_tell"
 
 
 # position tables
@@ -168,12 +169,12 @@ def test_trained_table(tmp_path: Path, std: float) -> None:
     assert found(report, "position-table").evidence["state"] == "trained"
 
 
-@pytest.mark.parametrize("std", [0.02, 0.5])
+@pytest.mark.parametrize(("std", "status"), [(0.02, "fault"), (0.5, "cannot_tell")])
 @pytest.mark.parametrize("seed", range(3))
-def test_random_table(tmp_path: Path, std: float, seed: int) -> None:
-    report = check(bert(tmp_path, random_table(seed=seed, std=std)))
-    assert raised(report) == {"position-table": "fault"}
-    assert found(report, "position-table").evidence["state"] == "random"
+def test_random_table(tmp_path: Path, std: float, status: str, seed: int) -> None:
+    """With large entries a table that was trained may look like a fresh one."""
+    finding = found(check(bert(tmp_path, random_table(seed=seed, std=std))), "position-table")
+    assert (finding.status, finding.evidence["state"]) == (status, "random")
 
 
 def test_random_table_with_a_common_offset(tmp_path: Path) -> None:

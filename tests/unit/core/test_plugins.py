@@ -215,14 +215,15 @@ def test_a_broken_package_is_named_and_disturbs_nothing(
     module = place.partition(":")[0]
     if module != "broken_gone":
         (tmp_path / f"site/{module}.py").write_text(body)
-    install("broken-package", "2.1", {f"toposcope.{group}": {name: place}})
+    package, version = "broken-package", "2.1"
+    install(package, version, {f"toposcope.{group}": {name: place}})
     with caplog.at_level(logging.WARNING, "toposcope"):
         found = listed(group, capsys)
         assert listed(group, capsys) == found
     assert set(found.values()) == {"toposcope"}
     (said,) = (record.getMessage() for record in caplog.records)  # once, in one line
     assert f"'{name}'" in said
-    assert "broken-package 2.1" in said
+    assert f"{package} {version}" in said
     assert words in said
     assert "\n" not in said
 

@@ -68,7 +68,7 @@ def test_a_change_is_noticed(tmp_path: Path, change: dict[str, Any]) -> None:
 
 def test_what_is_missing_is_named() -> None:
     assert fault({}, {"a": COUNT}) == "a is missing"
-    assert "a[1].b" in (fault({"a": [{"b": 1}, {"b": 2}]}, {"a": [{"b": SHARE}]}) or "")
+    assert str(fault({"a": [{"b": 1}, {"b": 2}]}, {"a": [{"b": SHARE}]})).startswith("a[1].b ")
     assert fault({"a": [None, 3], "b": 1}, {"a": [Number(missing=True)]}) is None
     assert fault(float("nan"), Number(), "x") is not None
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -19,6 +19,7 @@ import pytest
 import scipy.linalg
 
 from toposcope.checkpoints.view import Norm
+from toposcope.dynamics.products import Products
 from toposcope.dynamics.reduction import reduce_values
 
 from .systems import (
@@ -162,13 +163,24 @@ def bounds_are_below(module: Any) -> bool:
     return True
 
 
+def proofs_are_true(module: Any) -> bool:
+    """A Cholesky factorisation proves what is below sigma_min, and nothing above it."""
+    for random in streams():
+        matrix, z = with_spectrum(random, 5, -2, -0.1, skew=2.0), complex(*random.standard_normal(2))
+        truth = np.linalg.svd(matrix - z * np.eye(5), compute_uv=False)[-1] ** 2
+        pencil = module.Pencil(matrix)
+        if pencil.surely_above(z, truth * 1.01) or not pencil.surely_above(z, truth * 0.99):
+            return False
+    return True
+
+
 def offsets_are_covered(module: Any) -> bool:
     """tau_uniform >= -lambda_min(sym W_k) at 60 offsets of heads whose channels differ much in size."""
     for random in streams():
         head = random_head(random, 4, 4)
         head = make_head(head.q * 10.0 ** random.uniform(-2, 1, (4, 1)), head.k, head.v, head.o)
         rotary = turning(4)
-        tau = module.rotary_facts(head, rotary, [0]).tau_uniform
+        tau = module.tau_uniform(head.q, head.k, rotary, head.scale)
         for offset in random.uniform(-20, 20, 60):
             if tau < -np.linalg.eigvalsh(sym(logit_matrix(head, rotary, offset)))[0] * (1 - 1e-9):
                 return False
@@ -180,7 +192,8 @@ def offsets_are_covered(module: Any) -> bool:
 def rotation_is_the_models(module: Any) -> bool:
     for random in streams():
         head, rotary = random_head(random, 6, 4), turning(4, partial=0.5, factor=1.25)
-        facts = module.rotary_facts(head, rotary, [0, 3, -2])
+        start = replace(head, q=module.turned(rotary, head.q, 0, "query"), k=module.turned(rotary, head.k, 0, "key"))
+        facts = module.rotary_facts(Products(start), rotary, module.Turns.at(rotary, [0, 3, -2]))
         still = logit_matrix(head, rotary)
         moved = {k: logit_matrix(head, rotary, k) for k in (0, 3, -2)}
         rho = max(np.linalg.norm(w - still, 2) for w in moved.values())
@@ -232,7 +245,7 @@ def pairs_are_dense(module: Any) -> bool:
     for random in streams():
         head = random_head(random, 6, 2)
         product = head.o @ head.v @ logit_matrix(head).T
-        if abs(module.pair_index(head) - np.trace(product) / scipy.linalg.svdvals(product).sum()) > 1e-9:
+        if abs(module.Products(head).pair_index() - np.trace(product) / scipy.linalg.svdvals(product).sum()) > 1e-9:
             return False
     return True
 
@@ -314,8 +327,8 @@ MUTATIONS = [
     Mutation(
         "T5: the best line",
         REGIME,
-        "best_line(facts.v, 0.0, facts.alpha)",
-        "distance_to_line(facts.v, 0.0)",
+        "best_line(facts.pencil, 0.0, facts.alpha)",
+        "distance_to_line(facts.pencil, 0.0)",
         spectra_decide,
     ),
     Mutation("T8: w'", REGIME, "facts.w_min - np.sqrt(kappa)", "facts.w_min + np.sqrt(kappa)", balls_hold),
@@ -342,18 +355,18 @@ MUTATIONS = [
         symmetry_is_needed,
     ),
     Mutation(
-        "the Lipschitz bound",
+        "the chord",
         "toposcope.dynamics.stability",
-        "tightness * best + half",
-        "tightness * best - half",
+        "chord - share * (1 - share) * square",
+        "chord + share * (1 - share) * square",
         bounds_are_below,
     ),
     Mutation(
         "the shift",
-        "toposcope.dynamics.stability",
-        "away - value * value - room",
-        "away + value * value - room",
-        bounds_are_below,
+        "toposcope.dynamics.pencil",
+        "+= z.imag**2 - taken",
+        "+= z.imag**2 + taken",
+        proofs_are_true,
     ),
     Mutation("tau: its sign", ROTATION, "return scale / 2 *", "return -scale / 2 *", offsets_are_covered),
     Mutation("tau: its half", ROTATION, "return scale / 2 *", "return scale *", offsets_are_covered),
@@ -361,9 +374,13 @@ MUTATIONS = [
         "tau: one weight per pair", ROTATION, "energy[:, first_F] = energy[:, second_F] =", "_ =", offsets_are_covered
     ),
     Mutation(
-        "the sign of J", ROTATION, "return turn.T @ matrix_RD", "return turn @ matrix_RD", rotation_is_the_models
+        "the sign of J",
+        ROTATION,
+        "np.ascontiguousarray(turn.T)",
+        "np.ascontiguousarray(turn)",
+        rotation_is_the_models,
     ),
-    Mutation("rho", ROTATION, "s_q @ (turn - start)", "s_q @ (turn + start)", rotation_is_the_models),
+    Mutation("rho", ROTATION, "turns_ORR - np.eye(r)", "turns_ORR + np.eye(r)", rotation_is_the_models),
     Mutation(
         "the gain",
         "toposcope.checkpoints.fold",
@@ -404,9 +421,9 @@ MUTATIONS = [
     ),
     Mutation(
         "the pair index",
-        "toposcope.dynamics.heads",
-        "middle = head.v @ head.k.T",
-        "middle = head.v @ head.q.T",
+        "toposcope.dynamics.products",
+        "np.sum(self.qo * self.vk.T)",
+        "np.sum(self.ko * self.vk.T)",
         pairs_are_dense,
     ),
     Mutation("I + U", "toposcope.dynamics.layers", "np.abs(1 + spectra)", "np.abs(1 - spectra)", layers_are_dense),

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toposcope.checkpoints.view import Head
-from toposcope.dynamics.rotation import offsets_to_sample, rotary_facts, tau_uniform, turned
+from toposcope.dynamics.products import Products
+from toposcope.dynamics.rotation import RotaryFacts, Turns, offsets_to_sample, rotary_facts, tau_uniform, turned
 from toposcope.encodings import Rotary
 
 from .systems import logit_matrix, make_head, random_head, sym, turn_matrix, turning
@@ -24,6 +27,11 @@ OFFSETS = [0, -1, -4, -16, -64, 1, 3, 17]
 def case(seed: int, d: int, kind: Kind, r: int = 4) -> tuple[Head, Rotary]:
     pairing, partial, factor = kind
     return random_head(np.random.default_rng(seed), d, r), turning(r, pairing=pairing, partial=partial, factor=factor)
+
+
+def facts_of(head: Head, rotary: Rotary, offsets: list[int]) -> RotaryFacts:
+    start = replace(head, q=turned(rotary, head.q, 0, "query"), k=turned(rotary, head.k, 0, "key"))
+    return rotary_facts(Products(start), rotary, Turns.at(rotary, offsets))
 
 
 @settings(max_examples=200, deadline=None)
@@ -49,7 +57,7 @@ def test_turned_rows_are_the_rotation_of_every_column(seed: int, kind: Kind, off
 def test_facts_equal_dense(seed: int, kind: Kind, d: int) -> None:
     """rho and lambda_min at every sampled offset, for 2r > d as well as below."""
     head, rotary = case(seed, d, kind)
-    facts = rotary_facts(head, rotary, OFFSETS)
+    facts = facts_of(head, rotary, OFFSETS)
     still = logit_matrix(head, rotary)
     size = np.linalg.norm(still, 2)
     least = {k: np.linalg.eigvalsh(sym(logit_matrix(head, rotary, k)))[0] for k in OFFSETS}
@@ -65,7 +73,7 @@ def test_facts_equal_dense(seed: int, kind: Kind, d: int) -> None:
 def test_tau_uniform_covers_every_real_offset(seed: int, kind: Kind, d: int) -> None:
     """200 real offsets each, up to far beyond any context: sym(W_k) + tau I is never negative (30 000 matrices)."""
     head, rotary = case(seed, d, kind)
-    tau = rotary_facts(head, rotary, [0]).tau_uniform
+    tau = facts_of(head, rotary, [0]).tau_uniform
     random = np.random.default_rng(seed + 1)
     offsets = np.concatenate([random.uniform(-12, 12, 140), random.uniform(-1e5, 1e5, 60)])
     # many angles at once, pair by pair, without the code under test
@@ -100,7 +108,7 @@ def test_the_example_of_the_notes() -> None:
     """Q = K = I, theta = 1: lambda_min = 1, .54, -.42, -.99 at k = 0..3."""
     rotary = turning(2)
     head = make_head(np.eye(2), np.eye(2), np.eye(2), np.eye(2), scale=1.0)
-    facts = rotary_facts(head, rotary, [0, 1, 2, 3])
+    facts = facts_of(head, rotary, [0, 1, 2, 3])
     np.testing.assert_allclose(list(facts.lmin_by_offset.values()), np.cos([0.0, 1.0, 2.0, 3.0]), atol=1e-12)
     assert facts.tau_uniform == pytest.approx(1.0)
     assert facts.rho == pytest.approx(np.abs(np.exp(3j) - 1))

@@ -10,18 +10,18 @@ import scipy.linalg
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from toposcope.dynamics import pencil as pencils
 from toposcope.dynamics import stability
+from toposcope.dynamics.pencil import Pencil
 from toposcope.dynamics.regime import Verdict, regime
 from toposcope.dynamics.stability import (
     MOST_SAMPLES,
     TIGHTNESS,
     LineDistance,
-    _by_factors,
-    _by_samples,
-    _Sampler,
-    _split,
+    _Line,
     best_line,
     distance_to_line,
+    least_between,
 )
 
 from .systems import orthogonal, with_spectrum
@@ -162,14 +162,26 @@ def test_a_proof_by_factors_leaves_room_for_rounding(distance: float, scale: flo
         near = z + distance * np.exp(1j * random.uniform(0, 2 * np.pi))
         others = [complex(-0.9, 0.8 * random.random()) for _ in range(7)]
         matrix, spectrum = normal(random, [near, *others], 1.0)
-        sampler = _Sampler(scale * matrix, scale * float(np.linalg.norm(matrix, 2)))
+        pencil, at = Pencil(scale * matrix), scale * z
         truth = np.abs(spectrum - z).min()
-        assert not sampler.surely_above(scale * z.real, scale * z.imag, scale * (truth * (1 + 1e-13) + 1e-14))
+        assert not pencil.surely_above(at, (scale * (truth * (1 + 1e-13) + 1e-14)) ** 2)
         # what Cholesky may be wrong by, a few times over
         size = len(matrix)
         noise = 8 * (size + 4) * np.finfo(float).eps * (np.linalg.norm(matrix) + np.sqrt(size) * abs(z)) ** 2
         if truth**2 > noise:
-            assert sampler.surely_above(scale * z.real, scale * z.imag, scale * np.sqrt(truth**2 - noise))
+            assert pencil.surely_above(at, scale**2 * (truth**2 - noise))
+
+
+@pytest.mark.parametrize("size", [3, pencils.RELEASED + 3])
+def test_both_ways_to_factor_prove_the_same(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    random = np.random.default_rng(8)
+    pencil = Pencil(random.standard_normal((size, size)) / np.sqrt(size))
+    for z in (0.1j, 0.4 + 0.3j, -1.7 + 0.2j):
+        value = pencil.least(z)[0]
+        for share, proven in ((0.999, True), (1.001, False)):
+            for border in (0, 10**6):
+                monkeypatch.setattr(pencils, "RELEASED", border)
+                assert pencil.surely_above(z, share * value**2) is proven
 
 
 @pytest.mark.parametrize("scale", [2.0**-20, 1.0, 2.0**20])
@@ -183,8 +195,8 @@ def test_samples_are_right_to_rounding_and_their_floors_below(distance: float, s
         frequencies = random.uniform(0, 1, 3)
         near = [complex(s, w) + distance * np.exp(1j * random.uniform(0, 6)) for w in frequencies]
         matrix, spectrum = normal(random, near, 1.0)
-        sampler = _Sampler(scale * matrix, scale * float(np.linalg.norm(matrix, 2)))
-        values, floors = (part / scale for part in sampler(scale * s, scale * frequencies))
+        pencil = Pencil(scale * matrix)
+        values, floors = np.array([pencil.least(scale * complex(s, w)) for w in frequencies]).T / scale
         truth = np.abs(spectrum[:, None] - (s + 1j * frequencies)).min(axis=0)
         span = 1 + np.abs(s + 1j * frequencies)
         doubt = 32 * len(matrix) * eps * span  # of a singular value; of its square, times span
@@ -240,74 +252,117 @@ def test_the_line_is_sought_between_neighbours() -> None:
     assert found.lower <= 4.0 <= found.upper * (1 + 1e-12)
 
 
-def dipping(at: float, depth: float = 1e-2) -> tuple[np.ndarray, _Sampler]:
+def dipping(at: float, depth: float = 1e-2) -> np.ndarray:
     """A normal matrix of norm 4 whose least singular value on the axis dips to `depth` at w = `at` alone."""
-    matrix, _ = normal(np.random.default_rng(0), [complex(-depth, at), complex(-1.5, 0.4)], 4.0)
-    return matrix, _Sampler(matrix, 4.0)
+    return normal(np.random.default_rng(0), [complex(-depth, at), complex(-1.5, 0.4)], 4.0)[0]
 
 
 @pytest.mark.parametrize("at", np.linspace(0.05, 3.95, 14))
 def test_a_dip_anywhere_on_the_line_is_found_from_a_bad_start(at: float) -> None:
-    """Both searches begin with a value a hundred times too large, and prove the bound of the dip all the same."""
-    _, sampler = dipping(at)
-    for found in (
-        _by_factors(sampler, 0.0, 8.0, 0.8, 1.5, 0),
-        _by_samples(sampler, 0.0, 0.8, np.array([0.0, 8.0]), least=1e-12),
-    ):
-        assert found.s == 0.0
-        assert 0.0079 <= found.lower <= 0.01 * (1 + 1e-9)
-        assert 0.01 * (1 - 1e-9) <= found.upper <= 0.0125
-        assert 6 < found.samples < 200
+    """The search knows one place far away, and the proof comes upon the dip all the same."""
+    line = _Line(Pencil(dipping(at)), 0.0)
+    line.look(np.array([4.0]))
+    assert line.best > 0.04**2
+    found = line.distance(0.8)
+    assert found.s == 0.0
+    assert 0.0079 <= found.lower <= 0.01 * (1 + 1e-9)
+    assert 0.01 * (1 - 1e-9) <= found.upper <= 0.0125
+    assert 3 < found.samples < 100
 
 
-def test_a_proof_by_factors_is_a_share_of_the_best_value() -> None:
-    _, sampler = dipping(1.0)
+@pytest.mark.parametrize("hidden", [0.3, 1.0, 2.5])
+def test_a_guess_that_is_far_too_high_deceives_nobody(hidden: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Vectors at random instead of the best ones: the proof finds out, and ends where it would have."""
+    matrix = dipping(hidden)
+    plain = distance_to_line(matrix)
+    random = np.random.default_rng(3)
+
+    def misled(self: Pencil, points: np.ndarray, steps: int = 3) -> tuple[np.ndarray, np.ndarray]:
+        real, imaginary = random.standard_normal((2, self.size, len(points)))
+        whole = real + 1j * imaginary
+        return self._of_vectors(points, whole / np.linalg.norm(whole, axis=0))
+
+    monkeypatch.setattr(Pencil, "guess", misled)
+    found = distance_to_line(matrix)
+    assert TIGHTNESS * 0.01 * (1 - 1e-6) <= found.lower <= 0.01 * (1 + 1e-9)
+    assert found.samples > plain.samples
+
+
+def test_a_bound_is_a_share_of_the_least_value() -> None:
+    valley = np.random.default_rng(0).standard_normal((20, 20))  # long and flat
+    samples = []
     for tightness in (0.5, 0.8, 0.95):
-        found = _by_factors(sampler, 0.0, 8.0, tightness, 0.01, 3)
-        assert (found.lower, found.upper) == (tightness * 0.01, 0.01)
-        assert found.samples > 3
-    worse = _by_factors(sampler, 0.0, 8.0, 0.95, 0.01, 0).samples
-    assert worse > _by_factors(sampler, 0.0, 8.0, 0.5, 0.01, 0).samples
+        found = distance_to_line(dipping(1.0), tightness=tightness)
+        assert tightness * 0.01 * (1 - 1e-9) <= found.lower <= 0.01
+        assert found.upper == pytest.approx(0.01, rel=1e-6)
+        samples.append(distance_to_line(valley, 0.1, tightness=tightness).samples)
+    assert samples == sorted(samples)
+    assert samples[0] < samples[-1]
 
 
-def test_a_search_that_ends_too_soon_proves_nothing_or_less(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stability, "MOST_SAMPLES", 12)
-    matrix, sampler = dipping(1.234567)
-    by_factors = _by_factors(sampler, 0.0, 8.0, 0.8, 1.5, 4)
-    assert (by_factors.lower, by_factors.samples) == (0.0, 12)
-    assert by_factors.upper <= 1.5
-    by_samples = _by_samples(sampler, 0.0, 0.8, np.linspace(0.0, 8.0, 12), least=0.0)
-    assert by_samples.samples == 12
-    assert 0.0 <= by_samples.lower < 0.002
-    assert by_samples.upper == pytest.approx(smallest(matrix, 0.0, np.linspace(0.0, 8.0, 12)).min())
+def test_a_search_that_ends_too_soon_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = distance_to_line(dipping(1.234567))
+    monkeypatch.setattr(stability, "MOST_SAMPLES", 3)
+    found = distance_to_line(dipping(1.234567))
+    assert whole.lower > 0
+    assert (found.lower, found.samples) == (0.0, 3)
+    assert found.upper == pytest.approx(0.01, rel=1e-4)
 
 
-def test_samples_are_counted() -> None:
-    matrix, sampler = dipping(0.7)
-    asked: list[int] = []
+@settings(max_examples=100, deadline=None)
+@given(seeds, st.integers(1, 7))
+def test_the_chord_is_below_and_the_parabolas_above(seed: int, size: int) -> None:
+    """Between any two frequencies, near each other or far apart, on both sides of 0, and on any line."""
+    matrix, random = drawn(seed, size)
+    norm = np.linalg.norm(matrix, 2)
+    s = float(random.uniform(-1, 1) * norm)
+    a, b = np.sort(random.uniform(-2, 2, 2)) * norm * 10.0 ** random.uniform(-3, 0)
+    at_a, at_b = smallest(matrix, s, np.array([a, b])) ** 2
+    inside = smallest(matrix, s, np.linspace(a, b, 50)) ** 2
+    below = least_between(a, at_a, b, at_b)
+    assert below <= inside.min() + 1e-10 * norm**2
+    assert below >= min(at_a, at_b) - (b - a) ** 2 / 4 - 1e-10 * norm**2
+    assert below == pytest.approx(least_between(b, at_b, a, at_a), abs=1e-12 * norm**2)
+    line = _Line(Pencil(matrix), s)
+    line.look(random.uniform(0, 1, 3) * norm)
+    everywhere = np.linspace(-2, 2, 60) * norm
+    assert (line.above(everywhere) >= smallest(matrix, s, everywhere) ** 2 - 1e-9 * norm**2).all()
 
-    class Counting(_Sampler):
-        def __call__(self, s: float, frequencies: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            asked.append(len(frequencies))
-            return super().__call__(s, frequencies)
 
-    found = _by_samples(Counting(matrix, 4.0), 0.0, 0.8, np.linspace(0.0, 8.0, 5), least=1e-12)
-    assert found.samples == sum(asked)
-    assert max(asked) <= 8  # intervals are split a few at a time
-    stopped = _by_samples(sampler, 0.0, 0.8, np.linspace(0.0, 8.0, 5), least=10.0)  # already below what is asked
-    assert stopped.samples == 5
+@pytest.mark.parametrize(("a", "b"), [(0.0, 1.0), (-1.0, 0.5), (0.2, 0.3)])
+def test_the_chord_of_one_eigenvalue_is_the_truth(a: float, b: float) -> None:
+    """F(w) = d^2 + (w - f)^2 of a single pair: F - w^2 is a straight line, and the least value is found exactly."""
+    depth, f = 0.1, 0.25
+    least = least_between(a, depth**2 + (a - f) ** 2, b, depth**2 + (b - f) ** 2)
+    assert least == pytest.approx(depth**2 + max(0.0, a - f, f - b) ** 2, rel=1e-12)
+    assert least_between(0.0, 1.0, 1.0, 1.0) == pytest.approx(0.75)
+    assert least_between(0.0, 2.0, 1.0, 1.0) == pytest.approx(1.0)
 
 
-def test_an_interval_is_split_where_its_bound_is_attained() -> None:
-    """f falls at slope 1 from both ends to the same value; near an end the point is moved inside by a fifth."""
-    assert _split(1.0, 3.0, 0.5, 0.5) == 2.0
-    assert _split(1.0, 3.0, 0.9, 0.5) == pytest.approx(2.2)
-    assert _split(1.0, 3.0, 0.5, 0.9) == pytest.approx(1.8)
-    assert _split(1.0, 3.0, 0.0, 5.0) == pytest.approx(1.4)
-    assert _split(1.0, 3.0, 5.0, 0.0) == pytest.approx(2.6)
-    a, b, fa, fb = 0.3, 1.9, 0.7, 0.4
-    middle = _split(a, b, fa, fb)
-    assert fa - (middle - a) == pytest.approx(fb - (b - middle)) == pytest.approx((fa + fb - (b - a)) / 2)
+@settings(max_examples=60, deadline=None)
+@given(seeds, st.integers(2, 12))
+def test_guesses_are_above_and_near(seed: int, size: int) -> None:
+    matrix, random = drawn(seed, size)
+    norm = np.linalg.norm(matrix, 2)
+    points = (random.uniform(-1, 1, 20) + 1j * random.uniform(0, 1, 20)) * norm
+    truth = np.array([smallest(matrix, z.real, np.array([z.imag]))[0] for z in points]) ** 2
+    squares, middles = Pencil(matrix).guess(points, 8)
+    assert (squares >= truth * (1 - 1e-9) - 1e-14 * norm**2).all()
+    assert np.median(squares / np.maximum(truth, 1e-14 * norm**2)) < 1.01
+    assert (np.abs(middles) <= norm * (1 + 1e-12)).all()
+
+
+@pytest.mark.parametrize("size", [2, 6, 24])
+def test_eigenvectors_that_cannot_be_inverted_are_replaced(size: int) -> None:
+    """A Jordan block has one eigenvector; guesses of a matrix nearby are above the truth and mostly near it."""
+    jordan = -0.3 * np.eye(size) + np.diag(np.ones(size - 1), 1)
+    points = 0.5 + 1j * np.linspace(0, 2, 20)
+    squares = Pencil(jordan).guess(points, 8)[0]
+    truth = smallest(jordan, 0.5, points.imag) ** 2
+    assert (squares >= truth * (1 - 1e-9)).all()
+    assert np.median(squares / truth) < 1.05
+    zero = Pencil(np.zeros((size, size)))
+    np.testing.assert_allclose(zero.guess(points)[0], np.abs(points) ** 2)
 
 
 @pytest.mark.parametrize("scale", [1e-8, 1.0, 1e8])
@@ -315,11 +370,11 @@ def test_an_interval_is_split_where_its_bound_is_attained() -> None:
 def test_the_room_for_rounding_is_that_of_the_trace(s: float, w: float, scale: float) -> None:
     """M = -I, where nothing is rounded: what is proven ends 4 (n + 4) eps (|M|_F + sqrt(n) |z|)^2 below the truth."""
     size = 8
-    sampler = _Sampler(-scale * np.eye(size), scale)
+    pencil, z = Pencil(-scale * np.eye(size)), scale * complex(s, w)
     truth = (1 + s) ** 2 + w * w
     room = 4 * (size + 4) * np.finfo(float).eps * (np.sqrt(size) * (1 + np.hypot(s, w))) ** 2
-    assert sampler.surely_above(scale * s, scale * w, scale * np.sqrt(truth - 1.1 * room))
-    assert not sampler.surely_above(scale * s, scale * w, scale * np.sqrt(truth - 0.9 * room))
+    assert pencil.surely_above(z, scale**2 * (truth - 1.1 * room))
+    assert not pencil.surely_above(z, scale**2 * (truth - 0.9 * room))
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -352,9 +407,9 @@ def test_of_promising_lines_the_one_with_the_larger_distance_is_taken() -> None:
 
 
 def test_the_search_does_not_cost_much() -> None:
-    """A handful of proofs for well separated spectra, on both sides of the border between the two searches."""
+    """A handful of proofs for well separated spectra, also where singular values must be computed."""
     random = np.random.default_rng(4)
-    for share, most in ((0.3, 25), (1e-3, 60), (1e-9, 120)):
+    for share, most in ((0.3, 8), (1e-3, 20), (1e-9, 40)):
         for _ in range(5):
             matrix, _ = normal(random, [complex(-share, 0.6), complex(-0.7, 0.3)], 1.0)
             assert distance_to_line(matrix).samples <= most
@@ -375,39 +430,37 @@ def test_a_unit_that_is_a_power_of_two_changes_nothing_but_itself(share: float, 
             assert scaled.samples == plain.samples
         plain, scaled = best_line(matrix, 0.0, 0.4), best_line(unit * matrix, 0.0, unit * 0.4)
         assert (scaled.s, scaled.lower) == pytest.approx((unit * plain.s, unit * plain.lower), rel=1e-9)
-        sampler, other = _Sampler(matrix, 1.0), _Sampler(unit * matrix, unit)
-        at = np.array([0.0, 0.3, 0.6])
-        for one, two in zip(sampler(0.1, at), other(0.1 * unit, unit * at), strict=True):
-            np.testing.assert_allclose(two, unit * one, rtol=1e-12)
+        one, two = Pencil(matrix), Pencil(unit * matrix)
+        for z in (0.1, 0.1 + 0.3j, 0.1 + 0.6j):
+            np.testing.assert_allclose(two.least(unit * z), unit * np.array(one.least(z)), rtol=1e-12)
 
 
 @pytest.mark.parametrize("norm", [1e-6, 1.0, 1e6])
-def test_the_search_ends_a_hundred_roundings_above_zero(norm: float) -> None:
-    """Below 100 n eps |M| a distance is as good as none; above it a bound is still proven."""
+def test_a_bound_is_proven_down_to_rounding(norm: float) -> None:
+    """A distance of a hundred roundings is proven; one within the rounding of a singular value is not."""
     random = np.random.default_rng(6)
-    for share, proven in ((130, True), (70, False)):
+    for share, proven in ((130, True), (4, False)):
         truth = share * 5 * np.finfo(float).eps * norm
         for _ in range(5):
             matrix, _ = normal(random, [complex(-truth, 0.61 * norm), complex(-0.5 * norm, 0.3 * norm)], norm)
             found = distance_to_line(matrix)
             assert bool(found.lower > 0.5 * truth) is proven
+            assert found.lower <= truth * 1.2
 
 
 @pytest.mark.parametrize("s", [0.0, -0.3])
-def test_factors_are_trusted_where_squares_keep_half_of_their_digits(
+def test_singular_values_are_computed_only_where_factors_say_nothing(
     s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A distance whose square is a million roundings of what is squared, and no less, is proven by factorisations."""
-    taken: list[str] = []
-
-    def noting(name: str) -> None:
-        whole = getattr(stability, name)
-        monkeypatch.setattr(stability, name, lambda *each, **more: (taken.append(name), whole(*each, **more))[1])
-
-    noting("_by_factors")
-    noting("_by_samples")
-    border = np.sqrt(1e6 * 5 * np.finfo(float).eps) * (3 + 2 * abs(s)) / TIGHTNESS
-    for share in (1.1, 0.9):
-        matrix, _ = normal(np.random.default_rng(7), [complex(s - share * border, 0.6), complex(-0.8, 0.3)], 1.0)
-        distance_to_line(matrix, s)
-    assert taken == ["_by_factors", "_by_samples"]
+    """Far above rounding no singular value is needed; within it some are, at the dip alone."""
+    solved: list[complex] = []
+    whole = Pencil.least
+    monkeypatch.setattr(Pencil, "least", lambda self, z: (solved.append(z), whole(self, z))[1])
+    for share, few in ((1e-2, 0), (1e-9, 12)):
+        solved.clear()
+        matrix, _ = normal(np.random.default_rng(7), [complex(s - share, 0.6), complex(-0.8, 0.3)], 1.0)
+        found = distance_to_line(matrix, s)
+        assert found.lower > 0.8 * share
+        assert len(solved) <= few
+        assert bool(solved) is bool(few)
+        assert all(abs(z - complex(s, 0.6)) < 0.01 for z in solved)

@@ -147,6 +147,7 @@ def test_what_is_no_sinusoid_is_a_learned_table(spoil) -> None:  # type: ignore[
 
 def test_the_difference_is_said() -> None:
     rows = planted(64, 32)
-    rows[7, 3] += 0.004
+    changed = 0.004
+    rows[7, 3] += changed
     encoding = table_encoding(rows)
-    assert any("4.0e-03" in note for note in encoding.notes)
+    assert any(f"{changed:.1e}" in note for note in encoding.notes)

@@ -13,18 +13,18 @@ from tests.unit.lab.making import ENCODINGS, model, sentences
 from toposcope.checkpoints.families.lab import Acting
 from toposcope.core.errors import BadEncoding, BadValue
 from toposcope.encodings import Sizes, alibi, parse, rope, t5_init
-from toposcope.lab.encoding import LayerPosition, RotaryPart, T5Bias, completed
-from toposcope.lab.model import Attention
+from toposcope.lab.encoding import LayerEncoding, RotaryPart, T5Bias, completed
+from toposcope.lab.model import SelfAttention
 
 
-def torch_logits(attention: Attention, q: torch.Tensor, k: torch.Tensor) -> np.ndarray:
+def torch_logits(attention: SelfAttention, q: torch.Tensor, k: torch.Tensor) -> np.ndarray:
     bias = attention.position.bias(q, k, attention.scaling)
     q, k = attention.position.turn(q, k)
     logits = attention.scaling * q @ k.repeat_interleave(attention.num_key_value_groups, 1).mT
     return (logits if bias is None else logits + bias).detach().numpy()
 
 
-def record_logits(attention: Attention, q_HNR: np.ndarray, k_HNR: np.ndarray) -> np.ndarray:
+def record_logits(attention: SelfAttention, q_HNR: np.ndarray, k_HNR: np.ndarray) -> np.ndarray:
     record = attention.position.record()
     at = np.arange(q_HNR.shape[1])
     if record.rotary is not None:
@@ -34,7 +34,7 @@ def record_logits(attention: Attention, q_HNR: np.ndarray, k_HNR: np.ndarray) ->
     return logits if record.bias is None else logits + record.bias.table(at, at)
 
 
-def drawn(attention: Attention, length: int, seed: int = 3) -> tuple[torch.Tensor, torch.Tensor]:
+def drawn(attention: SelfAttention, length: int, seed: int = 3) -> tuple[torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(seed)
     shape = (1, attention.heads, length, attention.head_dim)
     return tuple(torch.randn(shape, generator=generator, dtype=torch.float64) for _ in range(2))  # type: ignore[return-value]
@@ -199,7 +199,7 @@ def test_which_heads_take_part_is_not_among_the_weights() -> None:
 def part(written: str, *, heads: int = 4, kv_heads: int = 4, context: int = 10, causal: bool = False) -> Any:
     """The torch side of an encoding on heads of width 8."""
     sizes = Sizes(8 * heads, heads, 8, context, causal=causal)
-    return LayerPosition([Acting(parse(written), None)], sizes, kv_heads)
+    return LayerEncoding([Acting(parse(written), None)], sizes, kv_heads)
 
 
 @pytest.mark.parametrize(
@@ -338,7 +338,7 @@ def test_learned_biases_are_those_of_their_record_at_any_length(written: str, ca
 def test_kerple_is_its_formula_and_its_powers_stay_between_zero_and_two() -> None:
     for kernel in ("log", "power"):
         for r2 in (0.0002, 0.3, 1.9999):
-            made = LayerPosition(
+            made = LayerEncoding(
                 [Acting(parse(f"kerple:kernel={kernel},r1=1.5,r2={r2}"), None)], Sizes(8, 2, 4, 6), 2
             )
             distance = np.abs(np.subtract.outer(np.arange(6), np.arange(6))).astype(float)
@@ -350,7 +350,7 @@ def test_kerple_is_its_formula_and_its_powers_stay_between_zero_and_two() -> Non
 
 def test_heads_that_are_not_chosen_get_no_bias() -> None:
     for written in ("t5", "kerple", "fire:threshold=4"):
-        made = LayerPosition([Acting(parse(written), (1, 3))], Sizes(16, 4, 4, 6), 4)
+        made = LayerEncoding([Acting(parse(written), (1, 3))], Sizes(16, 4, 4, 6), 4)
         found = made.bias(torch.zeros(1, 4, 6, 4), torch.zeros(1, 4, 6, 4), 1.0)
         assert found is not None
         assert found.shape == (1, 4, 6, 6)
@@ -410,8 +410,8 @@ def test_only_what_is_learned_is_stored(encoding: str) -> None:
 def test_rows_are_turned_at_once_only_where_nothing_else_acts() -> None:
     sizes = Sizes(32, 4, 8, 10)
     turn = Acting(parse("rope:pairing=interleaved"), None)
-    assert LayerPosition([turn], sizes, 4).alike
-    assert not LayerPosition([turn, Acting(parse("alibi"), None)], sizes, 4).alike
-    assert not LayerPosition([], sizes, 4).alike
-    latent = LayerPosition([Acting(parse("mla:nope_dim=4,rope_dim=4"), None)], sizes, 4)
+    assert LayerEncoding([turn], sizes, 4).alike
+    assert not LayerEncoding([turn, Acting(parse("alibi"), None)], sizes, 4).alike
+    assert not LayerEncoding([], sizes, 4).alike
+    latent = LayerEncoding([Acting(parse("mla:nope_dim=4,rope_dim=4"), None)], sizes, 4)
     assert type(latent.parts[0]) is RotaryPart

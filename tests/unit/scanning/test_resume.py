@@ -175,4 +175,4 @@ def test_of_a_large_vocabulary_some_tokens_are_read(
     for ours, theirs in zip(drawn["heads"], whole["heads"], strict=True):
         assert ours["peak_offset"] == theirs["peak_offset"]
         for name in ("peak_share", "lambda_max_over_n", "query_energy", "key_energy"):
-            np.testing.assert_allclose(ours[name], theirs[name], rtol=1e-9)
+            np.testing.assert_allclose(ours[name], theirs[name], rtol=1e-5)  # the moments are formed in float32

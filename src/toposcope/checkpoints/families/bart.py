@@ -17,6 +17,7 @@ from toposcope.checkpoints.families.common import Config, find_root, learned_tab
 from toposcope.checkpoints.families.table import Draft, Table
 from toposcope.checkpoints.source import TensorSource
 from toposcope.checkpoints.spec import LayerSpec, ModelSpec
+from toposcope.core.errors import BadConfig
 from toposcope.encodings import NONE, Encoding, sinusoidal
 
 OUT = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.out_proj")
@@ -24,7 +25,7 @@ NORM = "self_attn_layer_norm"
 
 
 @dataclass(frozen=True)
-class Kind:
+class BartRelative:
     """What tells the relatives apart."""
 
     family: str
@@ -64,16 +65,27 @@ class Kind:
 
 
 KINDS = (
-    Kind("bart", "BART: norms after the addition", before=False),
-    Kind("mbart", "mBART: BART with norms before attention", before=True),
-    Kind("plbart", "PLBART: built like BART", before=False, layers=6, width=768, heads=12),
-    Kind("mvp", "MVP: built like BART", before=False),
-    Kind("blenderbot", "Blenderbot: norms before attention", before=True, offset=0, layers=24, width=2560, heads=32),
-    Kind("blenderbot-small", "Blenderbot small", before=False, offset=0, layers=8, width=512),
-    Kind("marian", "Marian (Opus-MT): sinusoids", before=False, positions="sinusoidal", offset=0),
-    Kind("pegasus", "Pegasus: sinusoids, norms before attention", before=True, positions="sinusoidal", offset=0),
-    Kind("m2m_100", "M2M-100 and NLLB: sinusoids", before=True, positions="fairseq"),
-    Kind(
+    BartRelative("bart", "BART: norms after the addition", before=False),
+    BartRelative("mbart", "mBART: BART with norms before attention", before=True),
+    BartRelative("plbart", "PLBART: built like BART", before=False, layers=6, width=768, heads=12),
+    BartRelative("mvp", "MVP: built like BART", before=False),
+    BartRelative(
+        "blenderbot",
+        "Blenderbot: norms before attention",
+        before=True,
+        offset=0,
+        layers=2,
+        decoder_layers=24,
+        width=2560,
+        heads=32,
+    ),
+    BartRelative("blenderbot-small", "Blenderbot small", before=False, offset=0, layers=8, width=512),
+    BartRelative("marian", "Marian (Opus-MT): sinusoids", before=False, positions="sinusoidal", offset=0),
+    BartRelative(
+        "pegasus", "Pegasus: sinusoids, norms before attention", before=True, positions="sinusoidal", offset=0
+    ),
+    BartRelative("m2m_100", "M2M-100 and NLLB: sinusoids", before=True, positions="fairseq"),
+    BartRelative(
         "speech_to_text",
         "Speech2Text: an encoder of sound, built like M2M-100",
         before=True,
@@ -82,12 +94,17 @@ KINDS = (
         heads=4,
         decoder_layers=6,
     ),
-    Kind("nllb-moe", "NLLB mixtures of experts", before=True, positions="fairseq", cross="cross_attention"),
+    BartRelative("nllb-moe", "NLLB mixtures of experts", before=True, positions="fairseq", cross="cross_attention"),
 )
 
 
-def describe(kind: Kind, config: Config, source: TensorSource) -> ModelSpec:
+def describe(kind: BartRelative, config: Config, source: TensorSource) -> ModelSpec:
     """Encoder layers, then for each decoder layer its self- and its cross-attention; either stack may be missing."""
+    if kind.family == "mvp" and config.flag("use_prompt", default=False):
+        raise BadConfig(
+            f"{config.where} asks for prompts (use_prompt): learned keys and values beside those of the text, which "
+            "have no place in the description."
+        )
     tables = [kind.table(stack) for stack in ("encoder", "decoder")]
     root = find_root(source, *(table.first for table in tables))
     drafts = [table.draft(config, source, root) for table in tables if f"{root}{table.first}" in source.names()]
@@ -96,7 +113,7 @@ def describe(kind: Kind, config: Config, source: TensorSource) -> ModelSpec:
     return replace(spec, embedding=next((name for name in names if name in source.names()), None))
 
 
-def _layers(kind: Kind, draft: Draft) -> Iterator[LayerSpec]:
+def _layers(kind: BartRelative, draft: Draft) -> Iterator[LayerSpec]:
     stack = draft.table.stack
     encoding = _positions(kind, draft, f"{draft.root}{stack}.embed_positions.weight")
     norm = f"{kind.cross}_layer_norm"
@@ -116,18 +133,18 @@ def _layers(kind: Kind, draft: Draft) -> Iterator[LayerSpec]:
             yield replace(crossing.layer(index, NONE), kind="cross")
 
 
-def _positions(kind: Kind, draft: Draft, name: str) -> Encoding:
-    if kind.positions == "learned":
-        return learned_table(draft.source, name, offset=kind.offset)
+def _positions(kind: BartRelative, draft: Draft, name: str) -> Encoding:
     width = draft.sizes.width
+    if kind.positions == "learned":
+        return learned_table(draft.source, name, offset=kind.offset, width=width)
     if kind.positions == "fairseq":  # the frequencies end at 1/10000 sharp; the first position follows the padding's
         return sinusoidal(width, layout="half", offset=draft.config.integer("pad_token_id", default=1, least=0) + 1)
     made = sinusoidal(width, layout="half", denominator=width / 2)
     if name not in draft.source.names() or made.input is None:
         return made
     stored = draft.source.read(name)
-    same = stored.ndim == 2 and np.allclose(made.input.vectors(np.arange(len(stored))), stored, atol=1e-3)
-    return made if same else learned_table(draft.source, name)
+    same = stored.shape[1:] == (width,) and np.allclose(made.input.vectors(np.arange(len(stored))), stored, atol=1e-3)
+    return made if same else learned_table(draft.source, name, width=width)
 
 
 FAMILIES = tuple(Family(kind.family, (kind.family,), partial(describe, kind), kind.about) for kind in KINDS)

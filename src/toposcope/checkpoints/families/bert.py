@@ -106,10 +106,19 @@ def describe_relative(family: str, sizes: Mapping[str, int], config: Config, sou
     return _encoder(config.with_defaults(**sizes), source, family)
 
 
-def describe_roberta_relative(family: str, config: Config, source: TensorSource) -> ModelSpec:
-    """RoBERTa under another name."""
-    offset = config.integer("pad_token_id", default=1, least=0) + 1
+def describe_roberta_relative(family: str, config: Config, source: TensorSource, *, padding: int = 1) -> ModelSpec:
+    """RoBERTa under another name; `padding` is the padding token of a file that names none."""
+    offset = config.integer("pad_token_id", default=padding, least=0) + 1
     return _encoder(config, source, family, offset=offset)
+
+
+def describe_xmod(config: Config, source: TensorSource) -> ModelSpec:
+    """X-MOD: RoBERTa; where `pre_norm` is set, the same norm stands before attention."""
+    if config.flag("pre_norm", default=False):
+        return describe_pre_norm(
+            replace(PRE_NORM, family="xmod", input_norm="output.LayerNorm"), None, config, source
+        )
+    return describe_roberta_relative("xmod", config, source)
 
 
 def describe_ibert(config: Config, source: TensorSource) -> ModelSpec:
@@ -158,10 +167,16 @@ def describe_mpnet(config: Config, source: TensorSource) -> ModelSpec:
     name = f"{draft.root}encoder.relative_attention_bias.weight"
     if name not in source.names():
         raise MissingTensor(f"{source.path} holds no tensor '{name}', the relative bias of all layers.")
-    both = combine(encoding, t5(source.read(name), bidirectional=True, max_distance=128))
+    table = source.read(name)[:_MPNET_BUCKETS]  # whatever the configuration says
+    if table.ndim != 2 or len(table) < _MPNET_BUCKETS:
+        raise MissingTensor(
+            f"the relative bias '{name}' in {source.path} has shape {table.shape}; expected {_MPNET_BUCKETS} buckets."
+        )
+    both = combine(encoding, t5(table, bidirectional=True, max_distance=128))
     return replace(draft.spec(both), accounted=(name,))
 
 
+_MPNET_BUCKETS = 32
 _LARGE = {"num_hidden_layers": 24, "hidden_size": 1024, "num_attention_heads": 16}
 _XL = {"num_hidden_layers": 36, "hidden_size": 2560, "num_attention_heads": 32, "layer_norm_eps": 1e-5}
 _SMALL = {"num_hidden_layers": 12, "hidden_size": 768, "num_attention_heads": 12}
@@ -185,15 +200,22 @@ RELATIVES = (
     ("dpr", _BASE, "DPR: a BERT for passages, a BERT for questions"),
     ("bert-generation", _GENERATION, "BERT for generation"),
 )
-ROBERTA_RELATIVES = (
-    ("data2vec-text", "data2vec (text): built like RoBERTa"),
-    ("xmod", "X-MOD: RoBERTa with adapters by language"),
-    ("markuplm", "MarkupLM: RoBERTa that also knows where in a page a token stands"),
-)
 
 FAMILIES = (
     *(Family(name, (name,), partial(describe_relative, name, sizes), about) for name, sizes, about in RELATIVES),
-    *(Family(name, (name,), partial(describe_roberta_relative, name), about) for name, about in ROBERTA_RELATIVES),
+    Family(
+        "data2vec-text",
+        ("data2vec-text",),
+        partial(describe_roberta_relative, "data2vec-text"),
+        "data2vec (text): built like RoBERTa",
+    ),
+    Family("xmod", ("xmod",), describe_xmod, "X-MOD: RoBERTa with adapters by language"),
+    Family(
+        "markuplm",
+        ("markuplm",),
+        partial(describe_roberta_relative, "markuplm", padding=0),
+        "MarkupLM: RoBERTa that also knows where in a page a token stands",
+    ),
     Family(
         "megatron-bert",
         ("megatron-bert",),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from toposcope.checkpoints.config_only import unread_table, without_weights
 from toposcope.checkpoints.source import TensorSource
 from toposcope.checkpoints.spec import LayerSpec
 from toposcope.core.config import Config as Config
@@ -73,6 +74,8 @@ def find_root(source: TensorSource, *endings: str) -> str:
         roots = sorted((name.removesuffix(ending) for name in source.names() if name.endswith(ending)), key=len)
         if roots:
             return roots[0]
+    if without_weights(source):
+        return ""
     seen = ", ".join(sorted(source.names())[:6])
     raise UnknownFamily(
         f"{source.path} holds no tensor named like '{endings[0]}', which this family has. It holds {seen}, ... "
@@ -85,16 +88,18 @@ def claimed_context(config: Config, *keys: str) -> int | None:
     return config.integer(*keys) if any(config.get(key) is not None for key in keys) else None
 
 
-def learned_table(source: TensorSource, name: str, *, offset: int = 0) -> Encoding:
-    """The learned positions stored as tensor `name`; position i uses row i + offset."""
+def learned_table(source: TensorSource, name: str, *, offset: int = 0, width: int | None = None) -> Encoding:
+    """The learned positions stored as tensor `name`; position i uses row i + offset. `width` None: any will do."""
+    if without_weights(source):
+        return unread_table(source, name)
     if name not in source.names():
         raise MissingTensor(f"{source.path} holds no tensor '{name}', the table of positions.")
     table = source.read(name)
     if table.ndim > 2 and table.shape[0] == 1:
         table = table[0]
-    if table.ndim != 2 or len(table) <= offset:
+    if table.ndim != 2 or len(table) <= offset or table.shape[1] != (width or table.shape[1]):
         raise MissingTensor(
-            f"the position table '{name}' in {source.path} has shape {table.shape}; expected (n, width)."
+            f"the position table '{name}' in {source.path} has shape {table.shape}; expected (n, {width or 'width'})."
         )
     return learned(table, offset=offset)
 

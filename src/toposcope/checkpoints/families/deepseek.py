@@ -22,6 +22,17 @@ LATENT_EPS = 1e-6  # of the latent norms; the configuration's value is for the l
 SIZES = {"kv_lora_rank": 512, "q_lora_rank": 1536, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128}
 LARGE = {**SIZES, "qk_nope_head_dim": 192, "v_head_dim": 256, "rms_norm_eps": 1e-5}
 MISTRAL4 = {**SIZES, "kv_lora_rank": 256, "q_lora_rank": 1024, "qk_nope_head_dim": 64}
+_MISTRAL4_YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 1e4,
+    "factor": 128.0,
+    "original_max_position_embeddings": 8192,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+    "llama_4_scaling_beta": 0.1,
+}
 
 
 def describe_v2(config: Config, source: TensorSource) -> ModelSpec:
@@ -33,6 +44,13 @@ def describe_v3(family: str, sizes: Mapping[str, Any], config: Config, source: T
     """DeepSeek 3: the same, but the configuration may choose the other pairing."""
     neighbours = config.flag("rope_interleave", default=True)
     return _describe(family, config.with_defaults(**sizes), source, "interleaved" if neighbours else "half")
+
+
+def describe_mistral4(config: Config, source: TensorSource) -> ModelSpec:
+    """Mistral 4: DeepSeek 3 under other sizes; a file that says nothing of rotation means YaRN."""
+    if not any(config.get(key) for key in ("rope_parameters", "rope_scaling")):
+        config = config.updated(rope_parameters=_MISTRAL4_YARN)
+    return describe_v3("mistral4", MISTRAL4, config, source)
 
 
 def describe_indexed(family: str, sizes: Mapping[str, Any], config: Config, source: TensorSource) -> ModelSpec:
@@ -141,7 +159,7 @@ FAMILIES = (
     Family(
         "mistral4",
         ("mistral4",),
-        partial(describe_v3, "mistral4", MISTRAL4),
+        describe_mistral4,
         "Mistral 4: latent attention, queries grow with their position",
     ),
     Family(

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from toposcope.checkpoints.families import Family
 from toposcope.checkpoints.families.common import Config
-from toposcope.checkpoints.families.table import Table
+from toposcope.checkpoints.families.table import Draft, Table
 from toposcope.checkpoints.source import TensorSource
 from toposcope.checkpoints.spec import LayerSpec, ModelSpec
 from toposcope.core.errors import BadConfig
@@ -53,9 +53,8 @@ def describe_sapiens2(config: Config, source: TensorSource) -> ModelSpec:
     """The same with queries and keys normed, and in its middle layers fewer heads of keys."""
     draft = SAPIENS2.draft(config, source)
     encoding = centred_rope(draft.sizes.head_dim, base=draft.config.number("rope_theta"))
-    groups = draft.config.listed("num_key_value_heads_per_layer", draft.sizes.layers)
-    if groups is None:
-        raise BadConfig(f"{config.where} lacks 'num_key_value_heads_per_layer', the heads of keys in each layer.")
+    listed = draft.config.listed("num_key_value_heads_per_layer", draft.sizes.layers)
+    groups = _groups(draft) if listed is None else listed
 
     def vary(layer: LayerSpec, at: str) -> LayerSpec:
         count = groups[layer.index]
@@ -66,6 +65,15 @@ def describe_sapiens2(config: Config, source: TensorSource) -> ModelSpec:
         return replace(layer, kv_heads=count, output_gain=f"{at}attn.gamma.weight")
 
     return draft.spec(encoding, vary)
+
+
+def _groups(draft: Draft) -> list[int]:
+    """Each layer's heads of keys where a file does not list them: all in the first and last, fewer between them."""
+    config, layers, heads = draft.config, draft.sizes.layers, draft.sizes.heads
+    first = config.integer("num_first_full_attention_layers", default=8, least=0)
+    last = config.integer("num_last_full_attention_layers", default=8, least=0)
+    few = config.integer("num_key_value_attention_heads", default=8)
+    return [heads if index < first or index >= layers - last else few for index in range(layers)]
 
 
 FAMILIES = (

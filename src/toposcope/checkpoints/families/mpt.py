@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from toposcope.checkpoints.config_only import without_weights
 from toposcope.checkpoints.families import Family
 from toposcope.checkpoints.families.common import Config, learned_table
 from toposcope.checkpoints.families.table import Table
@@ -51,7 +52,8 @@ def _encoding(attn: Config, source: TensorSource, root: str, heads: int) -> Enco
     if attn.flag("alibi", default=True):
         return alibi(heads, symmetric=False, max_bias=attn.number("alibi_bias_max", default=8.0))
     table = f"{root}wpe.weight"
-    return learned_table(source, table) if table in source.names() else NONE
+    there = table in source.names() or without_weights(source)
+    return learned_table(source, table) if there else NONE
 
 
 def _warnings(attn: Config) -> tuple[str, ...]:

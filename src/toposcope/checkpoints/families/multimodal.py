@@ -97,10 +97,11 @@ ALIKE: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     ),
     "qwen2_5_vl_text": ("qwen2", _QWEN2_VL),
     "qwen2_vl_text": ("qwen2", _QWEN2_VL),
+    "exaone4_5_text": ("exaone4", {}),
     "qwen3_omni_moe_text": ("qwen3_moe", {**_sizes(2048, 28, 28), "num_key_value_heads": 4, "rope_theta": 1e6}),
     "qwen3_vl_moe_text": (
         "qwen3_moe",
-        {**_sizes(2048, 24, 16), "num_key_value_heads": 16, "head_dim": 128, "rope_theta": 5e5},
+        {**_sizes(2048, 24, 16), "num_key_value_heads": 16, "rope_theta": 5e5},
     ),
     "qwen3_vl_text": ("qwen3", {**_sizes(4096, 32, 32), "rope_theta": 5e5}),
 }
@@ -112,6 +113,22 @@ SIZES: Mapping[str, Mapping[str, int]] = {
     "mistral": _sizes(4096, 32, 32),
     "qwen2": _sizes(4096, 32, 32),
     "qwen3": _sizes(4096, 32, 32),
+}
+# What the whole model means where its text part leaves it out, whatever the type of that.
+OWN: Mapping[str, Mapping[str, Any]] = {
+    "glmasr": {
+        **_sizes(2048, 28, 16),
+        "num_key_value_heads": 4,
+        "rms_norm_eps": 1e-5,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1e4},
+    },
+    "voxtral": {
+        **_sizes(3072, 30, 32),
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 1e8,
+    },
 }
 _TEXT = frozenset({"language_model", "text_model", "llm"})
 _OTHER = frozenset(
@@ -130,12 +147,15 @@ def describe(config: Config, source: TensorSource) -> ModelSpec:
     """The text part, read as the model it is."""
     kind = str(config.get("model_type"))
     inner = config.part("text_config") if config.get("text_config") else config  # flat in Qwen2-VL's first files
+    if inner is config and config.get("num_hidden_layers") is None:
+        raise BadConfig(f"{config.where} lacks 'text_config', the settings of its text part.")
     named = inner.get("model_type")
     named = TEXT_TYPES.get(kind) if named in (None, kind) else str(named)
     if named is None or named in TEXT_TYPES:
         raise UnknownFamily(f"{config.where} does not say what its text part is; expected text_config.model_type.")
     read_as, unsaid = ALIKE.get(named, (named, SIZES.get(named, {})))
     rope = inner.part("rope_scaling" if inner.get("rope_scaling") else "rope_parameters")
+    unsaid = {**unsaid, **OWN.get(kind, {})}
     unsaid = {key: value for key, value in unsaid.items() if key != "rope_theta" or rope.get("rope_theta") is None}
     inner = Config({**unsaid, **inner, "model_type": read_as}, inner.where)
     text = TextPart(source)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from toposcope.checkpoints.families import Family
 from toposcope.checkpoints.families.common import Config
 from toposcope.checkpoints.families.table import Table
@@ -31,6 +33,11 @@ PHI3 = Table(
     linear=("self_attn.qkv_proj", "self_attn.o_proj"),
     windowed=True,
     rope={"default_partial": 1.0},
+)
+PHI4_MULTIMODAL = replace(
+    PHI3,
+    family="phi4_multimodal",
+    defaults={**PHI3.defaults, "num_key_value_heads": 8, "max_position_embeddings": 131_072},
 )
 # mixtures of experts: Llama with LayerNorm
 PHIMOE = Table(
@@ -63,6 +70,9 @@ def describe_phimoe(config: Config, source: TensorSource) -> ModelSpec:
 
 FAMILIES = (
     Family("phi", ("phi",), PHI.describe, "Phi 1 and 2: parallel block, LayerNorm, partial rotation"),
-    Family("phi3", ("phi3", "phi4_multimodal"), PHI3.describe, "Phi 3 and 4: fused projections, LongRoPE"),
+    Family("phi3", ("phi3",), PHI3.describe, "Phi 3 and 4: fused projections, LongRoPE"),
+    Family(
+        "phi4_multimodal", ("phi4_multimodal",), PHI4_MULTIMODAL.describe, "Phi 4 (the text part): Phi 3 with groups"
+    ),
     Family("phimoe", ("phimoe",), describe_phimoe, "Phi 3.5 MoE: LayerNorm, separate projections"),
 )

@@ -39,6 +39,18 @@ CROSS = replace(
     layer="decoder.block.{}.layer.1.",
     linear=tuple(name.replace("SelfAttention", "EncDecAttention") for name in DECODER.linear),
 )
+_MT5 = {"num_hidden_layers": 8, "hidden_size": 512, "num_attention_heads": 6, "head_dim": 64}
+# By model type, what a file means that leaves it out.
+UNSAID = {
+    "t5": {**_MT5, "num_hidden_layers": 6, "num_attention_heads": 8},
+    "switch_transformers": {
+        **_MT5,
+        "num_hidden_layers": 12,
+        "num_decoder_layers": 12,
+        "hidden_size": 768,
+        "num_attention_heads": 12,
+    },
+}
 BIAS = "SelfAttention.relative_attention_bias.weight"
 CROSS_BIAS = "EncDecAttention.relative_attention_bias.weight"
 
@@ -49,8 +61,7 @@ def describe(family: str, config: Config, source: TensorSource) -> ModelSpec:
     The bias belongs to the first layer of a stack and serves all of them, unless every layer has its own (UMT5).
     """
     root = find_root(source, ENCODER.first, DECODER.first)
-    layers, heads = (6, 8) if config.get("model_type") == "t5" else (8, 6)
-    config = config.with_defaults(num_hidden_layers=layers, hidden_size=512, num_attention_heads=heads, head_dim=64)
+    config = config.with_defaults(**UNSAID.get(str(config.get("model_type")), _MT5))
     drafts = [
         table.draft(config, source, root) for table in (ENCODER, DECODER) if f"{root}{table.first}" in source.names()
     ]

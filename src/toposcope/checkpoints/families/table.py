@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from toposcope.checkpoints.config_only import without_weights
 from toposcope.checkpoints.families.common import Config, LayerSizes, claimed_context, find_root
 from toposcope.checkpoints.source import TensorSource
 from toposcope.checkpoints.spec import LayerSpec, Layout, Linear, ModelSpec, NormSpec, Skipped
-from toposcope.core.errors import BadConfig
+from toposcope.core.errors import BadConfig, MissingTensor
 from toposcope.encodings import NONE, Encoding, rope_from_config
 
 SLIDING, FULL = "sliding_attention", "full_attention"
@@ -104,6 +105,8 @@ class Table:
             config = config.updated(rope_parameters=dict(self.rope_unsaid))
         root = self.root(source) if root is None else root
         if self.some and config.get("num_hidden_layers") is None:
+            if without_weights(source):
+                raise MissingTensor(f"{config.where} does not count its layers; the names of its tensors do.")
             config = config.updated(num_hidden_layers=1 + max(self.attending(source)[1]))
         sizes = LayerSizes.of(config, **self.sizes)
         if not self.grouped:
@@ -188,7 +191,7 @@ class Draft:
         """The model: its plain layers, each passed through `vary`, or the layers given."""
         table = self.table
         if layers is None and table.some:
-            chosen = [index for index in table.attending(self.source)[1] if index < self.sizes.layers]
+            chosen = [index for index in self._attending() if index < self.sizes.layers]
             layers = (self.layer(index, encoding) for index in chosen)
             skipped = (*skipped, *self._not_attention(chosen))
         elif layers is None:
@@ -203,6 +206,15 @@ class Draft:
             context=claimed_context(self.config, *table.context) if length is None else length,
             skipped=skipped,
         )
+
+    def _attending(self) -> list[int]:
+        """Which layers are attention: those whose tensors the file holds, or that a lone configuration names so."""
+        if not without_weights(self.source):
+            return self.table.attending(self.source)[1]
+        kinds = self.config.listed("layer_types", self.sizes.layers)
+        if kinds is None:
+            raise MissingTensor(f"{self.config.where} has no layer_types, so which layers are attention is not told.")
+        return [index for index, kind in enumerate(kinds) if kind in (SLIDING, FULL, "attention")]
 
     def _not_attention(self, chosen: list[int]) -> tuple[Skipped, ...]:
         """The layers that are no attention, as one entry."""

@@ -21,9 +21,12 @@ CONVOLVED = Encoding(
 NORM = "layer_norm"
 
 
-def describe(family: str, config: Config, source: TensorSource) -> ModelSpec:
-    """The norm stands after the addition, or before attention where `do_stable_layer_norm` is set."""
-    before = config.flag("do_stable_layer_norm", default=False)
+def describe(family: str, config: Config, source: TensorSource, *, choice: bool = True) -> ModelSpec:
+    """The norm stands after the addition, or before attention where `do_stable_layer_norm` is set.
+
+    `choice` False: always after the addition; data2vec's files carry the flag, and its code does not read it.
+    """
+    before = choice and config.flag("do_stable_layer_norm", default=False)
     draft = Table(
         family=family,
         stack="encoder",
@@ -47,5 +50,10 @@ def describe(family: str, config: Config, source: TensorSource) -> ModelSpec:
 FAMILIES = (
     Family("wav2vec2", ("wav2vec2",), partial(describe, "wav2vec2"), "wav2vec 2: positions by convolution"),
     Family("hubert", ("hubert",), partial(describe, "hubert"), "HuBERT: positions by convolution"),
-    Family("data2vec-audio", ("data2vec-audio",), partial(describe, "data2vec-audio"), "data2vec (sound)"),
+    Family(
+        "data2vec-audio",
+        ("data2vec-audio",),
+        partial(describe, "data2vec-audio", choice=False),
+        "data2vec (sound): positions by convolutions",
+    ),
 )

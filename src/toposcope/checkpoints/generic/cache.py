@@ -19,7 +19,7 @@ from typing import Any
 
 from toposcope._version import __version__
 from toposcope.checkpoints.generic.encode import Recipe
-from toposcope.checkpoints.generic.measure import Measured, MeasuredLayer
+from toposcope.checkpoints.generic.measure import MeasuredLayer, MeasuredModel
 from toposcope.checkpoints.spec import Compared, LayerSpec, Skipped
 from toposcope.core.cache import SETTING as SETTING
 from toposcope.core.cache import cache_root
@@ -40,7 +40,7 @@ def directory() -> Path | None:
     return None if root is None else root / "measured"
 
 
-def find(values: Mapping[str, Any]) -> Measured | None:
+def find(values: Mapping[str, Any]) -> MeasuredModel | None:
     """The kept description of a configuration: by the installed transformers, or by any where none is installed."""
     home = directory()
     if home is None or not home.is_dir():
@@ -53,7 +53,7 @@ def find(values: Mapping[str, Any]) -> Measured | None:
     return None
 
 
-def keep(values: Mapping[str, Any], measured: Measured) -> None:
+def keep(values: Mapping[str, Any], measured: MeasuredModel) -> None:
     """Keep a description; where that fails (a full disk, say), do without."""
     home = directory()
     if home is not None:
@@ -74,14 +74,14 @@ def _key(values: Mapping[str, Any]) -> str:
     return f"{kind}-{hashlib.sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()[:32]}"
 
 
-def _written(measured: Measured) -> dict[str, Any]:
+def _written(measured: MeasuredModel) -> dict[str, Any]:
     value: dict[str, Any] = plain(measured)
     for layer in value["layers"]:
         del layer["spec"]["encoding"]  # made of the recipes
     return value
 
 
-def _read(value: Any) -> Measured:
+def _read(value: Any) -> MeasuredModel:
     try:
         layers = [
             MeasuredLayer(
@@ -91,7 +91,7 @@ def _read(value: Any) -> Measured:
             )
             for each in value["layers"]
         ]
-        return Measured(
+        return MeasuredModel(
             layers=tuple(layers),
             skipped=rebuilt(tuple[Skipped, ...], value["skipped"]),
             shapes=rebuilt(Mapping[str, tuple[int, ...]], value["shapes"]),

@@ -29,7 +29,7 @@ _FRESH = ((9, 11, 1.0), (21, 12, 1.0), (21, 13, 30.0))
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
+class AgreedLayer:
     """A layer that agrees, in the model's own names: its position, the modules around it, and how far it is off."""
 
     spec: LayerSpec
@@ -41,7 +41,7 @@ class Found:
     differences: tuple[float, float] = (0.0, 0.0)
 
 
-class Copy:
+class SmallCopy:
     """A small copy of a model, ready to run. `found` and `reasons` are filled by `describe_layers`."""
 
     def __init__(
@@ -50,7 +50,7 @@ class Copy:
         config_class: Any,
         settings: dict[str, Any],
         deadline: Deadline,
-        foretold: Copy | None = None,
+        foretold: SmallCopy | None = None,
     ) -> None:
         """With `foretold` the weights are those of another copy, which has the same shapes."""
         self.deadline = deadline
@@ -63,12 +63,12 @@ class Copy:
                 self._take(foretold)
             self._stored = dict(self.model.state_dict())  # in single precision, as in a file
             self.survey = self._first_run()
-        self.found: dict[int, Found] = {}
+        self.found: dict[int, AgreedLayer] = {}
         self.reasons: dict[int, str] = {}
         self._tapped: set[str] = set()
         self._runs: list[Recorded] = []
 
-    def _take(self, other: Copy) -> None:
+    def _take(self, other: SmallCopy) -> None:
         mine = {name: each.shape for name, each in self.model.state_dict().items()}
         if mine != {name: each.shape for name, each in other._stored.items()}:
             raise Refused("it has other shapes")
@@ -148,7 +148,7 @@ class Copy:
         spec, recipes, scale = position(drafted, config, self.names.held)
         taps = Taps(drafted.reads, drafted.o_module, drafted.keys_read)
         spec = self._placed(spec, number)
-        self._keep_if_equal(number, Found(spec, recipes, scale, taps, call.layer, number))
+        self._keep_if_equal(number, AgreedLayer(spec, recipes, scale, taps, call.layer, number))
 
     def _placed(self, spec: LayerSpec, number: int) -> LayerSpec:
         """The layer with its number in the stack: the part of its name that varies, or its turn where none does."""
@@ -162,7 +162,7 @@ class Copy:
             return replace(spec, index=at, shared_with=None if first == at else first)
         return replace(spec, index=int(varying[0][at]) if varying else int(parts[at][-1]) if parts.size else at)
 
-    def _spread(self, template: Found, left: list[int]) -> None:
+    def _spread(self, template: AgreedLayer, left: list[int]) -> None:
         """Try a layer's description on others, under their names."""
         for number in left:
             layer = self.survey.calls[number].layer
@@ -179,7 +179,7 @@ class Copy:
             except (Refused, ToposcopeError):
                 continue
 
-    def _keep_if_equal(self, number: int, layer: Found) -> None:
+    def _keep_if_equal(self, number: int, layer: AgreedLayer) -> None:
         """Keep a layer if it agrees on fresh texts; else say how far it is off."""
         read = self.read(layer)
         worst = [0.0, 0.0]
@@ -195,7 +195,7 @@ class Copy:
             raise Refused(f"attention differs by {worst[0]:.2g}, its output by {worst[1]:.2g}")
         self.found[number] = replace(layer, differences=(worst[0], worst[1]))
 
-    def read(self, layer: Found) -> Layer:
+    def read(self, layer: AgreedLayer) -> Layer:
         """A layer of the copy as our own reader gives it, under the names of a file."""
         encoding = with_query_scale(made(layer.position, self.source, self.names.plain), layer.query_scale)
         return readable(replace(self.names.layer(layer.spec), encoding=encoding), self.source)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from toposcope.checkpoints.generic.bounds import Refused
 from toposcope.checkpoints.generic.fit import Fitted
-from toposcope.checkpoints.generic.match import Columns, Flow, Index, matched, same
+from toposcope.checkpoints.generic.match import Columns, Index, ModuleFlow, matched, same
 from toposcope.checkpoints.generic.output import Ending, ending
 from toposcope.checkpoints.generic.record import Array, double, flat
 from toposcope.checkpoints.generic.tensors import linear, norm_spec
@@ -146,7 +146,7 @@ class _Drafting:
         return order
 
     def _latent_keys(
-        self, parts: dict[str, Any], v: int, norm: Flow | None, down: int, rows: Index, factor: float
+        self, parts: dict[str, Any], v: int, norm: ModuleFlow | None, down: int, rows: Index, factor: float
     ) -> Index:
         """Keys and values from a latent: a head's own channels from its upward map, shared ones from the downward."""
         fitted = self.fitted
@@ -169,7 +169,7 @@ class _Drafting:
             raise Refused("keys or values from a latent are multiplied by a factor")
         return order
 
-    def _latent(self, number: int) -> tuple[Flow | None, int, Index, float] | None:
+    def _latent(self, number: int) -> tuple[ModuleFlow | None, int, Index, float] | None:
         """The bottleneck behind a linear map: its norm, the map before, the rows used, a factor; or None."""
         fitted, x = self.fitted, self.fitted.linears[number].x
         for norm in fitted.norms:
@@ -194,7 +194,7 @@ class _Drafting:
                 return other, index
         return None
 
-    def _cross(self, source: Flow) -> dict[str, Any]:
+    def _cross(self, source: ModuleFlow) -> dict[str, Any]:
         fitted = self.fitted
         layer = fitted.call.layer or ""
         if source.after == fitted.number and (not layer or source.name.startswith(f"{layer}.")):
@@ -250,13 +250,13 @@ class _Drafting:
             raise Refused("keys come from several linear maps and no latent")
         return int(numbers[0])
 
-    def _flow(self, name: str) -> Flow:
+    def _flow(self, name: str) -> ModuleFlow:
         return next(each for each in self.fitted.key_linears if each.name == name)
 
     def _linear(self, number: int, rows: Index, factor: float = 1.0) -> Linear:
         return linear(self.modules, self.fitted.linears[number].name, rows, factor)
 
-    def _norm(self, flow: Flow | None) -> NormSpec | None:
+    def _norm(self, flow: ModuleFlow | None) -> NormSpec | None:
         return None if flow is None else norm_spec(self.modules, flow)
 
     def _constant(self, factors: NDArray[Any], who: str) -> float:

@@ -8,31 +8,31 @@ import numpy as np
 
 from toposcope.checkpoints.generic.bounds import Refused
 from toposcope.checkpoints.generic.logits import Logits, measured
-from toposcope.checkpoints.generic.match import Columns, Flow, before, columns, through
-from toposcope.checkpoints.generic.record import Array, Call, Passed, Recorded, arrays, flat
-from toposcope.checkpoints.generic.rotation import Turning, by_position, turning
+from toposcope.checkpoints.generic.match import Columns, ModuleFlow, before, columns, through
+from toposcope.checkpoints.generic.record import Array, AttentionCall, Passed, Recorded, arrays, flat
+from toposcope.checkpoints.generic.rotation import MeasuredTurning, by_position, turning
 
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
     """One call: its arrays, the maps behind them, and what turns, scales and masks."""
 
-    call: Call
+    call: AttentionCall
     number: int  # among the calls of the run
     q: Array
     k: Array
     v: Array
     probabilities: Array
     logits: Logits
-    linears: list[Flow]
-    key_linears: list[Flow]  # the same unless keys are of another text, of another length
-    norms: list[Flow]
-    later_linears: list[Flow]
-    later_norms: list[Flow]
+    linears: list[ModuleFlow]
+    key_linears: list[ModuleFlow]  # the same unless keys are of another text, of another length
+    norms: list[ModuleFlow]
+    later_linears: list[ModuleFlow]
+    later_norms: list[ModuleFlow]
     queries: Columns
     keys: Columns
     values: Columns
-    turn: Turning | None
+    turn: MeasuredTurning | None
     query_sizes_N: Array | None  # what multiplies a query by its own position
     norm_after: bool  # norms of queries and keys follow the rotation
 
@@ -45,13 +45,13 @@ def fit(noted: Recorded, number: int, *, earlier: bool = False) -> Fitted:
     inside = call.layer or call.module.rpartition(".")[0]
     first = 0 if earlier else number
 
-    def flows(passed: list[Passed], least: int, most: int, near: str, length: int = q.shape[2]) -> list[Flow]:
+    def flows(passed: list[Passed], least: int, most: int, near: str, length: int = q.shape[2]) -> list[ModuleFlow]:
         found = []
         for each in passed:
             if least <= each.after <= most and _within(each.name, near):
                 x, y = (flat(t, noted.texts, length) for t in (each.x, each.y))
                 if x is not None and y is not None:
-                    found.append(Flow(each.name, x, y, int(each.x.shape[-1]), each.after))
+                    found.append(ModuleFlow(each.name, x, y, int(each.x.shape[-1]), each.after))
         return found
 
     linears = flows(noted.linears, first, number, "")
@@ -96,7 +96,9 @@ def _within(name: str, near: str) -> bool:
     return not near or name == near or name.startswith(f"{near}.")
 
 
-def _turned(found: Columns, linears: list[Flow], target: Array) -> tuple[Turning | None, Array | None, bool | None]:
+def _turned(
+    found: Columns, linears: list[ModuleFlow], target: Array
+) -> tuple[MeasuredTurning | None, Array | None, bool | None]:
     """The rotation of one side, its size by position where that is not 1, and whether a norm comes only after."""
     pre, after = before(found, linears, target)
     if after and found.norm is not None:
@@ -110,7 +112,7 @@ def _turned(found: Columns, linears: list[Flow], target: Array) -> tuple[Turning
     return turn, size if np.abs(size - 1).max() > 1e-5 else None, after
 
 
-def _agree(one: Turning | None, other: Turning | None) -> None:
+def _agree(one: MeasuredTurning | None, other: MeasuredTurning | None) -> None:
     if (one is None) != (other is None):
         raise Refused("queries turn and keys do not, or the reverse")
     if one is None or other is None:

@@ -10,7 +10,7 @@ from toposcope.checkpoints.families.common import Config
 from toposcope.checkpoints.generic import shrink
 from toposcope.checkpoints.generic.bounds import Deadline, Refused, quiet, require_reasonable, understood
 from toposcope.checkpoints.generic.compare import ATTENTION, OUTPUT, Taps, difference, readable
-from toposcope.checkpoints.generic.copied import Copy
+from toposcope.checkpoints.generic.copied import SmallCopy
 from toposcope.checkpoints.spec import Compared, LayerSpec
 from toposcope.core.errors import ToposcopeError, UnknownFamily
 
@@ -28,7 +28,7 @@ def compared(family: Family, values: dict[str, Any]) -> Compared:
         reasons = []
         for small in shrink.attempts(config):
             try:
-                copy = Copy(kind, type(config), small, deadline)
+                copy = SmallCopy(kind, type(config), small, deadline)
                 settings = {**values, **small, "model_type": values["model_type"]}
                 layers = family.describe(Config(settings, "a small copy"), copy.source).layers
             except (Refused, ToposcopeError) as reason:
@@ -40,7 +40,7 @@ def compared(family: Family, values: dict[str, Any]) -> Compared:
     raise Refused(reasons[0] if reasons else "no small copy of it could be made")
 
 
-def _worst(name: str, copy: Copy, layers: tuple[LayerSpec, ...]) -> tuple[float, float]:
+def _worst(name: str, copy: SmallCopy, layers: tuple[LayerSpec, ...]) -> tuple[float, float]:
     """The largest differences over all layers of a text's own attention."""
     modules = {
         copy.names.of(each)[0]: each.rpartition(".")[0] for each in copy.names.held if each.endswith(".weight")

@@ -20,7 +20,7 @@ TOLERANCE = 1e-6
 
 
 @dataclass(frozen=True, eq=False)
-class Flow:
+class ModuleFlow:
     """What went through a module, as (B, N, C) arrays; `raw_x` and `raw_y` keep the module's own last axis."""
 
     name: str
@@ -40,7 +40,7 @@ class Columns:
     linear: Index
     column: Index
     factor: Array
-    norm: Flow | None = None
+    norm: ModuleFlow | None = None
     norm_column: Index | None = None
     norm_factor: float = 1.0
 
@@ -91,7 +91,7 @@ def _units(rows: Array) -> tuple[Array, Array]:
     return size, rows / np.where(size > 0, size, 1)[:, None]
 
 
-def columns(target: Array, linears: Sequence[Flow], norms: Sequence[Flow], who: str) -> Columns:
+def columns(target: Array, linears: Sequence[ModuleFlow], norms: Sequence[ModuleFlow], who: str) -> Columns:
     """Where the channels of queries, keys or values (B, h, N, w) come from."""
     texts, heads, length, wide = target.shape
     whole = np.moveaxis(target, 2, 1).reshape(texts * length, heads * wide).T
@@ -119,7 +119,7 @@ def columns(target: Array, linears: Sequence[Flow], norms: Sequence[Flow], who: 
     return _shaped(found, heads, wide)
 
 
-def _in_linears(wanted: Array, linears: Sequence[Flow], seen: Callable[[Array], Array]) -> Columns:
+def _in_linears(wanted: Array, linears: Sequence[ModuleFlow], seen: Callable[[Array], Array]) -> Columns:
     linear, column, factor = np.full(len(wanted), -1), np.full(len(wanted), -1), np.ones(len(wanted))
     for number, each in enumerate(linears):
         left = np.flatnonzero(column < 0)
@@ -136,7 +136,7 @@ def _shaped(found: Columns, heads: int, wide: int) -> Columns:
     return Columns(found.linear.reshape(shape), found.column.reshape(shape), found.factor.reshape(shape))
 
 
-def before(found: Columns, linears: Sequence[Flow], target: Array) -> tuple[Array, bool | None]:
+def before(found: Columns, linears: Sequence[ModuleFlow], target: Array) -> tuple[Array, bool | None]:
     """The channels before any position acts, (B, h, N, w); and whether a norm comes only after (None: no norm)."""
     texts, heads, length, wide = target.shape
     out = np.zeros((texts, heads, length, wide))

@@ -11,11 +11,11 @@ import numpy as np
 from toposcope.checkpoints.generic import shrink
 from toposcope.checkpoints.generic.bounds import Deadline, Refused, quiet, require_reasonable, understood
 from toposcope.checkpoints.generic.compare import difference
-from toposcope.checkpoints.generic.copied import Copy, Found, relative
+from toposcope.checkpoints.generic.copied import AgreedLayer, SmallCopy, relative
 from toposcope.checkpoints.generic.encode import Recipe
-from toposcope.checkpoints.generic.entry import input_positions
 from toposcope.checkpoints.generic.logits import mask_pattern
 from toposcope.checkpoints.generic.names import FileNames, tensors_of
+from toposcope.checkpoints.generic.position import input_positions
 from toposcope.checkpoints.generic.probes import Path, generalised, thresholds, with_values
 from toposcope.checkpoints.generic.record import arrays
 from toposcope.checkpoints.generic.texts import token_table
@@ -36,7 +36,7 @@ class MeasuredLayer:
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredModel:
     """All that was found of a model: a description that is still to be put onto a file."""
 
     layers: tuple[MeasuredLayer, ...]
@@ -47,7 +47,7 @@ class Measured:
     context: int | None = None
 
 
-def measure(values: Mapping[str, Any], deadline: Deadline | None = None) -> Measured:
+def measure(values: Mapping[str, Any], deadline: Deadline | None = None) -> MeasuredModel:
     """Measure the model that a configuration describes."""
     deadline = deadline or Deadline()
     require_reasonable(values)
@@ -72,10 +72,10 @@ class _Measuring:
         self.values: dict[str, Any] = config.to_dict()
         self.copy = self._copy(small)
 
-    def _copy(self, settings: dict[str, Any], like: Copy | None = None) -> Copy:
-        return Copy(self.kind, type(self.config), settings, self.deadline, like)
+    def _copy(self, settings: dict[str, Any], like: SmallCopy | None = None) -> SmallCopy:
+        return SmallCopy(self.kind, type(self.config), settings, self.deadline, like)
 
-    def done(self) -> Measured:
+    def done(self) -> MeasuredModel:
         import transformers
 
         copy = self.copy
@@ -104,7 +104,7 @@ class _Measuring:
         )
         named = {name for each in layers.values() for name in tensors_of(each.spec)}
         named |= {str(r.options["tensor"]) for e in layers.values() for r in e.position if "tensor" in r.options}
-        return Measured(
+        return MeasuredModel(
             layers=tuple(layers.values()),
             skipped=self._skipped(),
             shapes={name: tuple(int(n) for n in self.true.saved[name].shape) for name in sorted(named)},
@@ -138,7 +138,7 @@ class _Measuring:
                 told.append(f"{'.'.join(path)} = {value}")
         return told
 
-    def _probabilities(self, copy: Copy) -> list[Any]:
+    def _probabilities(self, copy: SmallCopy) -> list[Any]:
         return [arrays(call, copy.survey.texts)[3] for call in copy.survey.calls]
 
     def _follows(self, path: Path, value: int) -> bool:
@@ -146,7 +146,7 @@ class _Measuring:
 
         Layers that were described alike and mask alike at both settings are looked at once.
         """
-        copies: dict[int, Copy] = {}
+        copies: dict[int, SmallCopy] = {}
         for tried in (5, 7):
             try:
                 copies[tried] = self._copy(with_values(self.small, [path], tried), self.copy)
@@ -164,7 +164,7 @@ class _Measuring:
             groups.setdefault(
                 (each.fitted_at, each.spec.reach, each.spec.chunk, each.query_scale, *masks), []
             ).append(number)
-        follows: dict[int, Found] = {}
+        follows: dict[int, AgreedLayer] = {}
         for numbers in groups.values():
             try:
                 for tried, copy in copies.items():
@@ -183,7 +183,7 @@ class _Measuring:
         self.copy.found.update(follows)
         return True
 
-    def _mask(self, copy: Copy, number: int) -> Any:
+    def _mask(self, copy: SmallCopy, number: int) -> Any:
         """The pattern of a call's mask; None where it has none."""
         try:
             seen = arrays(copy.survey.calls[number], copy.survey.texts)[3] > 0
@@ -295,7 +295,7 @@ class _Measuring:
         return None
 
 
-def _followed(mine: Found, at_5: Found, at_7: Found, value: int) -> Found | None:
+def _followed(mine: AgreedLayer, at_5: AgreedLayer, at_7: AgreedLayer, value: int) -> AgreedLayer | None:
     """The layer with lengths that follow a setting; None where more than lengths depends on it."""
     lengths = {}
     for name in ("reach", "chunk"):

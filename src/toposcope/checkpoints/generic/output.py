@@ -10,7 +10,7 @@ import numpy as np
 
 from toposcope.checkpoints.generic.bounds import Refused
 from toposcope.checkpoints.generic.fit import Fitted
-from toposcope.checkpoints.generic.match import Flow, Index, same
+from toposcope.checkpoints.generic.match import Index, ModuleFlow, same
 from toposcope.checkpoints.generic.record import Array, double, flat
 from toposcope.checkpoints.generic.tensors import linear, norm_spec
 from toposcope.checkpoints.spec import GateSpec, Linear, NormSpec
@@ -59,7 +59,7 @@ def ending(fitted: Fitted, model: Any, modules: dict[str, Any], entered: Array) 
 
 def _map(
     fitted: Fitted, modules: dict[str, Any], entered: Array, joined: Array
-) -> tuple[Flow, GateSpec | None, Flow | None]:
+) -> tuple[ModuleFlow, GateSpec | None, ModuleFlow | None]:
     """The output map, and a gate or a norm between the heads and it."""
     after = [each for each in fitted.later_linears if each.x.shape == joined.shape]
     for flow in after:
@@ -131,7 +131,7 @@ def _gate_rows(outputs: int, heads: int, value: int) -> Iterator[tuple[Index, st
 
 def _added(
     fitted: Fitted, modules: dict[str, Any], entered: Array, out: Array
-) -> tuple[Array | None, Flow | None, Flow | None, float | Array | None]:
+) -> tuple[Array | None, ModuleFlow | None, ModuleFlow | None, float | Array | None]:
     """What the output is added to; the norm of the output; the norm of the sum; and the gain."""
     output_norm = next((each for each in fitted.later_norms if same(each.x, out)), None)
     added = out if output_norm is None else output_norm.y
@@ -139,7 +139,7 @@ def _added(
     bases = [entered] + [each.x for each in fitted.norms if same(each.y, entered)]
     if fitted.call.layer_input is not None:
         bases.insert(0, flat(fitted.call.layer_input, texts, length))  # type: ignore[arg-type]
-    sums: list[tuple[Flow | None, Array | None]] = [(each, each.x) for each in fitted.later_norms]
+    sums: list[tuple[ModuleFlow | None, Array | None]] = [(each, each.x) for each in fitted.later_norms]
     if fitted.call.layer_output is not None:
         sums.append((None, flat(fitted.call.layer_output, texts, length)))
     for base in bases:
@@ -155,7 +155,7 @@ def _added(
     return None, output_norm, None, None
 
 
-def _is_stream(fitted: Fitted, norm: Flow, sums: list[tuple[Flow | None, Array | None]]) -> bool:
+def _is_stream(fitted: Fitted, norm: ModuleFlow, sums: list[tuple[ModuleFlow | None, Array | None]]) -> bool:
     """Whether what a norm gives is what the next part of the layer is added to, rather than what it was given."""
     for _, total in sums:
         for flow in fitted.later_linears:

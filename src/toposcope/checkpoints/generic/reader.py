@@ -7,12 +7,13 @@ import re
 from collections import defaultdict
 from dataclasses import replace
 
+from toposcope.checkpoints.config_only import without_weights
 from toposcope.checkpoints.families import Family
 from toposcope.checkpoints.families.common import Config
 from toposcope.checkpoints.generic import cache
 from toposcope.checkpoints.generic.bounds import Refused
 from toposcope.checkpoints.generic.encode import made, with_query_scale
-from toposcope.checkpoints.generic.measure import Measured, measure
+from toposcope.checkpoints.generic.measure import MeasuredModel, measure
 from toposcope.checkpoints.generic.names import prefix_change, reprefixed
 from toposcope.checkpoints.source import TensorSource
 from toposcope.checkpoints.spec import Compared, ModelSpec, Skipped, claimed, linears
@@ -69,14 +70,15 @@ def checked(family: Family, config: Config, source: TensorSource) -> Compared | 
         return str(reason)
 
 
-def put_onto(measured: Measured, kind: str, source: TensorSource) -> ModelSpec:
+def put_onto(measured: MeasuredModel, kind: str, source: TensorSource) -> ModelSpec:
     """The description with the names and encodings of a file, whose tensors must have the shapes they should have."""
-    old, new = prefix_change(set(measured.shapes), set(source.names()))
+    alone = without_weights(source)
+    old, new = ("", "") if alone else prefix_change(set(measured.shapes), set(source.names()))
 
     def in_file(name: str) -> str:
         return new + name[len(old) :] if name.startswith(old) else name
 
-    for name, shape in measured.shapes.items():
+    for name, shape in () if alone else measured.shapes.items():
         found = source.info(in_file(name)).shape
         if tuple(found) != tuple(shape):
             raise Refused(f"'{in_file(name)}' has shape {tuple(found)} in the file; expected {tuple(shape)}")

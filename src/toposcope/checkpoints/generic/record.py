@@ -25,7 +25,7 @@ _one_at_a_time = threading.RLock()  # modules of transformers are patched while 
 
 
 @dataclass(eq=False)
-class Call:
+class AttentionCall:
     """One computation of attention: what torch saw, and the arrays `arrays` makes of it."""
 
     module: str
@@ -57,7 +57,7 @@ class Recorded:
     """One run: `texts` texts of `length` tokens."""
 
     texts: int
-    calls: list[Call] = field(default_factory=list)
+    calls: list[AttentionCall] = field(default_factory=list)
     linears: list[Passed] = field(default_factory=list)
     norms: list[Passed] = field(default_factory=list)
     embeddings: list[Passed] = field(default_factory=list)
@@ -65,7 +65,7 @@ class Recorded:
     layers: list[str] = field(default_factory=list)  # numbered modules that ran, in order
     softmaxes: int = 0  # over three axes or more
 
-    def add(self, call: Call) -> None:
+    def add(self, call: AttentionCall) -> None:
         """Note a call, with the innermost numbered module it belongs to and what that was given."""
         parts = call.module.split(".")
         for end in range(len(parts), 0, -1):
@@ -106,7 +106,7 @@ def run(
             _eager_noted(model, noted, watch, boost),
             torch.no_grad(),
             watch,
-            contextlib.suppress(_Enough),
+            contextlib.suppress(_AllHaveRun),
         ):
             model(**inputs)
     finally:
@@ -115,12 +115,12 @@ def run(
     return noted
 
 
-class _Enough(Exception):
+class _AllHaveRun(Exception):
     """All that was asked for has run."""
 
 
 def _enough(*_: Any) -> None:
-    raise _Enough
+    raise _AllHaveRun
 
 
 def flat(tensor: Any, texts: int, length: int) -> Array | None:
@@ -143,7 +143,7 @@ def double(tensor: Any) -> Array:
     return np.asarray(tensor.detach().to(torch.float64).numpy())
 
 
-def arrays(call: Call, texts: int) -> tuple[Array, Array, Array, Array]:
+def arrays(call: AttentionCall, texts: int) -> tuple[Array, Array, Array, Array]:
     """Queries (B, H, N, R), keys (B, G, M, R), values (B, G', M, V) and probabilities (B, H, N, M) of a call."""
     q, k, v, p = (_four(double(each), texts) for each in (call.q, call.k, call.v, call.probabilities))
     if q.ndim != 4 or q.shape[0] != texts or p.ndim != 4 or k.ndim != 4:
@@ -214,7 +214,7 @@ def _noting(function: Any, names: dict[Any, str], noted: Recorded, watch: Any, b
         scaling = options.get("scaling", next((each for each in rest if isinstance(each, float)), None))
         softcap = options.get("softcap")
         noted.add(
-            Call(
+            AttentionCall(
                 module=names.get(module, ""),
                 q=query,
                 k=key,
@@ -235,7 +235,7 @@ def _watch(noted: Recorded) -> Any:
     from torch import is_tensor
     from torch.overrides import TorchFunctionMode
 
-    class Watch(TorchFunctionMode):  # type: ignore[misc]
+    class SoftmaxWatch(TorchFunctionMode):  # type: ignore[misc]
         """Finds softmax(q k^T) v where a model computes it by itself."""
 
         def __init__(self) -> None:
@@ -243,7 +243,7 @@ def _watch(noted: Recorded) -> Any:
             self.inside = 0  # of an attention that is noted anyway
             self.modules: list[str] = []
             self._products: list[tuple[Any, Any, Any]] = []
-            self._begun: Call | None = None
+            self._begun: AttentionCall | None = None
 
         def __torch_function__(self, function: Any, types: Any, given: Any = (), options: Any = None) -> Any:
             result = function(*given, **(options or {}))
@@ -270,14 +270,14 @@ def _watch(noted: Recorded) -> Any:
                     same = product.dim() >= 3 and product.shape[-1] == result.shape[-1]
                     if same and product.numel() == result.numel():
                         where = self.modules[-1] if self.modules else ""
-                        self._begun = Call(where, q, kt.transpose(-1, -2), None, result)
+                        self._begun = AttentionCall(where, q, kt.transpose(-1, -2), None, result)
                         return
 
     def _is(one: Any, other: Any) -> bool:
         same = one is other or (one.numel() == other.numel() and one.shape[-2:] == other.shape[-2:])
         return bool(same and (one is other or (one.reshape(other.shape) == other).all()))
 
-    return Watch()
+    return SoftmaxWatch()
 
 
 def _before(noted: Recorded, watch: Any, name: str, deadline: Deadline) -> Any:

@@ -17,7 +17,7 @@ STILL = 1e-6  # changes smaller than this part of the largest entry are rounding
 
 
 @dataclass(frozen=True, eq=False)
-class Turning:
+class MeasuredTurning:
     """The rotation of one side. `size_N` is what multiplies it by position, 1 at the first."""
 
     pairs_F2: Index
@@ -33,7 +33,7 @@ def by_position(pre: Array, post: Array) -> Array | None:
     return size_N if fits else None
 
 
-def turning(pre: Array, post: Array) -> Turning:
+def turning(pre: Array, post: Array) -> MeasuredTurning:
     """The rotation that makes `post` of `pre`, both (B, h, N, w), by angles w_f i at positions i = 0, 1, ..."""
     largest = float(np.abs(pre).max())
     moved = np.flatnonzero(np.abs(post - pre).max(axis=(0, 1, 2)) > STILL * largest)
@@ -57,7 +57,7 @@ def turning(pre: Array, post: Array) -> Turning:
     frequencies_F = at_N @ angle_NF / (at_N @ at_N)
     if np.abs(angle_NF - at_N[:, None] * frequencies_F).max() > 1e-4:
         raise Refused("the angles are not proportional to position")
-    return Turning(pairs, frequencies_F, size_NF.mean(1), pairing)
+    return MeasuredTurning(pairs, frequencies_F, size_NF.mean(1), pairing)
 
 
 def _candidates(first: int, last: int, wide: int) -> Iterator[tuple[Index, Pairing]]:

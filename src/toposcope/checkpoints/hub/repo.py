@@ -13,8 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from toposcope.checkpoints.hub.cache import RepoCache, folder_of
-from toposcope.checkpoints.hub.cached import cached_models, huggingface_cache
+from toposcope.checkpoints.hub.cache import RepoCache, cached_models, folder_of, huggingface_cache
 from toposcope.checkpoints.hub.file import RemoteFile
 from toposcope.checkpoints.hub.http import HubClient, MissingRepoError, RepoFile, UnreachableError, unreachable
 from toposcope.checkpoints.hub.meter import Meter

@@ -35,7 +35,7 @@ _TABLES = {"nf4": _NF4, "fp4": (*_HALF_FP4, *(-value for value in _HALF_FP4))}
 
 
 @dataclass(frozen=True)
-class _State:
+class _QuantState:
     kind: str
     block: int
     nested_block: int | None
@@ -90,11 +90,11 @@ def _form_4bit(tensors: Tensors) -> Form:
     offset = said.get("nested_offset", 0.0)
     if not isinstance(offset, int | float) or (nested and "nested_offset" not in said):
         raise tensors.bad("its nested_offset is not there, or no number")
-    return Form(shape, f"Q4 {kind} (blocks of {block})", _State(kind, block, nested, float(offset)))
+    return Form(shape, f"Q4 {kind} (blocks of {block})", _QuantState(kind, block, nested, float(offset)))
 
 
 def _read_4bit(tensors: Tensors, form: Form) -> Stored:
-    state: _State = form.facts
+    state: _QuantState = form.facts
     table = np.array(_TABLES[state.kind], dtype=np.float32)
     if np.abs(tensors.floats("table") - table).max() > 1e-6:
         raise tensors.bad(f"the table of its codes is not that of {state.kind}")
@@ -111,7 +111,7 @@ def _read_4bit(tensors: Tensors, form: Form) -> Stored:
     return weight.reshape(form.shape)
 
 
-def _absmax(tensors: Tensors, state: _State) -> NDArray[np.float32]:
+def _absmax(tensors: Tensors, state: _QuantState) -> NDArray[np.float32]:
     if state.nested_block is None:
         return tensors.floats("absmax")
     codes = tensors.codes("absmax", "U8")

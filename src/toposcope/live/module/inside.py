@@ -13,8 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.encodings.record import Array, Pairing
+from toposcope.live import fit
 
 Mask = NDArray[np.bool_]
+MOVES = 0.02  # of its own size: how far a channel must move to be paired
+NEGLIGIBLE = 1e-4  # what absolute positions leave beside a large token
+NO_TURNING = 0.1  # of a pair's size: more of its movement that is no turning, and it is no pair
 
 
 @dataclass(frozen=True)
@@ -135,33 +139,15 @@ class Turns:
         return first + np.arange(2 * count, dtype=np.intp).reshape(count, 2)
 
 
-def find_turns(vectors_BHNR: Array, varies: float = 0.02, closes: float = 1e-2) -> Turns | None:
-    """Find each channel's partner: the one with which its squared length stays the same at all positions.
-
-    A channel is considered where it varies by more than `varies` of its own size; a pair is accepted where the sum of
-    squares varies by less than `closes` of what its two parts do.
-    """
-    # one axis for all samples and heads: (S, N, R)
-    v_SNR = vectors_BHNR.reshape(-1, *vectors_BHNR.shape[2:])
-    energy_SNR = v_SNR**2
-    own_R = np.mean(energy_SNR.var(axis=1), axis=0)
-    centred = energy_SNR - energy_SNR.mean(axis=1, keepdims=True)
-    both_RR = np.einsum("snr,snt->rt", centred, centred, optimize=True) / (len(v_SNR) * v_SNR.shape[1])
-    moved_R = np.sqrt(np.mean(v_SNR.var(axis=1), axis=0)) / np.sqrt(
-        np.maximum(np.mean(energy_SNR, axis=(0, 1)), 1e-30)
-    )
-    moving = np.flatnonzero(moved_R > varies)
-    sum_RR = own_R[:, None] + own_R[None, :]
-    open_RR = (sum_RR + 2 * both_RR) / np.where(sum_RR > 0, sum_RR, 1.0)
-    np.fill_diagonal(open_RR, np.inf)
-    partner = {int(a): int(moving[np.argmin(open_RR[a, moving])]) for a in moving} if len(moving) > 1 else {}
-    pairs = sorted((a, b) for a, b in partner.items() if a < b and partner.get(b) == a and open_RR[a, b] < closes)
-    if not pairs:
+def find_turns(vectors_BHNR: Array) -> Turns | None:
+    """The pairs of channels that turn together, where any do; slow ones are left out."""
+    x_TPHR = vectors_BHNR.swapaxes(1, 2)
+    found = fit.turning(x_TPHR, fit.partners(x_TPHR, NEGLIGIBLE, floor=MOVES).pairs_F2)
+    turning = np.flatnonzero(found.remainder_PF.max(axis=0, initial=0.0) < NO_TURNING)
+    if not len(turning):
         return None
-    pairs_F2 = np.array(pairs, dtype=np.intp)
-    z_SNF = v_SNR[:, :, pairs_F2[:, 0]] + 1j * v_SNR[:, :, pairs_F2[:, 1]]
-    angle_F = np.angle((z_SNF[:, 1:] * z_SNF[:, :-1].conj()).sum(axis=(0, 1)))
-    return Turns(pairs_F2, angle_F, np.flatnonzero(moved_R > 3e-6))
+    angle_F, _ = fit.frequencies(found, np.arange(x_TPHR.shape[1]), NEGLIGIBLE)
+    return Turns(found.pairs_F2[turning], angle_F[turning], np.flatnonzero(fit.movement(x_TPHR) > 3e-6))
 
 
 def starting_position(

@@ -43,7 +43,7 @@ RATE_FIELDS = ("radial_rate", "dispersion_rate")
 
 
 @dataclass(frozen=True)
-class Step:
+class DepthStep:
     """What becomes of a cloud of tokens in one step; all four are 0 where nothing moves."""
 
     norm_growth: float  # mean over tokens of the logarithm of the norm's ratio
@@ -72,9 +72,9 @@ class LayerDepth:
     effective_rank: float
     radial_rate: float
     dispersion_rate: float | None
-    attention: Step
-    whole: Step | None
-    flow: Step | None  # None where the flow did not reach the end of its unit of time
+    attention: DepthStep
+    whole: DepthStep | None
+    flow: DepthStep | None  # None where the flow did not reach the end of its unit of time
     flow_status: str
     weights: LayerIndices
 
@@ -139,13 +139,13 @@ def correlations(layers: Sequence[LayerDepth]) -> tuple[RankCorrelation, ...]:
     return tuple(found)
 
 
-def step(before_ND: Array, after_ND: Array) -> Step:
+def step(before_ND: Array, after_ND: Array) -> DepthStep:
     """What changed from one cloud of tokens to another."""
     first, last = norms(before_ND), norms(after_ND)
     moving = (first > 0) & (last > 0)
     spread, later = dispersion(before_ND), dispersion(after_ND)
     several = len(before_ND) > 1
-    return Step(
+    return DepthStep(
         norm_growth=float(np.log(last[moving] / first[moving]).mean()) if moving.any() else 0.0,
         cosine_change=_finite(mean_cosine(after_ND) - mean_cosine(before_ND)) if several else None,
         rank_change=_log_ratio(effective_rank(after_ND), effective_rank(before_ND)) or 0.0,

@@ -127,7 +127,7 @@ def trace_corpus(
         )
 
 
-class _Enough(Exception):
+class _LastLayerSeen(Exception):
     """The last layer that is wanted has been seen: the rest of the forward pass is not needed."""
 
 
@@ -166,7 +166,7 @@ def watch(
                 visit(ids, replace(content, encoding=used[number]), call, output_BNHV[row : row + 1])
                 tick()
         if number == max(wanted):
-            raise _Enough
+            raise _LastLayerSeen
 
     inputs = _inputs(instrument, reader, sequences)
     instrument.observers.append(leaves)
@@ -174,7 +174,7 @@ def watch(
     try:
         with torch.no_grad():
             instrument.model(**inputs)
-    except _Enough:
+    except _LastLayerSeen:
         pass
     finally:
         instrument.observers.remove(leaves)

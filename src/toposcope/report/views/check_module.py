@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 
-from toposcope.live.module.check import ModuleCheckResult
+from toposcope.live.module.check import ModuleCheckResult, Probe
 from toposcope.report.blocks import Column, Listing, Page
 from toposcope.report.views import check
 
@@ -15,6 +16,11 @@ def view(result: ModuleCheckResult, page: Page) -> None:
     """Add the sections of the check of a module."""
     page.title = page.title or result.module
     check.view(result, page)
-    table = page.rows("probes", [asdict(probe) for probe in result.probes])
-    words = "What was tried on the module; what did not run says what it would need."
+    probes(result.probes, page)
+
+
+def probes(ran: Sequence[Probe], page: Page) -> None:
+    """Add the section of the probes."""
+    table = page.rows("probes", [asdict(probe) for probe in ran])
+    words = "What was tried; what did not run says what it would need."
     page.add("Probes", Listing("Probes", words, table, _COLUMNS), detail=True)

@@ -68,7 +68,7 @@ def view(result: CompareResult, page: Page) -> None:
     ]
     page.add("Summary", Summary(tuple(summary(result))))
     if result.encodings:
-        page.add("Encodings", _encodings(page, result), detail=True)
+        page.add("Encodings and contexts", _encodings(page, result))
     if not result.heads:
         return
     rows = _rows(result)
@@ -169,14 +169,17 @@ def summary(result: CompareResult) -> list[str]:
 
 
 def _encoding_words(result: CompareResult) -> list[str]:
-    """How the positional encodings differ, setting by setting; nothing where they are the same."""
+    """First of all: whether encodings and contexts are the same, or what differs, setting by setting."""
     every = {row.layer for row in result.layers}
     parts = []
     for each in result.encodings:
         some = set(each.layers)
         where = f" (layers {', '.join(map(str, sorted(some)))})" if some and some != every else ""
         parts.append(f"{each.what.replace('_', ' ')} {each.a or 'not set'} -> {each.b or 'not set'}{where}")
-    return [f"The positional encodings differ (A -> B): {'; '.join(parts)}."] if parts else []
+    if parts:
+        return [f"Positional encodings or contexts differ (A -> B): {'; '.join(parts)}."]
+    same = "" if result.context_a is None else f", and both claim a context of {result.context_a:,} tokens"
+    return [f"The positional encodings are the same{same}."]
 
 
 def _depth_words(result: CompareResult) -> list[str]:
@@ -218,8 +221,8 @@ def _encodings(page: Page, result: CompareResult) -> Listing:
         Column("what", "setting", "text"), Column("a", "in A", "wrap"), Column("b", "in B", "wrap"),
         Column("layers", "layers", "wrap"),
     )  # fmt: skip
-    words = "What differs in the positional encodings; all else on this page comes from weights and these."
-    return Listing("The encodings differ", words, page.rows("encodings", rows), columns)
+    words = "What differs in encodings and contexts; all else on this page comes from weights and these."
+    return Listing("Encodings or contexts differ", words, page.rows("encodings", rows), columns)
 
 
 def _most(page: Page, result: CompareResult) -> Listing | None:

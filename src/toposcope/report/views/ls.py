@@ -5,7 +5,7 @@ from __future__ import annotations
 from toposcope.lab.known import LsResult
 from toposcope.report.blocks import Column, Listing, Page, Paragraphs
 
-_DETAILS = {"families": "reads", "encodings": "parameters", "tasks": "sizes"}
+_DETAILS = {"families": "reads", "encodings": "parameters", "tasks": "sizes", "bugs": "seen in"}
 
 
 def view(result: LsResult, page: Page) -> None:
@@ -16,15 +16,20 @@ def view(result: LsResult, page: Page) -> None:
         {
             "name": each.name,
             "about": each.about,
-            "details": ", ".join(each.details),
+            "details": ", ".join(_short(each.details) if result.what == "bugs" else each.details),
             "aliases": ", ".join(each.aliases),
             "origin": each.origin,
+            "number": each.number,
+            "probe": each.probe,
             "ready": "yes" if each.ready else each.install,
         }
         for each in result.names
     ]
-    columns = [Column("name", result.what.removesuffix("s").replace("familie", "family"), "plain")]
+    columns = [Column("number", "#", "plain")] if result.what == "bugs" else []
+    columns.append(Column("name", result.what.removesuffix("s").replace("familie", "family"), "plain"))
     columns.append(Column("about", "about", "wrap"))
+    if result.what == "bugs":
+        columns.append(Column("probe", "probe", "plain"))
     if result.what in _DETAILS:
         columns.append(Column("details", _DETAILS[result.what], "wrap"))
         if len({each.origin for each in result.names}) > 1:
@@ -34,6 +39,11 @@ def view(result: LsResult, page: Page) -> None:
     listing = Listing(title, "", page.rows(result.what, rows), tuple(columns), top=1000)
     page.add(title, listing)
     page.add("Use", Paragraphs(advice(result)))
+
+
+def _short(reports: tuple[str, ...]) -> list[str]:
+    """Reports without the owner of their repository, which a column of a terminal has no room for."""
+    return [each.split("/", 1)[1] for each in reports]
 
 
 def advice(result: LsResult) -> tuple[str, str]:
@@ -46,5 +56,9 @@ def advice(result: LsResult) -> tuple[str, str]:
         "texts": ("A name stands wherever a text is asked for:", f"toposcope loss smollm2 --text {first.name}"),
         "families": ("To read a file as one of them:", "toposcope inspect MODEL --family NAME"),
         "encodings": ("With parameters:", "toposcope spectrum rope:base=500000,scaling=yarn,factor=8"),
+        "bugs": (
+            "To look for them in a model as it runs (docs/zoo.md says how each is told):",
+            "toposcope check MODEL --live",
+        ),
         "tasks": ("Train on one:", f"toposcope train --task {first.name} --encoding rope"),
     }[result.what]

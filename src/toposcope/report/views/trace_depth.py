@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from toposcope.models.rank import RankCorrelation
-from toposcope.models.tracing.depth import LayerDepth, Step
+from toposcope.models.tracing.depth import DepthStep, LayerDepth
 from toposcope.models.tracing.result import TraceResult
 from toposcope.models.tracing.verify import OBSERVED, HeadRun, VerdictSummary
 from toposcope.report import charts
@@ -78,7 +78,7 @@ _CONTROL = (
 
 
 def _layer(each: LayerDepth) -> dict[str, Any]:
-    steps: dict[str, Step | None] = {"attention": each.attention, "flow": each.flow, "whole": each.whole}
+    steps: dict[str, DepthStep | None] = {"attention": each.attention, "flow": each.flow, "whole": each.whole}
     return {
         "layer": each.layer,
         "norm": each.norm,

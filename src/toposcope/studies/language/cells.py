@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from toposcope import refinements as refine
 from toposcope.core.errors import BadValue, did_you_mean
 from toposcope.core.files import write_bytes
-from toposcope.lab.model import Attention, ModelConfig, Transformer
+from toposcope.lab.model import ModelConfig, SelfAttention, Transformer
 
 SELF_LOGIT = 0.1  # what D adds to a token's logit with itself at the start
 
@@ -89,7 +89,7 @@ class Biases:
             attention.together = attention.position.alike
 
 
-def _with_bias(attention: Attention) -> Any:
+def _with_bias(attention: SelfAttention) -> Any:
     plain = attention.split  # the class's own method
 
     def split(flat_BNW: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -8,7 +8,7 @@ import pytest
 from toposcope.checkpoints.generic import logits, probes, rotation
 from toposcope.checkpoints.generic.bounds import MOST_LAYERS, Refused, require_reasonable
 from toposcope.checkpoints.generic.encode import rotation as named_rotation
-from toposcope.checkpoints.generic.match import Flow, before, columns, matched
+from toposcope.checkpoints.generic.match import ModuleFlow, before, columns, matched
 from toposcope.checkpoints.generic.names import prefix_change
 from toposcope.checkpoints.generic.position import query_scale
 from toposcope.checkpoints.generic.tensors import row_pattern
@@ -43,8 +43,8 @@ def test_channels_are_found_through_a_norm_that_comes_after_a_fused_map(rng: np.
     normed = part / np.sqrt((part**2).mean(-1, keepdims=True))
     flat = normed.reshape(TEXTS, TOKENS, -1)
     turned = rope(WIDE).rotary.rotate(np.moveaxis(normed, 1, 2), np.arange(TOKENS), side="query")
-    linear = Flow("qkv", fused, fused, 1, 0)
-    norm = Flow("norm", part.reshape(TEXTS, TOKENS, -1), flat, WIDE, 0)
+    linear = ModuleFlow("qkv", fused, fused, 1, 0)
+    norm = ModuleFlow("norm", part.reshape(TEXTS, TOKENS, -1), flat, WIDE, 0)
     found = columns(turned, [linear], [norm], "queries")
     assert found.norm is norm
     np.testing.assert_array_equal(found.column.ravel(), HEADS * WIDE + np.arange(HEADS * WIDE))
@@ -57,7 +57,7 @@ def test_channels_of_no_map_are_refused(rng: np.random.Generator) -> None:
     target = rng.standard_normal((TEXTS, HEADS, TOKENS, WIDE))
     y = rng.standard_normal((TEXTS, TOKENS, HEADS * WIDE))
     with pytest.raises(Refused):
-        columns(target, [Flow("q", y, y, 1, 0)], [], "queries")
+        columns(target, [ModuleFlow("q", y, y, 1, 0)], [], "queries")
 
 
 @pytest.mark.parametrize("pairing", ["half", "interleaved"])

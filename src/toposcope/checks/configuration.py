@@ -1,0 +1,80 @@
+"""Check a config.json without weights: all that it says, and plainly what it cannot say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from toposcope.checkpoints.config_only import ConfigSource, without_weights
+from toposcope.checkpoints.families.common import Config
+from toposcope.checkpoints.lone_config import NotToldByConfiguration, open_configuration
+from toposcope.checkpoints.opened import subject
+from toposcope.checkpoints.view import Model
+from toposcope.checks.expected import ID, Expectation
+from toposcope.checks.findings import CheckResult, Finding, outcome
+from toposcope.core.errors import BadValue
+from toposcope.core.printable import printable
+from toposcope.core.result import Provenance, Subject
+
+ALONE = "configuration-alone"
+
+
+def check_configuration(
+    path: Path, values: Mapping[str, Any], *, family: str | None = None, expect: Sequence[Expectation] = ()
+) -> CheckResult:
+    """Test what a lone configuration says of position."""
+    from toposcope.checks.model import check_model
+
+    try:
+        model = open_configuration(path, values, family)
+    except NotToldByConfiguration as error:
+        return _not_told(path, values, str(error), expect)
+    result = check_model(model, weights=False, expect=expect)
+    return replace(result, provenance=Provenance((subject(model),)), skipped=model.skipped)
+
+
+def refuse_with_configuration(num_heads: int | None, adapter: str | Path | None) -> None:
+    """Complain of options that speak of weights."""
+    if num_heads is not None or adapter is not None:
+        raise BadValue("num_heads and adapter say how weights are read, and a configuration alone has none.")
+
+
+def what_weights_tell(model: Model) -> Iterator[Finding]:
+    """What stays open where there is a configuration and no weights."""
+    if not without_weights(model.source):
+        return
+    tables = any(layer.encoding.input is not None and layer.encoding.name == "learned" for layer in model.layers)
+    rest = "which channels are paired, whether heads are dead or layers alike"
+    yield Finding(
+        ALONE,
+        "cannot_tell",
+        "what only the weights tell",
+        f"{printable(model.path.name)} was read without weights. They would tell "
+        + (f"how many positions the learned table has and whether it was trained, {rest}." if tables else f"{rest}."),
+        "Check the whole model once, where its files are.",
+    )
+
+
+def _not_told(path: Path, values: Mapping[str, Any], why: str, expect: Sequence[Expectation]) -> CheckResult:
+    kind = printable(Config(dict(values), str(path)).get("model_type") or "none", 60)
+    open_question = Finding(
+        ALONE,
+        "cannot_tell",
+        "the configuration alone does not tell how position is encoded",
+        f"Models of type '{kind}' are described by their tensors: {printable(why, 300).rstrip('.')}.",
+        "Give the directory with the weights.",
+    )
+    missed = [
+        Finding(
+            ID, "cannot_tell", "whether the expectation holds is not told",
+            f"Expected {printable(each.written)}.", "Give the directory with the weights.",
+            evidence={"expected": each.written},
+        )
+        for each in expect
+    ]  # fmt: skip
+    source = ConfigSource(path, values)
+    about = Subject(path.name, str(path), source.format, kind, source.digest())
+    words = outcome([open_question, *missed], "not told by the configuration alone")
+    return CheckResult(layers=0, provenance=Provenance((about,)), **words)
