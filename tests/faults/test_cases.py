@@ -12,7 +12,7 @@ import typer
 from tests.faults.cases import CASES
 from toposcope.cli import COMMANDS
 
-READ = {"--text", "--W", "--V", "--start", "--adapter"}  # files that are only read
+READ = {"--text", "--W", "--V", "--start", "--adapter", "--against"}  # files that are only read
 ELSEWHERE = {"bench", "serve"}  # see the docstring of cases.py
 
 
