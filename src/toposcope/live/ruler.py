@@ -38,9 +38,10 @@ class Ruler:
 
     @property
     def still(self) -> bool:
-        """Whether position does not move these vectors, so that nothing can be read."""
-        apart = np.abs(self.known_SHR - self.known_SHR[:1]).max()
-        return bool(apart <= _ROUNDINGS * self.eps * np.abs(self.known_SHR).max())
+        """Whether position does not turn these vectors (queries may grow with it), so that nothing can be read."""
+        size_SHR = np.linalg.norm(self.known_SHR, axis=-1, keepdims=True)
+        unit_SHR = self.known_SHR / np.maximum(size_SHR, 1e-300)
+        return bool(np.abs(unit_SHR - unit_SHR[:1]).max() <= _ROUNDINGS * self.eps)
 
     def distances(self, vectors_BHNR: Any) -> tuple[Array, Array, float]:
         """How far each vector is from each known one (B, N, S), the known ones from another (S, S), and the noise."""
