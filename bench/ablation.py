@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 
 from bench.row import Row, cpu, interleaved
+from toposcope.models.ablation.expected import expected_damages
 from toposcope.models.ablation.runner import WHOLE, AblationRunner, ablation_runner, name_of, texts_of
-from toposcope.models.ablation.screen import GATES, TOP, estimates, slopes
+from toposcope.models.ablation.screen import CHOSEN, DRAWS, RECALL, TOP, estimates
 from toposcope.models.corpus import cut
 from toposcope.models.load import load_reference, read_text
 
 LAYERS = (0, 10, 20, 29)
-SAMPLE = 20
 ROUNDS = 3
 SWEEP = Path("out/ablate-smollm2/journal.jsonl")
 
@@ -57,11 +57,12 @@ def _rows(resumed: AblationRunner, full: AblationRunner) -> list[Row]:
     def one(runner: AblationRunner, layer: int) -> Callable[[], float]:
         return lambda: cpu(lambda: _score(runner, layer, each))
 
+    draws = DRAWS // len(resumed.texts["text"].trials)
     whole, record, backward, *some = interleaved(
         ROUNDS,
         one(full, 0),
         lambda: cpu(lambda: resumed._run(each, resumed.resumable.record)),
-        lambda: cpu(lambda: [slopes(resumed, each, lambda layer, heads: 0.0, gate) for gate in GATES]),
+        lambda: cpu(lambda: expected_damages(resumed, each, lambda layer, heads: 0.0, draws=draws, seed=(0, 0))),
         *(one(resumed, layer) for layer in LAYERS),
     )
     by_layer = np.interp(range(len(resumed.sizes)), LAYERS, some)
@@ -69,10 +70,9 @@ def _rows(resumed: AblationRunner, full: AblationRunner) -> list[Row]:
     sweep = record + sum(by_layer[layer] for ((layer, _),) in heads)
     guess = estimates(resumed, heads)
     order = np.argsort(-guess, kind="stable")
-    top = math.ceil(TOP * len(heads))
-    chosen = [heads[number][0][0] for number in order[:top]]
-    mean_rest = float(np.mean([by_layer[heads[number][0][0]] for number in order[top:]]))
-    screened = record + backward + sum(by_layer[layer] for layer in chosen) + SAMPLE * mean_rest
+    measured = math.ceil(CHOSEN * len(heads))
+    chosen = [heads[number][0][0] for number in order[:measured]]
+    screened = record + backward + sum(by_layer[layer] for layer in chosen)
     return [
         Row(
             f"one-head ablation, all {len(heads)} heads of SmolLM2, 128 tokens, exact "
@@ -84,13 +84,14 @@ def _rows(resumed: AblationRunner, full: AblationRunner) -> list[Row]:
             sweep_full / sweep >= 1.5 and difference <= 1e-6,
         ),
         Row(
-            f"the same, screened: {len(GATES)} backward passes, {top} heads chosen, {SAMPLE} drawn",
-            f"{screened:.1f} s a sequence; {_missed(heads, guess, top)}",
+            f"the same, screened: {1 + draws} backward passes, {measured} heads chosen",
+            f"{screened:.1f} s a sequence; {_missed(heads, guess, measured)}; on other texts {RECALL.found} of "
+            f"{RECALL.looked_for} found, at least {RECALL.least:.0%}",
             f"a full run for each head {sweep_full:.0f} s (resumed {sweep:.0f} s)",
             f"{sweep_full / screened:.1f}x ({sweep / screened:.1f}x of the resumed)",
-            ">= 8x of the full sweep",
-            sweep_full / screened >= 8,
-            f"the {top + SAMPLE} heads it measures take {(screened - record - backward):.1f} s by themselves, which "
+            ">= 5x of the full sweep, recall >= 95 % on texts it was not made on",
+            sweep_full / screened >= 5 and RECALL.found >= 0.95 * RECALL.looked_for,
+            f"the {measured} heads it measures take {(screened - record - backward):.1f} s by themselves, which "
             f"leaves {sweep_full / (screened - record - backward):.1f}x.",
         ),
     ]
@@ -105,7 +106,7 @@ def _score(runner: AblationRunner, layer: int, each: Any) -> float:
         return as_number(trial_loss(each, runner._run(each, runner.resumable.run, layer)))
 
 
-def _missed(heads: list[Any], guess: np.ndarray, top: int) -> str:
+def _missed(heads: list[Any], guess: np.ndarray, measured: int) -> str:
     """What the screen misses of the true top tenth, from a sweep of the same text."""
     from scipy.stats import spearmanr
 
@@ -116,8 +117,8 @@ def _missed(heads: list[Any], guess: np.ndarray, top: int) -> str:
         true = np.array([np.mean([scores[name_of(each), n] - scores[WHOLE, n] for n in numbers]) for each in heads])
     except (OSError, KeyError, ValueError):
         return f"miss rate unknown: no sweep in {SWEEP.parent}"
-    ranked = np.argsort(-true, kind="stable")
-    chosen = set(np.argsort(-guess, kind="stable")[:top].tolist())
+    ranked, top = np.argsort(-true, kind="stable"), math.ceil(TOP * len(heads))
+    chosen = set(np.argsort(-guess, kind="stable")[:measured].tolist())
     missed = [number for number in ranked[:top] if number not in chosen]
     lost = true[missed].sum() / true[ranked[:top]].sum()
     return (

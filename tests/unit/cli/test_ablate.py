@@ -114,7 +114,16 @@ def test_screen_tells_how_much_it_may_have_missed(planted: Path) -> None:
     assert len(found.screen.sampled) == 3
     assert found.screen.miss is not None
     assert f"{found.screen.miss.high:.0%}" in str(found)
+    assert f"{found.screen.recall.least:.0%}" in str(found)
     assert {each.estimate for each in found.heads} <= set(found.screen.estimates.values())
+
+
+def test_options_of_the_device_reach_the_model(planted: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    some = ("--heads", "0.2", "--only", "text", "--out", "half", "--json", "-")
+    ran = json.loads(call(capsys, *arguments(planted, *some, "--dtype", "bfloat16", "--batch", "2")))["provenance"]
+    assert (ran["ran"]["device"], ran["ran"]["dtype"], ran["options"]["batch"]) == ("cpu", "bfloat16", 2)
+    assert ran["ran"]["rounding"] > 0
+    assert "cuda" in call(capsys, *arguments(planted, "--device", "cuda"), code=2)
 
 
 def test_check_proves_all_heads(planted: Path, tmp_path: Path) -> None:
