@@ -27,12 +27,16 @@ def crossed(subject: Subject, rule: Rule) -> tuple[dict[str, list[Seen]], list[s
     """What cached keys are, with a "cache" and in "generate", and why one of them was not run."""
     import torch
 
-    if not subject.running.decodes or not rule.original > 8:
+    beyond = rule.kind == "fixed" and rule.original + BEHIND > rule.longest  # where tables end
+    if beyond or not subject.running.decodes or not rule.original > 8:
         return {}, []
     at_P = grid(rule.original - 1)
     columns_P = at_P.astype(np.int64)
-    within = _keys(subject, rule, columns_P)
-    whole = _keys(subject, rule, np.append(columns_P, rule.original + BEHIND - 1))
+    try:
+        within = _keys(subject, rule, columns_P)
+        whole = _keys(subject, rule, np.append(columns_P, rule.original + BEHIND - 1))
+    except (IndexError, RuntimeError, ValueError) as error:
+        return {}, [f"A text beyond the original context does not run: {str(error).strip()[:120]}."]
     if within is None or whole is None:
         return {}, ["A cache across the original context was not looked at: such long texts cost too much here."]
     noise = _ROUNDINGS * float(torch.finfo(subject.running.dtype).eps)

@@ -20,7 +20,7 @@ from toposcope.live.reference import fresh
 from toposcope.live.running import Running
 from toposcope.live.stands import Stood
 from toposcope.live.subject import Subject
-from toposcope.live.ways import Way, ways_of
+from toposcope.live.ways import NoCache, Way, ways_of
 
 TOKENS, PADDING = 20, 5
 KNOWN = 48  # positions of the rulers: room for twice the tokens, and padding
@@ -41,6 +41,7 @@ class Astray:
     layers: tuple[int, ...]
     example: Stood
     rows: tuple[Stood, ...]  # all that stand elsewhere, in the first of the layers
+    known: int  # positions that could be read
 
     @property
     def bug(self) -> str:
@@ -48,11 +49,6 @@ class Astray:
             return "left-padding"
         again = self.kind == "rotary" and self.example.turned_again
         return "rotated-twice" if again else "cache-offset"
-
-    @property
-    def shifted_whole(self) -> bool:
-        """Whether padding has moved all tokens of a row alike, which only an absolute encoding notices."""
-        return all(row.together for row in self.rows)
 
     def __str__(self) -> str:
         text = f"{self.way.name}: {self.example}"
@@ -86,11 +82,13 @@ def parity(running: Running, model: Model, progress: Progress | None = None) -> 
         for way in ways:
             try:
                 seen = gauge.look(subject, way, _concerned(subject, way))
+            except NoCache as error:
+                skipped[way.name] = str(error)
             except Exception as error:  # noqa: BLE001 - whatever the model says to this way of running it
                 reason = f"{type(error).__name__}: {str(error).strip()[:160]}"
                 (skipped if way.cache == "static" else broken)[way.name] = reason
             else:
-                astray += _astray(subject, gauge, way, seen)
+                astray += _astray(subject, gauge, way, seen, known)
                 shifts = {abs(row.shift) for rows in seen.values() for row in rows if row.together}
                 if max(shifts, default=0):
                     shifted[way.name] = max(shifts)
@@ -118,7 +116,7 @@ def _room(layers: Iterable[Layer], context: int | None) -> int:
     return min(room)
 
 
-def _astray(subject: Subject, gauge: Gauge, way: Way, seen: dict[int, list[Stood]]) -> Iterator[Astray]:
+def _astray(subject: Subject, gauge: Gauge, way: Way, seen: dict[int, list[Stood]], known: int) -> Iterator[Astray]:
     """Which layers have tokens elsewhere."""
     relative = gauge.kind != "input" and not way.exact
     wrong = {
@@ -128,7 +126,7 @@ def _astray(subject: Subject, gauge: Gauge, way: Way, seen: dict[int, list[Stood
     }
     if wrong:
         first = min(wrong)
-        yield Astray(way, gauge.kind, tuple(sorted(wrong)), wrong[first][0], wrong[first])
+        yield Astray(way, gauge.kind, tuple(sorted(wrong)), wrong[first][0], wrong[first], known)
 
 
 def _findings(
@@ -140,7 +138,7 @@ def _findings(
     broken: dict[str, str],
     shifted: dict[str, int],
 ) -> Iterator[Finding]:
-    reference = [each for each in astray if _as_reference(running, each)]
+    reference = _as_reference(running, astray)
     for bug in _CURES:
         same = [each for each in astray if each.bug == bug and each not in reference]
         if same:
@@ -195,29 +193,41 @@ def _known(model: Model, same: Sequence[Astray]) -> Finding:
     return Finding(
         "parity",
         "warning",
-        "left padding without position_ids moves tokens, as in transformers' own class",
-        f"{'. '.join(str(each) for each in same[:2])}. Position is added to the input here, so each padded row sees "
-        "other positions than it would alone; a fresh copy of the class does the same.",
-        "Give position_ids with padded texts (generate does), or pad on the right.",
+        "tokens stand elsewhere in some ways of running, as in transformers' own class",
+        f"{'. '.join(str(each) for each in same[:3])}. Such a text is read at other positions than alone and whole; "
+        "a fresh copy of the class does the same.",
+        "Give position_ids, counted as the class counts them, with caches and padded texts; or use generate, where "
+        "it is not listed here.",
         None,
-        _evidence("left-padding", reference_behaviour=True, ways=tuple(each.way.name for each in same)),
+        _evidence(same[0].bug, reference_behaviour=True, ways=tuple(each.way.name for each in same)),
     )
 
 
-def _as_reference(running: Running, each: Astray) -> bool:
-    """Whether transformers' own class does so: where position is added, left padding that only a mask tells of."""
-    alone = each.way.masked and each.way.positions_BT is None and not each.way.generates
-    if not (each.kind == "input" and alone and each.bug == "left-padding" and each.shifted_whole):
-        return False
-    copy = fresh(running)
+def _as_reference(running: Running, astray: Sequence[Astray]) -> list[Astray]:
+    """What a fresh copy of transformers' class does as well.
+
+    Some that add position to the input count padding, or take position ids for rows of a table that begins with the
+    padding's own; Bamba (5.22) forgets its cache where it is given no position ids.
+    """
+    copy = fresh(running) if astray else None
     if copy is None:
-        return False
+        return []
     other = Subject.of(copy, view(copy.model))
-    return any(
-        found.shifted_whole and found.example.shift == each.example.shift
-        for gauge in gauges(other, each.way.real_BT.shape[1])
-        for found in _astray(other, gauge, each.way, gauge.look(other, each.way))
-    )
+    return [each for each in astray if _does_so(other, each)]
+
+
+def _does_so(other: Subject, each: Astray) -> bool:
+    """Whether tokens of another model stand at the same places in the same way of running."""
+    try:
+        theirs = [
+            found
+            for gauge in gauges(other, each.known)
+            if gauge.kind == each.kind
+            for found in _astray(other, gauge, each.way, gauge.look(other, each.way), each.known)
+        ]
+    except Exception:  # noqa: BLE001 - then it does not do the same
+        return False
+    return any(_told(found.example, "seen_N") == _told(each.example, "seen_N") for found in theirs)
 
 
 def _told(row: Stood, name: str) -> dict[str, list[int]]:

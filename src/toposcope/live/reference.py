@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import sys
 from typing import Any
 
 from toposcope.checkpoints.generic.bounds import Deadline, quiet
@@ -13,12 +15,14 @@ _DEPTH, _SECONDS = 4, 20
 
 
 def fresh(running: Running, **settings: Any) -> Running | None:
-    """The copy, with random weights, in float32; None where the class is not transformers', or no copy runs.
+    """The copy, with random weights, in float32; None where not all of it is transformers' own, or no copy runs.
 
     `settings` replace those of its configuration, at the top and in its rotary settings, where it has them.
     """
-    kind, config = type(running.model), running.model.config
-    if not kind.__module__.startswith("transformers."):
+    kind, config = type(running.model), getattr(running.model, "config", None)
+    classes = {type(module) for module in running.model.modules()}
+    own = [each for each in classes if each.__module__.startswith("transformers.")]
+    if kind not in own or not all(_unpatched(each) for each in own):
         return None
     for values in attempts(config):
         try:
@@ -26,6 +30,16 @@ def fresh(running: Running, **settings: Any) -> Running | None:
         except Exception:  # noqa: BLE001 - whatever a class says to a small configuration: try the next
             continue
     return None
+
+
+def _unpatched(kind: Any) -> bool:
+    """Whether what a class runs, and what its file turns by, is transformers': a patched one is no reference."""
+    beside = vars(sys.modules[kind.__module__]).items()
+    turning = [each for name, each in beside if "rot" in name and inspect.isfunction(each)]
+    return all(
+        str(inspect.unwrap(each).__module__).startswith(("transformers.", "torch."))
+        for each in (kind.forward, *turning)
+    )
 
 
 def _copy(kind: Any, config: Any) -> Running:

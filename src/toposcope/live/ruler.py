@@ -56,20 +56,39 @@ class Ruler:
         noise = _ROUNDINGS * self.eps * float(np.sqrt((known_SK**2).sum(-1).mean()))
         return _apart(seen_BNK, known_SK), _apart(known_SK, known_SK), noise
 
-    def read(self, vectors_BHNR: Any, expected_BN: Positions | None = None) -> Positions:
-        """The position of each vector, or NOWHERE; the expected one wins where none is nearer by more than noise."""
+    def reading(self, vectors_BHNR: Any) -> Reading:
+        """Where each vector stands, and where it might as well: positions may look alike."""
         apart_BNS, scale_SS, noise = self.distances(vectors_BHNR)
         best_BN = apart_BNS.argmin(-1)
-        near_BN = np.take_along_axis(apart_BNS, best_BN[..., None], -1)[..., 0]
-        if expected_BN is not None:
-            inside_BN = (expected_BN >= 0) & (expected_BN < len(scale_SS))
-            told_BN = np.where(inside_BN, expected_BN, 0)
-            far_BN = np.take_along_axis(apart_BNS, told_BN[..., None], -1)[..., 0]
-            best_BN = np.where(inside_BN & (far_BN <= near_BN + noise), told_BN, best_BN)
-            near_BN = np.take_along_axis(apart_BNS, best_BN[..., None], -1)[..., 0]
-        others_SS = np.where(np.eye(len(scale_SS), dtype=bool), np.inf, scale_SS)
-        gap_S = others_SS.min(-1)
-        return np.where(near_BN <= np.maximum(gap_S[best_BN] / 2, noise), best_BN, NOWHERE)
+        near_BN1 = np.take_along_axis(apart_BNS, best_BN[..., None], -1)
+        gap_S = np.where(scale_SS > noise, scale_SS, np.inf).min(-1)
+        far_S = np.maximum(np.where(np.isfinite(gap_S), gap_S, 0) / 2, noise)
+        there_BN = near_BN1[..., 0] <= far_S[best_BN]
+        alike_BNS = (apart_BNS <= near_BN1 + noise) & there_BN[..., None]
+        return Reading(np.where(there_BN, best_BN, NOWHERE), alike_BNS)
+
+
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """The nearest known position of each vector (or NOWHERE), and all that are no farther but for noise."""
+
+    best_BN: Positions
+    alike_BNS: NDArray[np.bool_]
+
+    def cut(self, rows: slice, columns: NDArray[np.bool_]) -> Reading:
+        """Some rows, and of these some vectors."""
+        return Reading(self.best_BN[rows][:, columns], self.alike_BNS[rows][:, columns])
+
+    def fits(self, expected_BN: Positions) -> NDArray[np.bool_]:
+        """Which vectors may stand where they are expected."""
+        known = self.alike_BNS.shape[-1]
+        told_BN = np.clip(expected_BN, 0, known - 1)
+        found = np.take_along_axis(self.alike_BNS, told_BN[..., None], -1)[..., 0]
+        return np.asarray(found & (expected_BN == told_BN))
+
+    def at(self, expected_BN: Positions) -> Positions:
+        """The position of each vector: the expected one where it may be, else the nearest."""
+        return np.where(self.fits(expected_BN), expected_BN, self.best_BN)
 
 
 def _apart(left: Array, right_SK: Array) -> Array:

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.live.ruler import NOWHERE, Array, BiasRuler, Positions, Ruler, doubled
+from toposcope.live.ruler import NOWHERE, Array, BiasRuler, Positions, Reading, Ruler, doubled
 from toposcope.live.watch import Attention
 from toposcope.live.ways import Pass, Way
 
@@ -77,26 +76,29 @@ class Stood:
 
 def stood(way: Way, passes: Sequence[Pass], number: int, query: Ruler, key: Ruler) -> list[Stood]:
     """Where the tokens of every row stood in attention `number` of each pass, by their vectors."""
-    seen = [(each, each.attentions[number]) for each in passes]
-    shown = [(attention.query_BHNR, each.columns) for each, attention in seen]
-    held = [(attention.key_BGMR, _key_columns(way, each, attention.key_BGMR.shape[2])) for each, attention in seen]
+    shown, held = [], []
+    for each in passes:
+        attention = each.attentions[number]
+        columns = _key_columns(way, each, attention.key_BGMR.shape[2])
+        shown.append((query.reading(attention.query_BHNR), each.columns))
+        held.append((key.reading(attention.key_BGMR[:, :, : len(columns)]), columns))
     found = []
     for row in range(len(way.real_BT)):
-        shift = _shift([_placed(way, row, query, *each, None) for each in shown])
-        queries = tuple(_placed(way, row, query, *each, shift) for each in shown)
-        keys = tuple(_placed(way, row, key, *each, shift) for each in held)
+        asked = [_of_row(way, row, *each) for each in shown]
+        shift = _shift(asked)
+        queries = tuple(Placed(read.at(places[None] + shift)[0], places) for read, places in asked)
+        keys = tuple(
+            Placed(read.at(places[None] + shift)[0], places)
+            for read, places in (_of_row(way, row, *each) for each in held)
+        )
         found.append(Stood(row, bool(way.padded_B[row]), queries, keys, shift))
     return found
 
 
-def _placed(
-    way: Way, row: int, ruler: Ruler, vectors_BHNR: Any, columns: NDArray[np.intp], shift: int | None
-) -> Placed:
-    """Where the real tokens among these columns stand; with a shift, where they are expected is told."""
-    real_N, places_N = way.real_BT[row, columns], way.places_BT[row, columns]
-    told_BN = None if shift is None else (places_N + shift)[None]
-    seen_N = ruler.read(vectors_BHNR[row : row + 1, :, : len(columns)], told_BN)[0]
-    return Placed(seen_N[real_N], places_N[real_N])
+def _of_row(way: Way, row: int, read: Reading, columns: NDArray[np.intp]) -> tuple[Reading, Positions]:
+    """What was read of the real tokens of one row, and their places."""
+    real_N = way.real_BT[row, columns]
+    return read.cut(slice(row, row + 1), real_N), way.places_BT[row, columns][real_N]
 
 
 def biased(way: Way, passes: Sequence[Pass], number: int, ruler: BiasRuler) -> list[Stood]:
@@ -135,11 +137,11 @@ def added_to_logits(attention: Attention, row: int) -> Array | None:
     return doubled(shown[min(row, shown.shape[0] - 1)])
 
 
-def _shift(read: Sequence[Placed]) -> int:
-    """What most tokens are away from their places."""
-    seen, places = (np.concatenate([getattr(each, name) for each in read]) for name in ("seen_N", "places_N"))
-    away = (seen - places)[seen != NOWHERE]
-    return int(np.bincount(away - away.min()).argmax() + away.min()) if len(away) else 0
+def _shift(read: Sequence[tuple[Reading, Positions]]) -> int:
+    """By how much most tokens are away from their places; of several that fit alike, the least."""
+    known = read[0][0].alike_BNS.shape[-1]
+    shifts = sorted(range(1 - known, known), key=abs)
+    return max(shifts, key=lambda shift: sum(int(each.fits(places[None] + shift).sum()) for each, places in read))
 
 
 def _key_columns(way: Way, each: Pass, count: int) -> NDArray[np.intp]:

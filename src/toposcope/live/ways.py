@@ -23,6 +23,10 @@ from toposcope.live.watch import Attention, watched
 NEW_TOKENS = 3  # that are decoded one by one after a prefill, and that `generate` writes
 
 
+class NoCache(Exception):
+    """A way with a cache, and a model that fills none."""
+
+
 @dataclass(frozen=True, eq=False)
 class Pass:
     """One run of the model over columns `start` to `stop`, and its attentions."""
@@ -137,7 +141,9 @@ def _piecewise(subject: Subject, way: Way) -> list[Pass]:
             out = running(ids_BT[:, start:stop], given, **more)
         passes.append(Pass(start, stop, tuple(seen)))
         if way.cache != "none":
-            cache = out.past_key_values
+            cache = getattr(out, "past_key_values", None)
+            if cache is None:
+                raise NoCache("the model gives no cache unless it is given one of its own")
         start = stop
     return passes
 

@@ -69,7 +69,8 @@ def test_the_verb_takes_a_path_a_model_and_what_is_in_memory(tmp_path: Path) -> 
     found = toposcope.check(path)
     assert holds(found, tmp_path)["provenance"]["subjects"][0]["name"] == "model"
     assert found.layers == 3
-    assert found.provenance.options == {"family": None, "num_heads": None, "adapter": None, "weights": True}
+    said = {"family": None, "num_heads": None, "adapter": None, "weights": True, "expect": []}
+    assert found.provenance.options == said
     with toposcope.load(path) as model:
         assert toposcope.check(model).findings == found.findings
     transformers = pytest.importorskip("transformers")

@@ -193,10 +193,22 @@ def test_a_ruler_reads_positions(noise: float) -> None:
     ruler = Ruler(known_SHR, 2.0**-8)
     at = dice.permutation(30)[:12]
     seen = torch.as_tensor(known_SHR[at].transpose(1, 0, 2))[None] * (1 + noise * torch.randn(1, 2, 12, 16))
-    assert ruler.read(seen)[0].tolist() == at.tolist()
-    assert (ruler.read(3 * seen) == NOWHERE).all()
+    read = ruler.reading(seen)
+    assert read.best_BN[0].tolist() == at.tolist()
+    assert read.fits(at[None]).all()
+    assert not read.fits(at[None] + 1).any()
+    assert (ruler.reading(3 * seen).at(at[None]) == NOWHERE).all()
     assert not ruler.still
     assert Ruler(known_SHR[:1].repeat(5, axis=0), 2.0**-8).still
+
+
+def test_positions_that_look_alike_are_taken_as_expected() -> None:
+    """Queries that only grow, and only every fourth token."""
+    known_SHR = np.repeat(np.random.default_rng(1).normal(size=(5, 1, 6)), 4, axis=0)
+    read = Ruler(known_SHR, 1e-7).reading(torch.as_tensor(known_SHR[3:9].transpose(1, 0, 2))[None])
+    assert read.at(np.arange(3, 9)[None])[0].tolist() == [3, 4, 5, 6, 7, 8]
+    assert read.fits(np.arange(7, 13)[None])[0].tolist() == [False] * 6
+    assert read.fits(np.array([[30] * 6])).sum() == 0
 
 
 def test_buckets_of_a_bias_are_taken_as_expected() -> None:
