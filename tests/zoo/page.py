@@ -48,9 +48,9 @@ the broken one (cache-stale in Llama and Qwen3, which unlike Phi-3 keep their ca
 _SOUND = (
     "The same check on models that nobody broke: {families} of the {read} types that are read ([models](models.md)), "
     "built tiny and at random, then every scaling, the settings of all plants before anything was planted, and "
-    "SmolLM2 in float32: {kinds}. Where parity calls it a fault that tokens stand elsewhere, the outputs of the model are "
-    "asked, which know nothing of the check: where they too differ between one pass and the other ways of running, "
-    "transformers' own class behaves so."
+    "SmolLM2 in float32: {kinds}. Where parity calls it a fault that tokens stand elsewhere, the outputs of the "
+    "model are asked, which know nothing of the check: where they too differ between one pass and the other ways of "
+    "running, transformers' own class behaves so."
 )
 _SOUND_HEAD = """
 | precision | models | nothing found | the reference's own | false alarms | not checked |

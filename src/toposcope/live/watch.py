@@ -135,8 +135,8 @@ def _watch(seen: list[Attention], rows: int | None) -> Any:
         def _note(self, query: Any, key: Any, *, logits: Any = None, **more: Any) -> None:
             kept = None if logits is None else _apart(logits, rows).detach().clone()
             where = self._running[-1] if self._running else ""
-            sides = (_apart(each, rows).detach().clone() for each in (query, key))
-            seen.append(Attention(where, *sides, logits_BHNM=kept, maps=tuple(self._maps), **more))
+            query, key = (_apart(each, rows).detach().clone() for each in (query, key))
+            seen.append(Attention(where, query, key, logits_BHNM=kept, maps=tuple(self._maps), **more))
             self._maps, self._products = [], []
 
     return Watching()
