@@ -59,7 +59,11 @@ class Running:
     def _embedding(self) -> Any:
         """The token embedding's weight."""
         if not self._by_place:
-            return self.model.get_input_embeddings().weight
+            try:
+                return self.model.get_input_embeddings().weight
+            except (AttributeError, NotImplementedError) as error:
+                name = type(self.model).__name__
+                raise BadValue(f"the token embedding of {name} cannot be found, so it cannot be run here.") from error
         embed = self.model.embed
         return embed.W_E if hasattr(embed, "W_E") else embed.weight
 
