@@ -139,9 +139,12 @@ def added_to_logits(attention: Attention, row: int) -> Array | None:
 
 def _shift(read: Sequence[tuple[Reading, Positions]]) -> int:
     """By how much most tokens are away from their places; of several that fit alike, the least."""
-    known = read[0][0].alike_BNS.shape[-1]
-    shifts = sorted(range(1 - known, known), key=abs)
-    return max(shifts, key=lambda shift: sum(int(each.fits(places[None] + shift).sum()) for each, places in read))
+    alike_NS = np.concatenate([each.alike_BNS[0] for each, _ in read])
+    places_N = np.concatenate([places for _, places in read])
+    shift_NS = np.arange(alike_NS.shape[1]) - places_N[:, None]
+    shifts, counts = np.unique(shift_NS[alike_NS], return_counts=True)
+    most = shifts[counts == counts.max()] if len(counts) else np.zeros(1, dtype=np.int64)
+    return int(most[np.abs(most).argmin()])
 
 
 def _key_columns(way: Way, each: Pass, count: int) -> NDArray[np.intp]:

@@ -197,10 +197,11 @@ def constant(seen: Sequence[Seen], later: Sequence[Seen]) -> bool:
 
 
 def grid(length: int) -> Array:
-    """Positions of a text: 0, powers of two and odd ones between them, and the last."""
-    powers = 2 ** np.arange(int(np.log2(max(length, 2))) + 1)
-    some = np.unique(np.concatenate([[0, *_FIRST, length - 1], powers, 3 * powers // 2 - 1]))
-    return np.asarray(some[(some >= 0) & (some < length)], dtype=np.float64)
+    """Some positions of a text: 0, the first few, then each three times the one before and odd, and the last."""
+    some = [0, *_FIRST, length - 1]
+    while 3 * some[-2] < length:
+        some.insert(-1, (3 * some[-2]) | 1)
+    return np.unique([each for each in some if 0 <= each < length]).astype(np.float64)
 
 
 def _rows(attention: Attention) -> tuple[Array, Array]:
