@@ -1,7 +1,7 @@
 """By which frequencies a model turns, in texts of several lengths.
 
-The length of a text is given by position ids on sequences of one token (its last position is the length less 1), or
-by a text that really is so long. Frequencies are not fitted: those of the configuration for several lengths compete.
+The length of a text is given by the position ids of a few tokens (the last of them is the length less 1), or by a
+text that really is so long. Frequencies are not fitted: those of the configuration for several lengths compete.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from toposcope.checkpoints.view import Layer
 from toposcope.encodings.record import Rotary
@@ -128,9 +129,9 @@ def by_positions(subject: Subject, rule: Rule) -> dict[str, list[Seen]]:
     """What the rule's layers turn by when position ids alone say how long the text is."""
 
     def measure(at_P: Array) -> Measured:
-        with subject.content(len(at_P)):
-            seen = subject.running.attentions(subject.text.ids(len(at_P), 1), at_P[:, None].astype(np.int64))
-        return [_rows(seen[number]) for number in rule.attentions]
+        with subject.content(1):
+            seen = subject.running.attentions(subject.text.ids(1, len(at_P)), at_P[None].astype(np.int64))
+        return [columns(seen[number], np.arange(len(at_P))) for number in rule.attentions]
 
     return _series(subject, rule, rule.layers, measure)
 
@@ -146,7 +147,7 @@ def in_texts(subject: Subject, rule: Rule) -> dict[str, list[Seen]]:
         stop = _until(running.model, subject.modules[number])
         with suppress(_Enough), subject.content(1), stop, watched(running.model) as seen:
             running(subject.text.ids(1, length))
-        return [_columns(seen[number], at_P)]
+        return [columns(seen[number], at_P.astype(np.int64))]
 
     return _series(subject, rule, rule.layers[:1], measure)
 
@@ -204,15 +205,9 @@ def grid(length: int) -> Array:
     return np.unique([each for each in some if 0 <= each < length]).astype(np.float64)
 
 
-def _rows(attention: Attention) -> tuple[Array, Array]:
-    """Queries and keys of sequences of one token: a row of the batch for each position."""
-    return doubled(attention.query_BHNR)[:, :, 0], doubled(attention.key_BGMR)[:, :, 0]
-
-
-def _columns(attention: Attention, at_P: Array) -> tuple[Array, Array]:
-    """Queries and keys of one sequence at some of its positions."""
-    columns = at_P.astype(np.int64)
-    query, key = (x[0][:, columns].transpose(0, 1) for x in (attention.query_BHNR, attention.key_BGMR))
+def columns(attention: Attention, columns_P: NDArray[np.int64]) -> tuple[Array, Array]:
+    """Queries and keys (P, H, R) of some tokens of one sequence."""
+    query, key = (x[0][:, columns_P].transpose(0, 1) for x in (attention.query_BHNR, attention.key_BGMR))
     return doubled(query), doubled(key)
 
 
