@@ -47,6 +47,8 @@ def call(function: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]) -> 
     places = {each.place for each in met if isinstance(each, Away)}
     if name == "__get__" and places:
         return _attribute(function, args, kwargs)
+    if function is torch.autograd.grad:
+        return _gradients(args, kwargs)
     asked = _asked(name, args, kwargs)
     if name in _AT_HOME_ONLY and places:
         raise TypeError(f"can't convert {met[0].place} device type tensor to numpy. Use Tensor.cpu() first.")
@@ -128,6 +130,17 @@ def _attribute(function: Any, args: Any, kwargs: Any) -> Any:
     if isinstance(found, torch.device):
         return tensor.place
     return _wrapped(found, tensor.place)
+
+
+def _gradients(args: Any, kwargs: Any) -> Any:
+    """Gradients may be asked for at tensors of any devices; each is where its tensor is."""
+    with torch._C.DisableTorchFunction():
+        found = torch.autograd.grad(*args, **kwargs)
+    at = args[1] if len(args) > 1 else kwargs["inputs"]
+    at = [at] if isinstance(at, torch.Tensor) else at
+    return tuple(
+        _wrapped(part, each.place) if isinstance(each, Away) else part for part, each in zip(found, at, strict=True)
+    )
 
 
 def _refuse_mixed(name: str, met: list[Any], places: set[torch.device]) -> None:

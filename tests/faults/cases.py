@@ -132,6 +132,7 @@ CASES = (
     Case("scan, figure", ("scan", "lm", "--figure", "o.svg"), ("o.svg",)),
     Case("scan, kept", ("scan", "lm", "--random-baseline", "--out", "kept", *_files("o.json"))),
     _case("check", "check", "lm", out=("o.json", "o.csv", "o.html")),
+    _case("check, for machines", "check", "lm", out=("o.sarif", "o.junit"), old=()),
     _case("inspect", "inspect", "lm", out=("o.json", "o.csv", "o.html"), old=()),
     _case("ls", "ls", "encodings", out=("o.json", "o.csv")),
     _case("cite", "cite", out=("o.json",), old=()),

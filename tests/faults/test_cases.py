@@ -12,7 +12,7 @@ import typer
 from tests.faults.cases import CASES
 from toposcope.cli import COMMANDS
 
-READ = {"--text", "--W", "--V", "--start", "--adapter"}  # files that are only read
+READ = {"--text", "--W", "--V", "--start", "--adapter", "--against"}  # files that are only read
 ELSEWHERE = {"bench", "serve"}  # see the docstring of cases.py
 
 
@@ -37,4 +37,4 @@ def test_every_option_that_writes_is_in_some_case(name: str) -> None:
 
 def test_options_are_found() -> None:
     assert file_options("scan") == {"--out", "--json", "--csv", "--html", "--figure", "--adapter"}
-    assert file_options("flow") > {"--movie", "--save", "--figure", *READ}
+    assert file_options("flow") > {"--movie", "--save", "--figure", *READ} - {"--against"}

@@ -153,7 +153,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (sweep, reproduce):
         monkeypatch.setattr(module, "read_seeds", lambda text: seeds(text)[:1])
 
-    def here(queue: Any, *, jobs: int, threads: int = 1) -> None:
+    def here(queue: Any, *, jobs: int, threads: int = 1, **more: Any) -> None:
         while queue.open:
             claim = queue.next()
             if claim is not None:

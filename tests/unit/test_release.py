@@ -18,7 +18,7 @@ from packaging.requirements import Requirement
 
 from tests.unit.tiny import write_llama
 from toposcope import __version__
-from toposcope.cli import GROUPS
+from toposcope.cli.overview import GROUPS
 
 ROOT = Path(__file__).parents[2]
 NO_INDEX = ("No matching distribution", "Could not find a version", "Connection", "Temporary failure", "timed out")

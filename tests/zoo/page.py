@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tests.zoo.judge import Record
+from tests.zoo.sound import controls
 from toposcope.live.bugs import BUGS, Bug
 
 PAGE = Path(__file__).parents[2] / "docs" / "zoo.md"
@@ -44,13 +45,14 @@ the broken one (cache-stale in Llama and Qwen3, which unlike Phi-3 keep their ca
 |---|---|---|{lines}|---|
 """
 
-_SOUND = """## Sound models
-
-The same check on models that nobody broke: every family that is read ({families}, built tiny and at random), every
-scaling, the settings of all plants before anything was planted, and SmolLM2 in float32. Where parity says that tokens
-stand elsewhere, the outputs of the model are asked, which know nothing of the check: where they too differ between
-one pass and the other ways of running, transformers' own class behaves so.
-
+_SOUND = (
+    "The same check on models that nobody broke: {families} of the {read} types that are read ([models](models.md)), "
+    "built tiny and at random, then every scaling, the settings of all plants before anything was planted, and "
+    "SmolLM2 in float32: {kinds}. Where parity calls it a fault that tokens stand elsewhere, the outputs of the "
+    "model are asked, which know nothing of the check: where they too differ between one pass and the other ways of "
+    "running, transformers' own class behaves so."
+)
+_SOUND_HEAD = """
 | precision | models | nothing found | the reference's own | false alarms | not checked |
 |---|---|---|---|---|---|
 """
@@ -62,6 +64,8 @@ _LIMITS = """## What this page does not show
 - A pair of channels that turns by less than ten thresholds over the whole context cannot be told from one that stands
   still. The check says so, and does not call it sound.
 - A bug that leaves queries, keys, their positions and the logits' scale as configured is not one of position.
+- A bug that is patched into a class, not into a model, is in a fresh copy of that class too. Where parity and lengths
+  ask such a copy, they call the bug the class's own, and warn.
 - What two programs share is not compared: where the configuration itself is wrong, the model agrees with it.
   `toposcope check` without `--live` looks at configuration and weights.
 """
@@ -114,7 +118,8 @@ def _section(bug: Bug, plants: Sequence[Record]) -> str:
 
 
 def _wrapped(text: str, width: int = 118) -> str:
-    return textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False)
+    indent = "  " if text.startswith("- ") else ""
+    return textwrap.fill(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def _planted(plants: Sequence[Record], version: str) -> str:
@@ -182,7 +187,12 @@ def _misses(plants: Sequence[Record]) -> str:
 
 
 def _controls(sound: Sequence[Record]) -> str:
-    out = _SOUND.format(families=len({each.name for each in sound if each.case == "families"}))
+    kinds = Counter(each.case for each in sound)
+    told = _SOUND.format(
+        families=len({each.name for each in sound if each.case == "families"}),
+        read=sum(each.kind == "families" for each in controls()),
+        kinds=", ".join(f"{count} checks of {kind}" for kind, count in kinds.items()) or "none yet",
+    )
     rows = []
     for dtype in _DTYPES:
         here = [each for each in sound if each.dtype == dtype]
@@ -192,7 +202,7 @@ def _controls(sound: Sequence[Record]) -> str:
             alarms = sum(bool(each.faults) and not reference_own(each) for each in checked)
             cells = (dtype, len(here), len(checked) - alarms - own, own, alarms, len(here) - len(checked))
             rows.append(f"| {' | '.join(map(str, cells))} |")
-    return out + "\n".join([*rows, "", *_listed(sound)])
+    return "\n".join(["## Sound models", "", _wrapped(told), _SOUND_HEAD + "\n".join(rows), "", *_listed(sound)])
 
 
 def reference_own(record: Record) -> bool:
@@ -202,23 +212,39 @@ def reference_own(record: Record) -> bool:
 
 
 def _listed(sound: Sequence[Record]) -> Iterator[str]:
-    groups = {
-        "False alarms": lambda each: bool(each.faults) and not reference_own(each),
-        "What the reference itself does": reference_own,
-    }
-    for title, belongs in groups.items():
-        yield f"### {title}\n"
-        lines = []
-        for each in sound:
-            if belongs(each):
-                titles = sorted({said.title for said in each.faults or each.own})
-                said = "" if not each.outputs else f" (told as a fault; outputs differ from one pass: {each.outputs})"
-                lines.append(f"- {each.where}: {'; '.join(titles)}{said}")
-        yield from lines or ["None."]
-        yield ""
-    reasons = Counter(each.error for each in sound if each.error)
-    yield "### Not checked\n"
-    yield from (f"- {count}: {reason}" for reason, count in reasons.most_common())
-    if not reasons:
+    yield "### False alarms\n"
+    alarms = [each for each in sound if each.faults and not reference_own(each)]
+    yield from (f"- {each.where}: {'; '.join(sorted({said.title for said in each.faults}))}" for each in alarms)
+    if not alarms:
         yield "None."
-    yield ""
+    yield "\n### What the reference itself does\n"
+    yield "Told so by the check, which asks a fresh copy of the class; where figures stand, told as a fault.\n"
+    yield from _own_by_title(sound)
+    yield "\n### Not checked\n"
+    reasons: dict[str, list[str]] = {}
+    for each in sound:
+        if each.error:
+            reasons.setdefault(_short(each), []).append(f"{each.name} ({each.dtype})")
+    yield from (_wrapped(f"- {reason}: {', '.join(names)}") for reason, names in reasons.items())
+    yield "" if reasons else "None.\n"
+
+
+def _own_by_title(sound: Sequence[Record]) -> Iterator[str]:
+    """What transformers' own classes do, each with the models that do it."""
+    groups: dict[str, list[str]] = {}
+    for each in sound:
+        if reference_own(each):
+            titles = "; ".join(sorted({said.title for said in each.faults or each.own}))
+            said = f": outputs differ by {each.outputs}" if each.outputs else ""
+            groups.setdefault(titles, []).append(f"{each.name} ({each.dtype}{said})")
+    yield from (_wrapped(f"- {title}: {', '.join(names)}") for title, names in groups.items())
+    if not groups:
+        yield "None."
+
+
+def _short(record: Record) -> str:
+    """Why a model was not checked, without its own name in it."""
+    kind, _, told = record.error.partition(": ")
+    if kind == "UnknownFamily":
+        return "UnknownFamily, no adapter, and not measured as it is in memory"
+    return f"{kind}, takes no token ids" if "takes no token ids" in told else f"{kind}: {told[:100]}"

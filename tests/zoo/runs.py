@@ -36,10 +36,15 @@ def _call(model: nn.Module, ids: torch.Tensor, **more: Any) -> Any:
         return model(input_ids=ids, **more)
 
 
+def _logits(out: Any) -> torch.Tensor:
+    """The logits, or the last states of a model that has no head."""
+    return (out.logits if getattr(out, "logits", None) is not None else out[0]).double()
+
+
 def _plain(model: nn.Module, ids: torch.Tensor, **more: Any) -> torch.Tensor:
     cached = "use_cache" in vars(text_config(model)) or hasattr(text_config(model), "use_cache")
     out = _call(model, ids, **({"use_cache": False} if cached else {}), **more)
-    return out.logits.double()
+    return _logits(out)
 
 
 def whole(model: nn.Module, count: int = TOKENS) -> torch.Tensor:
@@ -74,7 +79,7 @@ def _cached(model: nn.Module, ids: torch.Tensor, ends: list[int], **more: Any) -
         given = {key: value[:, begin:end] if key == "position_ids" else value[:, :end] for key, value in more.items()}
         step = _call(model, ids[:, begin:end], past_key_values=cache, use_cache=True, **given)
         cache, begin = step.past_key_values, end
-        out.append(step.logits.double())
+        out.append(_logits(step))
     return torch.cat(out, 1)
 
 

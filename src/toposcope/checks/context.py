@@ -88,7 +88,7 @@ def _wavelengths(model: Model, encoding: Encoding, rotary: Rotary, layers: tuple
     reaches = [model.layers[n].spec.reach for n in layers]
     seen = claimed if None in reaches else min(claimed, max(each + 1 for each in reaches if each is not None))
     where, turns = say_layers(layers, len(model.layers)), seen / float(wave_F.max())
-    if turns > 1:
+    if turns > 1 and scaling != "proportional":  # which leaves the slow pairs out on purpose
         far = turns > MOST_TURNS
         yield Finding(
             "context",

@@ -16,6 +16,7 @@ from toposcope.checkpoints.families.common import Config
 from toposcope.checkpoints.view import Model
 from toposcope.checks.findings import Finding
 from toposcope.core.errors import ToposcopeError
+from toposcope.core.printable import printable
 from toposcope.encodings.config_place import LEGACY_KINDS
 from toposcope.encodings.scalings import READS
 
@@ -159,7 +160,7 @@ def unread(model: Model) -> Iterator[Finding]:
         yield Finding(
             "unknown-key",
             "warning",
-            f"the configuration holds '{miss.path}', which nothing reads",
+            f"the configuration holds '{printable(miss.path, 80)}', which nothing reads",
             f"It looks like '{miss.near}', which is not set to that.",
             f"Rename it to '{miss.near}' if that is what is meant.",
             evidence={"key": miss.path, "near": miss.near},
@@ -179,12 +180,12 @@ def _layer_types(model: Model) -> Iterator[Finding]:
             entries = values.get(name)
             if not isinstance(entries, Mapping):
                 continue
-            mappings = [key for key, value in entries.items() if isinstance(value, Mapping)]
-            for key in mappings:
+            known = printable(", ".join(sorted(set(map(str, types)))), 80)
+            for key in (key for key, value in entries.items() if isinstance(value, Mapping)):
                 if key not in types and key not in _LAYER_TYPES and key.endswith("_attention"):
                     yield _nowhere(
                         f"{place}{name}.{key}",
-                        f"no layer is of that type: the model has {', '.join(sorted(map(str, set(types))))}",
+                        f"no layer is of that type: the model has {known}",
                     )
 
 
@@ -255,7 +256,7 @@ def _nowhere(path: str, why: str) -> Finding:
     return Finding(
         "unread-settings",
         "warning",
-        f"'{path}' has no effect",
+        f"'{printable(path, 80)}' has no effect",
         f"It holds rotary settings, but {why}.",
         "Move the settings to where they are read, or remove them.",
         evidence={"key": path},

@@ -8,7 +8,7 @@ import numpy as np
 
 from toposcope.checkpoints.view import Layer, Model
 from toposcope.checks.findings import Finding, say_layers
-from toposcope.encodings.record import Encoding, Rotary
+from toposcope.encodings.record import NONE, Encoding, Rotary
 
 EXACT = 1e-6  # float64 tables leave about 1e-9, also at positions of a million
 SHIFTS = (1, 17, 1000, 100_003)
@@ -100,7 +100,11 @@ def _drift(rotary: Rotary, context: int | None) -> float:
 
 def mla_width(model: Model, layers: Sequence[Layer]) -> Iterator[Finding]:
     """MLA's rotary part: the channels that turn must be the shared key, as wide as the configuration says."""
-    latent = [layer for layer in layers if layer.spec.kv_latent is not None and layer.spec.shared_key]
+    latent = [
+        layer
+        for layer in layers
+        if layer.spec.kv_latent is not None and layer.spec.shared_key and layer.encoding.name != NONE.name
+    ]  # without any position (Kimi Linear) the shared key is content
     if not latent:
         return
     stated = model.config.get("qk_rope_head_dim")

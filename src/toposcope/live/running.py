@@ -136,7 +136,7 @@ class Running:
         self, ids_BN: Any, positions_BN: ArrayLike | None = None, *, maps: bool | Keep = False, **more: Any
     ) -> list[Attention]:
         """Its attentions on these tokens, in the order in which they run."""
-        with watched(self.model, maps=maps) as seen:
+        with watched(self.model, maps=maps, rows=len(ids_BN)) as seen:
             self(ids_BN, positions_BN, **more)
         return seen
 

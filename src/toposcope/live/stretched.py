@@ -145,7 +145,7 @@ def in_texts(subject: Subject, rule: Rule) -> dict[str, list[Seen]]:
         if not affordable(running, length):
             return None
         stop = _until(running.model, subject.modules[number])
-        with suppress(_Enough), subject.content(1), stop, watched(running.model) as seen:
+        with suppress(_Enough), subject.content(1), stop, watched(running.model, rows=1) as seen:
             running(subject.text.ids(1, length))
         return [columns(seen[number], at_P.astype(np.int64))]
 

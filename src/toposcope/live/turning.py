@@ -69,6 +69,9 @@ def turned(vectors_PHR: Array, at_P: Array, rotary: Rotary, dtype: str) -> Turne
     if unread or not (np.isfinite(vectors_PHR).all() and np.isfinite(zero_HR).all()):
         return None
     vectors_PHR, zero_HR = vectors_PHR[:, : rotary.turning_heads], zero_HR[: rotary.turning_heads]
+    # queries may grow as wholes with their position (Llama 4, Ministral 3), which is not asked here
+    grown_P = np.sqrt((vectors_PHR**2).sum((1, 2)) / max(float((zero_HR**2).sum()), 1e-300))
+    vectors_PHR = vectors_PHR / np.where(grown_P > 0, grown_P, 1.0)[:, None, None]
     found = _layout(vectors_PHR, zero_HR, rotary)
     if _uneven(vectors_PHR, zero_HR, found) > _KEPT:
         return None

@@ -38,15 +38,16 @@ class Attention:
 
 
 @contextmanager
-def watched(model: Any, *, maps: bool | Keep = False) -> Iterator[list[Attention]]:
+def watched(model: Any, *, maps: bool | Keep = False, rows: int | None = None) -> Iterator[list[Attention]]:
     """The attentions of all runs inside the block, in their order.
 
-    `maps` keeps what modules give before each; as a function, it says which part of such an output.
+    `maps` keeps what modules give before each; as a function, it says which part of such an output. `rows` is how
+    many sequences are run: with it, sequences and heads that a model keeps on one axis are taken apart.
     """
     import torch
 
     seen: list[Attention] = []
-    watch = _watch(seen)
+    watch = _watch(seen, rows)
     with ExitStack() as stack:
         for name, module in model.named_modules() if hasattr(model, "named_modules") else ():
             keeps = None if not maps or any(True for _ in module.children()) else _all if maps is True else maps
@@ -67,7 +68,7 @@ def _all(out: Any) -> Any:
     return out
 
 
-def _watch(seen: list[Attention]) -> Any:
+def _watch(seen: list[Attention], rows: int | None) -> Any:
     import torch
     from torch.nn import functional
     from torch.overrides import TorchFunctionMode
@@ -132,13 +133,19 @@ def _watch(seen: list[Attention]) -> Any:
                     return
 
         def _note(self, query: Any, key: Any, *, logits: Any = None, **more: Any) -> None:
-            kept = None if logits is None else logits.detach().clone()
+            kept = None if logits is None else _apart(logits, rows).detach().clone()
             where = self._running[-1] if self._running else ""
-            sides = (query.detach().clone(), key.detach().clone())
-            seen.append(Attention(where, *sides, logits_BHNM=kept, maps=tuple(self._maps), **more))
+            query, key = (_apart(each, rows).detach().clone() for each in (query, key))
+            seen.append(Attention(where, query, key, logits_BHNM=kept, maps=tuple(self._maps), **more))
             self._maps, self._products = [], []
 
     return Watching()
+
+
+def _apart(tensor: Any, rows: int | None) -> Any:
+    """(B H, N, R) as (B, H, N, R)."""
+    joined = rows is not None and tensor.dim() == 3 and tensor.shape[0] % rows == 0
+    return tensor.reshape(rows, -1, *tensor.shape[1:]) if joined else tensor
 
 
 def _operands(name: str, given: tuple[Any, ...]) -> tuple[Any, Any] | None:

@@ -137,7 +137,7 @@ def _piecewise(subject: Subject, way: Way) -> list[Pass]:
         if way.cache != "none":
             more |= {"use_cache": True, "past_key_values": cache}
         given = None if way.positions_BT is None else way.positions_BT[:, start:stop]
-        with watched(running.model) as seen:
+        with watched(running.model, rows=len(ids_BT)) as seen:
             out = running(ids_BT[:, start:stop], given, **more)
         passes.append(Pass(start, stop, tuple(seen)))
         if way.cache != "none":
@@ -162,7 +162,7 @@ def _generate(subject: Subject, way: Way) -> list[Pass]:
     ids_BT = text.ids_BT(way.real_BT)[:, :prompt].to(running.device)
     mask_BT = torch.as_tensor(way.real_BT).long()[:, :prompt].to(running.device)
     options = {"max_new_tokens": NEW_TOKENS + 1, "do_sample": False, "num_beams": 1, "pad_token_id": text.padding}
-    with watched(running.model) as seen, torch.no_grad(), quiet():
+    with watched(running.model, rows=len(ids_BT)) as seen, torch.no_grad(), quiet():
         running.model.generate(ids_BT, attention_mask=mask_BT, logits_processor=[_only(text.token)], **options)
     passes, stop = [], 0
     for first in range(0, len(seen), per_pass):

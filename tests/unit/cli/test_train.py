@@ -91,7 +91,7 @@ def test_someone_else_has_the_run(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_full_disk_is_said_and_the_run_goes_on_later(
     how: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def full(config: Mapping[str, Any], directory: Path, report: Report) -> None:
+    def full(config: Mapping[str, Any], directory: Path, report: Report, **more: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     more = () if how == "store" else ("--out", "o")
@@ -106,7 +106,7 @@ def test_a_full_disk_is_said_and_the_run_goes_on_later(
 
 
 def test_an_interrupted_run_is_resumed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    def interrupted(config: Mapping[str, Any], directory: Path, report: Report) -> None:
+    def interrupted(config: Mapping[str, Any], directory: Path, report: Report, **more: Any) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:

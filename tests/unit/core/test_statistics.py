@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from toposcope.core.statistics import around, from_error, half_width, of_shares, told_from_zero
+from toposcope.core.statistics import around, from_error, half_width, of_shares, share_interval, told_from_zero
 
 
 @pytest.mark.parametrize("count", [2, 3, 4, 30])
@@ -17,6 +17,12 @@ def test_students_interval(count: int) -> None:
     assert half == pytest.approx((theirs.high - theirs.low) / 2, rel=1e-12)
     assert from_error(float(values.std(ddof=1) / count**0.5), count) == pytest.approx(half)
     assert told_from_zero(float(values.mean()), half) == (scipy.stats.ttest_1samp(values, 0).pvalue < 0.05)
+
+
+@pytest.mark.parametrize(("successes", "count"), [(0, 20), (3, 20), (20, 20), (38, 42)])
+def test_exact_interval_of_a_share(successes: int, count: int) -> None:
+    theirs = scipy.stats.binomtest(successes, count).proportion_ci(0.95, method="exact")
+    assert share_interval(successes, count) == pytest.approx((theirs.low, theirs.high))
 
 
 def test_one_value_tells_nothing() -> None:

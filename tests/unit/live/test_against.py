@@ -188,6 +188,12 @@ def test_other_vocabularies_are_refused(base: Any, tmp_path: Path) -> None:
         toposcope.against(base, path)
 
 
+def test_a_given_tolerance_counts(base: Any, tmp_path: Path) -> None:
+    wrong = plants.KNOWN[0].make(plants.settings(base)["plain"]())
+    found = toposcope.against(base, file_of(tmp_path, wrong, texts()), tolerance=50.0)
+    assert (found.outcome, found.floor.tokens, found.floor.tolerance) == ("equal", 0, 50.0)
+
+
 @pytest.mark.parametrize("tolerance", [0.0, -1.0])
 def test_tolerances_that_are_none(tolerance: float, base: Any) -> None:
     with pytest.raises(BadValue):

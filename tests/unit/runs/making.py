@@ -18,7 +18,7 @@ def trained(**changes: Any) -> dict[str, Any]:
     ablation = {"sentences": 8, "base": 0.875, "floor": 0.25, "zero": [layer], "mean": [layer], "joint": None}
     return {
         "schema": "toposcope/train/2",
-        "provenance": {"subjects": [], "options": {}, "seconds": 0.0, "toposcope": "0"},
+        "provenance": {"subjects": [], "options": {}, "seconds": 0.0, "toposcope": "0", "ran": None},
         "skipped": [],
         "key": "0" * 16,
         "config": {"task": "distance", "encoding": "rope", "seed": 0, "variant": "described"},
@@ -41,6 +41,7 @@ def trained(**changes: Any) -> dict[str, Any]:
         "seconds_per_sample": 1e-4,
         "directory": None,
         "trained_now": True,
+        "device": "cpu",
         **changes,
     }
 

@@ -30,7 +30,7 @@ FLOOR_TOKENS = 128  # of the text on which the floor is measured
 class Floor:
     """How much of a difference rounding explains: A in `dtype` against A in `finer`, on one text of `tokens` tokens.
 
-    A difference beyond `tolerance` counts: so many nats, `TIMES` the largest on that text unless it was given.
+    A difference beyond `tolerance` nats counts: `TIMES` the largest on that text, or what was given (`tokens` is 0).
     """
 
     dtype: str
@@ -60,11 +60,14 @@ class Engine:
         self._floors: dict[tuple[str | None, bytes], Floor] = {}
 
     def floor(self, ids_N: Ids, other: str | None, tolerance: float | None = None) -> Floor:
-        """How far rounding takes it, or an engine in precision `other`; `tolerance` replaces what follows from it."""
+        """How far rounding takes it, or an engine in precision `other`; not measured where a tolerance is given."""
+        if tolerance is not None:
+            own = dtype_of(self.reference.model)
+            return Floor(own, own, 0, 0.0, 0.0, tolerance)
         key = other, ids_N.tobytes()
         if key not in self._floors:
             self._floors[key] = rounding_floor(self.reference, ids_N, other)
-        return replace(self._floors[key], tolerance=tolerance or self._floors[key].tolerance)
+        return self._floors[key]
 
     def under(self, simulation: Simulation | None, pairs: Sequence[Pair]) -> list[Array]:
         """What it says of texts; of a beginning of a text what it has said there, unless lengths matter to it."""
@@ -150,10 +153,12 @@ def _cast(reference: Reference, dtype: str) -> Reference:
 
 
 def dtype_of(model: Any) -> str:
+    """The precision of a model's weights, by its name."""
     return precision(next(each.dtype for each in model.parameters() if each.is_floating_point()))
 
 
 def runnable(model: RunnableLike, *, tokenizer: bool) -> Reference:
+    """A model as it runs; its tokenizer is looked for only where it is needed."""
     if isinstance(model, str | Path):
         return load_reference(model, head=True, attention="sdpa", tokenizer=tokenizer)
     if isinstance(model, Reference) or tokenizer:
@@ -169,6 +174,7 @@ def runnable(model: RunnableLike, *, tokenizer: bool) -> Reference:
 def texts_of(
     reference: Reference, text: str | Path, *, tokens: int, count: int, begin: int, seed: int
 ) -> tuple[list[Ids], str]:
+    """The texts on which two models are run, and what they are in words."""
     if str(text) != RANDOM:
         corpus = cut(reference, read_text(str(text)), tokens=tokens, count=count, name=str(text), begin=begin)
         return list(corpus.sequences), corpus.cut
@@ -179,6 +185,7 @@ def texts_of(
 
 
 def require_room(reference: Reference, tokens: int) -> None:
+    """Complain of texts whose logits do not fit into memory."""
     config = reference.model.config.get_text_config()
     words, width = getattr(config, "vocab_size", 0), getattr(config, "hidden_size", 0)
     require_memory(4 * tokens * (2 * words + 16 * width), f"a text of {tokens} tokens", "Use fewer --tokens.")

@@ -52,6 +52,7 @@ def at_all_lengths(rotary: Rotary, change: Callable[[Array], Array]) -> Rotary:
 
 
 def with_rotary(encoding: Encoding, rotary: Rotary | None) -> Encoding:
+    """The encoding with another rotation."""
     return replace(encoding, rotary=rotary)
 
 

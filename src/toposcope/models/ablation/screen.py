@@ -50,14 +50,14 @@ class ScreenRecall:
 # `command` measures these numbers again.
 RECALL = ScreenRecall(
     model="SmolLM2",
-    texts=(),
+    texts=("technical",),
     tokens=64,
     sequences=2,
     settled_on=("wiki", "c4"),
-    looked_for=0,
-    found=0,
-    least=0.0,
-    lost=0.0,
+    looked_for=27,
+    found=23,
+    least=0.692,
+    lost=0.138,
     command="python -m bench.screening",
 )
 

@@ -35,10 +35,12 @@ def view(result: AgainstResult, page: Page) -> None:
 
 def _summary(result: AgainstResult) -> list[str]:
     floor = result.floor
-    rounding = (
-        f"Rounding: A in {floor.dtype} and in {floor.finer} differ by at most {floor.largest:.1e} nats on one text; "
-        f"beyond {floor.tolerance:.1e} counts as a difference."
-    )
+    rounding = f"A difference beyond {floor.tolerance:.1e} nats counts, as was asked for."
+    if floor.tokens:
+        rounding = (
+            f"Rounding: A in {floor.dtype} and in {floor.finer} differ by at most {floor.largest:.1e} nats on one "
+            f"text; beyond {floor.tolerance:.1e} counts as a difference."
+        )
     if result.outcome == "equal":
         return [f"{result.a} and {result.b} agree within rounding on {result.text}.", rounding]
     sentences = [f"{_verdict(result)} They part from position {result.first_apart} on ({result.text})."]
