@@ -19,9 +19,9 @@ from toposcope.checks.findings import Finding, say_layers
 from toposcope.core.progress import Progress, steps
 from toposcope.encodings.record import Rotary
 from toposcope.live.reference import fresh
-from toposcope.live.ruler import Array, doubled
+from toposcope.live.ruler import Array
 from toposcope.live.running import Running
-from toposcope.live.stretched import grid
+from toposcope.live.stretched import columns, grid
 from toposcope.live.subject import Subject
 from toposcope.live.turning import Turned, tells_F, turned
 
@@ -114,12 +114,12 @@ def _expected(running: Running, rotaries: Mapping[int, Rotary], at_P: Array, axe
 def _moved(
     subject: Subject, numbers: Sequence[int], at_P: Array, axes: int, axis: int | None
 ) -> list[tuple[Array, Array]]:
-    """Queries and keys of sequences of one token, at these positions of one axis (None: of all)."""
-    positions_AP1 = np.zeros((axes, len(at_P), 1), dtype=np.int64)
-    positions_AP1[slice(None) if axis is None else axis] = at_P[:, None].astype(np.int64)
-    with subject.content(len(at_P)):
-        seen = subject.running.attentions(subject.text.ids(len(at_P), 1), positions_AP1)
-    return [(doubled(seen[n].query_BHNR)[:, :, 0], doubled(seen[n].key_BGMR)[:, :, 0]) for n in numbers]
+    """Queries and keys of tokens at these positions of one axis (None: of all), at 0 of the others."""
+    positions_A1P = np.zeros((axes, 1, len(at_P)), dtype=np.int64)
+    positions_A1P[slice(None) if axis is None else axis] = at_P.astype(np.int64)
+    with subject.content(1):
+        seen = subject.running.attentions(subject.text.ids(1, len(at_P)), positions_A1P)
+    return [columns(seen[number], np.arange(len(at_P))) for number in numbers]
 
 
 def _answers(subject: Subject, rotaries: Mapping[int, Rotary], at_P: Array, axes: int) -> list[Answer] | None:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.live.ruler import Array, doubled
-from toposcope.live.stretched import Rule, Seen, affordable, grid
+from toposcope.live.stretched import Rule, Seen, affordable, columns, grid
 from toposcope.live.subject import Subject
 from toposcope.live.ways import Way, run
 
@@ -59,9 +59,8 @@ def crossed(subject: Subject, rule: Rule) -> tuple[dict[str, list[Seen]], list[s
         )
     found: dict[str, list[Seen]] = {}
     for key, way in ways.items():
-        columns = columns_P if way.generates else np.arange(len(columns_P))
         try:
-            cached = _cached(subject, rule, way, columns)
+            cached = _cached(subject, rule, way, columns_P if way.generates else np.arange(len(columns_P)))
         except (IndexError, RuntimeError, ValueError, TypeError) as error:
             notes.append(f"{way.name} does not run: {str(error).strip()[:120]}.")
             continue
@@ -89,14 +88,14 @@ def _keys(subject: Subject, rule: Rule, at_P: NDArray[np.int64]) -> list[Array] 
     running, last = subject.running, int(at_P.max())
     kept = at_P[at_P < rule.original]
     if running.takes_positions:
-        with subject.content(len(at_P)):
-            seen = running.attentions(subject.text.ids(len(at_P), 1), at_P[:, None])
-        return [doubled(seen[number].key_BGMR)[: len(kept), :, 0] for number in rule.attentions]
+        with subject.content(1):
+            seen = running.attentions(subject.text.ids(1, len(at_P)), at_P[None])
+        return [columns(seen[number], np.arange(len(kept)))[1] for number in rule.attentions]
     if not affordable(running, last + 1):
         return None
     with subject.content(1):
         seen = running.attentions(subject.text.ids(1, last + 1))
-    return [doubled(seen[number].key_BGMR[0][:, kept].transpose(0, 1)) for number in rule.attentions]
+    return [columns(seen[number], kept)[1] for number in rule.attentions]
 
 
 def _with_cache(at_P: NDArray[np.int64], original: int) -> Way:
@@ -121,13 +120,13 @@ def _generates(subject: Subject, rule: Rule) -> bool:
     return hasattr(running.model, "generate") and work <= _MOST_WORK and affordable(running, tokens)
 
 
-def _cached(subject: Subject, rule: Rule, way: Way, columns: NDArray[Any]) -> dict[int, Array]:
+def _cached(subject: Subject, rule: Rule, way: Way, columns_P: NDArray[Any]) -> dict[int, Array]:
     """The keys in these columns of the last pass, by layer of the rule; where a window dropped some, none."""
     with subject.content(1):
         last = run(subject, way)[-1]
     keys = {number: last.attentions[each].key_BGMR for number, each in enumerate(rule.attentions)}
     return {
-        number: doubled(key_BGMR[0][:, columns].transpose(0, 1))
+        number: doubled(key_BGMR[0][:, columns_P].transpose(0, 1))
         for number, key_BGMR in keys.items()
         if key_BGMR.shape[2] >= last.stop
     }

@@ -81,7 +81,7 @@ def _ruler(kind: Kind, seen: Attention, layer: Layer, eps: float) -> tuple[Ruler
         bias = BiasRuler.of(added_HNM, layer.spec.causal, eps)
         return None if bias.still else bias
     query, key = Ruler.of(seen.query_BHNR, eps), Ruler.of(seen.key_BGMR, eps)
-    if not (query.finite and key.finite) or (query.still and key.still):
+    if query is None or key is None or not (query.finite and key.finite) or (query.still and key.still):
         return None
     return query, key
 

@@ -98,7 +98,7 @@ def _look(subject: Subject, rule: Rule) -> Looked:
     told = by_positions(subject, rule) if running.takes_positions else {}
     keeps = _right(told, "short") and not _right(told, "short, after longer")
     real = in_texts(subject, rule) if not told or (rule.kind != "fixed" and not keeps) else {}
-    seen, by = told, "position ids on sequences of one token"
+    seen, by = told, "the position ids of a few tokens"
     if len(real) > 1 and (not told or any(not _right(told, key) and _right(real, key) for key in real)):
         seen, by = real, "texts that really were so long"
         if told:

@@ -45,7 +45,7 @@ class Astray:
 
     @property
     def bug(self) -> str:
-        if self.way.exact or all(row.padded for row in self.rows):
+        if self.way.cache == "none" or all(row.padded for row in self.rows):
             return "left-padding"
         again = self.kind == "rotary" and self.example.turned_again
         return "rotated-twice" if again else "cache-offset"
@@ -88,7 +88,13 @@ def parity(running: Running, model: Model, progress: Progress | None = None) -> 
                 reason = f"{type(error).__name__}: {str(error).strip()[:160]}"
                 (skipped if way.cache == "static" else broken)[way.name] = reason
             else:
-                astray += _astray(subject, gauge, way, seen, known)
+                new = list(_astray(subject, gauge, way, seen, known))
+                if new and way is ways[0]:  # the text by which all others are read
+                    broken[way.name] = f"the same text stands elsewhere in a second run ({new[0].example})"
+                    break
+                if not any(seen.values()):
+                    skipped[way.name] = "nothing was seen that tells positions"
+                astray += new
                 shifts = {abs(row.shift) for rows in seen.values() for row in rows if row.together}
                 if max(shifts, default=0):
                     shifted[way.name] = max(shifts)

@@ -27,9 +27,10 @@ class Ruler:
     eps: float
 
     @classmethod
-    def of(cls, vectors_BHNR: Any, eps: float) -> Ruler:
-        """The ruler of a sequence whose tokens are all alike, read in its own order."""
-        return cls(doubled(vectors_BHNR)[0].transpose(1, 0, 2), eps)
+    def of(cls, vectors: Any, eps: float) -> Ruler | None:
+        """The ruler of one sequence whose tokens are all alike, read in its own order; None where it has no heads."""
+        vectors_BHNR = by_heads(vectors, 1)
+        return None if vectors_BHNR is None else cls(doubled(vectors_BHNR)[0].transpose(1, 0, 2), eps)
 
     @property
     def finite(self) -> bool:
@@ -95,6 +96,13 @@ class Reading:
 def _apart(left: Array, right_SK: Array) -> Array:
     squared = (left**2).sum(-1)[..., None] + (right_SK**2).sum(-1) - 2 * left @ right_SK.T
     return np.asarray(np.sqrt(np.maximum(squared, 0)))
+
+
+def by_heads(vectors: Any, rows: int) -> Any:
+    """Vectors as (B, H, N, R) where a model keeps them so, or its heads in the batch; None where it does neither."""
+    if vectors.dim() == 3 and vectors.shape[0] % rows == 0:
+        return vectors.reshape(rows, -1, *vectors.shape[1:])
+    return vectors if vectors.dim() == 4 and vectors.shape[0] == rows else None
 
 
 def doubled(tensor: Any) -> Array:

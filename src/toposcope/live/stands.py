@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.live.ruler import NOWHERE, Array, BiasRuler, Positions, Reading, Ruler, doubled
+from toposcope.live.ruler import NOWHERE, Array, BiasRuler, Positions, Reading, Ruler, by_heads, doubled
 from toposcope.live.watch import Attention
 from toposcope.live.ways import Pass, Way
 
@@ -78,10 +78,11 @@ def stood(way: Way, passes: Sequence[Pass], number: int, query: Ruler, key: Rule
     """Where the tokens of every row stood in attention `number` of each pass, by their vectors."""
     shown, held = [], []
     for each in passes:
-        attention = each.attentions[number]
-        columns = _key_columns(way, each, attention.key_BGMR.shape[2])
-        shown.append((query.reading(attention.query_BHNR), each.columns))
-        held.append((key.reading(attention.key_BGMR[:, :, : len(columns)]), columns))
+        attention, rows = each.attentions[number], len(way.real_BT)
+        query_BHNR, key_BGMR = (by_heads(side, rows) for side in (attention.query_BHNR, attention.key_BGMR))
+        columns = _key_columns(way, each, key_BGMR.shape[2])
+        shown.append((query.reading(query_BHNR), each.columns))
+        held.append((key.reading(key_BGMR[:, :, : len(columns)]), columns))
     found = []
     for row in range(len(way.real_BT)):
         asked = [_of_row(way, row, *each) for each in shown]
@@ -139,9 +140,12 @@ def added_to_logits(attention: Attention, row: int) -> Array | None:
 
 def _shift(read: Sequence[tuple[Reading, Positions]]) -> int:
     """By how much most tokens are away from their places; of several that fit alike, the least."""
-    known = read[0][0].alike_BNS.shape[-1]
-    shifts = sorted(range(1 - known, known), key=abs)
-    return max(shifts, key=lambda shift: sum(int(each.fits(places[None] + shift).sum()) for each, places in read))
+    alike_NS = np.concatenate([each.alike_BNS[0] for each, _ in read])
+    places_N = np.concatenate([places for _, places in read])
+    shift_NS = np.arange(alike_NS.shape[1]) - places_N[:, None]
+    shifts, counts = np.unique(shift_NS[alike_NS], return_counts=True)
+    most = shifts[counts == counts.max()] if len(counts) else np.zeros(1, dtype=np.int64)
+    return int(most[np.abs(most).argmin()])
 
 
 def _key_columns(way: Way, each: Pass, count: int) -> NDArray[np.intp]:

@@ -1,7 +1,7 @@
 """By which frequencies a model turns, in texts of several lengths.
 
-The length of a text is given by position ids on sequences of one token (its last position is the length less 1), or
-by a text that really is so long. Frequencies are not fitted: those of the configuration for several lengths compete.
+The length of a text is given by the position ids of a few tokens (the last of them is the length less 1), or by a
+text that really is so long. Frequencies are not fitted: those of the configuration for several lengths compete.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from toposcope.checkpoints.view import Layer
 from toposcope.encodings.record import Rotary
@@ -128,9 +129,9 @@ def by_positions(subject: Subject, rule: Rule) -> dict[str, list[Seen]]:
     """What the rule's layers turn by when position ids alone say how long the text is."""
 
     def measure(at_P: Array) -> Measured:
-        with subject.content(len(at_P)):
-            seen = subject.running.attentions(subject.text.ids(len(at_P), 1), at_P[:, None].astype(np.int64))
-        return [_rows(seen[number]) for number in rule.attentions]
+        with subject.content(1):
+            seen = subject.running.attentions(subject.text.ids(1, len(at_P)), at_P[None].astype(np.int64))
+        return [columns(seen[number], np.arange(len(at_P))) for number in rule.attentions]
 
     return _series(subject, rule, rule.layers, measure)
 
@@ -146,7 +147,7 @@ def in_texts(subject: Subject, rule: Rule) -> dict[str, list[Seen]]:
         stop = _until(running.model, subject.modules[number])
         with suppress(_Enough), subject.content(1), stop, watched(running.model, rows=1) as seen:
             running(subject.text.ids(1, length))
-        return [_columns(seen[number], at_P)]
+        return [columns(seen[number], at_P.astype(np.int64))]
 
     return _series(subject, rule, rule.layers[:1], measure)
 
@@ -197,21 +198,16 @@ def constant(seen: Sequence[Seen], later: Sequence[Seen]) -> bool:
 
 
 def grid(length: int) -> Array:
-    """Positions of a text: 0, powers of two and odd ones between them, and the last."""
-    powers = 2 ** np.arange(int(np.log2(max(length, 2))) + 1)
-    some = np.unique(np.concatenate([[0, *_FIRST, length - 1], powers, 3 * powers // 2 - 1]))
-    return np.asarray(some[(some >= 0) & (some < length)], dtype=np.float64)
+    """Some positions of a text: 0, the first few, then each three times the one before and odd, and the last."""
+    some = [0, *_FIRST, length - 1]
+    while 3 * some[-2] < length:
+        some.insert(-1, (3 * some[-2]) | 1)
+    return np.unique([each for each in some if 0 <= each < length]).astype(np.float64)
 
 
-def _rows(attention: Attention) -> tuple[Array, Array]:
-    """Queries and keys of sequences of one token: a row of the batch for each position."""
-    return doubled(attention.query_BHNR)[:, :, 0], doubled(attention.key_BGMR)[:, :, 0]
-
-
-def _columns(attention: Attention, at_P: Array) -> tuple[Array, Array]:
-    """Queries and keys of one sequence at some of its positions."""
-    columns = at_P.astype(np.int64)
-    query, key = (x[0][:, columns].transpose(0, 1) for x in (attention.query_BHNR, attention.key_BGMR))
+def columns(attention: Attention, columns_P: NDArray[np.int64]) -> tuple[Array, Array]:
+    """Queries and keys (P, H, R) of some tokens of one sequence."""
+    query, key = (x[0][:, columns_P].transpose(0, 1) for x in (attention.query_BHNR, attention.key_BGMR))
     return doubled(query), doubled(key)
 
 

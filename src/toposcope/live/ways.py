@@ -167,7 +167,7 @@ def _generate(subject: Subject, way: Way) -> list[Pass]:
     passes, stop = [], 0
     for first in range(0, len(seen), per_pass):
         some = tuple(seen[first : first + per_pass])
-        count = some[0].query_BHNR.shape[2]
+        count = some[0].query_BHNR.shape[-2]
         start = stop if count == 1 else 0  # more than one: the prompt, or all of it again
         stop = start + count
         passes.append(Pass(start, stop, some))

@@ -123,6 +123,7 @@ def test_positions_behind_a_cache(start: Callable[[int], int], dtype: torch.dtyp
     assert seen[1] == start(1)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_keys_turned_again_in_the_cache(dtype: torch.dtype) -> None:
     model = rotary("Mistral", sliding_window=None)
@@ -150,6 +151,27 @@ def test_padding_counted_in_prefill_only() -> None:
 
     around(model.model, change)
     assert bugs(found(model)) == {"left-padding"}
+
+
+def test_padding_on_the_right_that_moves_tokens() -> None:
+    model = rotary()
+
+    def change(given: dict[str, Any]) -> None:
+        mask = given.get("attention_mask")
+        if mask is not None and mask.ndim == 2 and not mask[:, -1].all():
+            given["position_ids"] = torch.arange(mask.shape[1])[None] // 2
+
+    around(model.model, change)
+    (fault,) = found(model)
+    assert (fault.status, fault.evidence["bug"]) == ("fault", "left-padding")
+    assert fault.evidence["ways"] == ("batched, padded on the right",)
+
+
+def test_content_that_changes_from_run_to_run_tells_nothing() -> None:
+    model = rotary()
+    model.model.layers[1].self_attn.q_proj.register_forward_hook(lambda module, given, out: torch.randn_like(out))
+    assert "cannot_tell" in {each.status for each in found(model)}
+    assert not bugs(found(model))
 
 
 @pytest.mark.parametrize("make", [gpt2, rotary], ids=["learned", "rotary"])
