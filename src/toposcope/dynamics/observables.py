@@ -16,10 +16,12 @@ Every function first divides by the cloud's size, so that nothing overflows howe
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
 from toposcope.dynamics.fields import AttentionField
@@ -27,6 +29,9 @@ from toposcope.dynamics.fields import AttentionField
 Array = NDArray[np.float64]
 
 CLUSTER_SHARE = 0.05
+FEW = 64  # tokens of which the distances of near pairs are taken from differences
+NEAR_PAIR = 1e-5  # such pairs: their square distance over the sum of both from the mean
+SQUARED = 1e-8  # least over largest eigenvalue of a Gram matrix whose roots are still right to 1e-11
 MOST_PAIRED = 256  # tokens that enter the measures which look at all pairs; more are thinned evenly
 _LARGEST = float(np.finfo(np.float64).max)
 
@@ -156,30 +161,88 @@ def measure(
     field: AttentionField | None = None,
     state: Array | None = None,
     pair_matrix: Array | None = None,
+    heavy: bool = True,
 ) -> dict[str, float]:
-    """Every observable of one cloud of tokens; those of attention where the field and its state are given."""
+    """Every observable of one cloud of tokens; those of attention where the field and its state are given.
+
+    Without `heavy` the effective rank and the clusters are left out (NaN): they cost as much as all others.
+    """
     lengths = norms(tokens)
-    few = tokens[thinned(len(tokens))]
-    single = len(few) < 2
-    distances = pair_distances(few)
+    cloud = _Cloud(tokens[thinned(len(tokens))])
     found = {
         "norm_min": float(lengths.min()),
         "norm_median": float(np.median(lengths)),
         "norm_max": float(lengths.max()),
-        "distance_mean": 0.0 if single else _mean(distances),
-        "dispersion": dispersion(few),
-        "cosine_mean": mean_cosine(few),
-        "effective_rank": effective_rank(few),
-        "clusters": float(clusters(few, size_at_start, distances)),
+        "distance_mean": cloud.mean_distance(),
+        "dispersion": cloud.dispersion(),
+        "cosine_mean": mean_cosine(cloud.tokens),
+        "effective_rank": cloud.effective_rank() if heavy else float("nan"),
+        "clusters": float(cloud.clusters(size_at_start)) if heavy else float("nan"),
     }
     if field is not None and state is not None:
         attention_HNN, found["log_energy"] = field.attention_and_energy(state)
         found["attention_entropy"] = entropy(attention_HNN)
-    if pair_matrix is not None and not single:
-        forms = pair_forms(few, pair_matrix)
+    if pair_matrix is not None and len(cloud.tokens) > 1:
+        forms = pair_forms(cloud.tokens, pair_matrix)
         found["pair_form_min"], found["pair_form_max"] = float(forms.min()), float(forms.max())
         found["pair_form_mean"] = _mean(forms)
     return found
+
+
+class _Cloud:
+    """Tokens divided by their size, with one Gram matrix of their distances from the mean token."""
+
+    def __init__(self, tokens: Array) -> None:
+        self.tokens = tokens
+        self._size = (float(np.abs(tokens).max()) if tokens.size else 0.0) or 1.0
+        self._x = tokens / self._size
+        self._mean = self._x.mean(axis=0)
+        self._centred = self._x - self._mean
+        self._gram = self._centred @ self._centred.T
+        self._squares = np.einsum("nd,nd->n", self._centred, self._centred)
+
+    @cached_property
+    def _distances(self) -> Array:
+        """|x_i - x_j| as a matrix; of few tokens near pairs are taken from differences and keep their digits."""
+        both = self._squares[:, None] + self._squares
+        apart = both - 2 * self._gram
+        np.maximum(apart, 0.0, out=apart)
+        if len(apart) <= FEW:
+            first, second = np.nonzero(apart < NEAR_PAIR * both)
+            delta = self._x[first] - self._x[second]
+            apart[first, second] = np.einsum("pd,pd->p", delta, delta)
+        np.fill_diagonal(apart, 0.0)
+        return np.sqrt(apart)
+
+    def mean_distance(self) -> float:
+        count = len(self._x)
+        return float(self._distances.sum() / (count * (count - 1))) * self._size if count > 1 else 0.0
+
+    def dispersion(self) -> float:
+        return float(np.sqrt(self._squares.mean())) * self._size
+
+    def effective_rank(self) -> float:
+        """`effective_rank`, by the eigenvalues of a Gram matrix where no singular value is so small as to suffer."""
+        if len(self._x) > self._x.shape[1]:
+            gram = self._x.T @ self._x
+        else:
+            shift = self._centred @ self._mean
+            gram = self._gram + shift[:, None] + shift + self._mean @ self._mean
+        values = np.linalg.eigvalsh(gram)
+        if not values[0] > SQUARED * values[-1]:
+            return effective_rank(self.tokens)
+        share = np.sqrt(values)
+        share /= share.sum()
+        return float(np.exp(-(share * np.log(share)).sum()))
+
+    def clusters(self, size_at_start: float) -> int:
+        count = len(self._x)
+        size = max(_rms(self.tokens), size_at_start) / self._size
+        near = self._distances <= CLUSTER_SHARE * size
+        joined = int(near.sum())
+        if joined in (count, count * count):  # none near another, or all
+            return count if joined == count else 1
+        return int(connected_components(csr_array(near), directed=False)[0])
 
 
 def rms(tokens: Array) -> float:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from toposcope.core.errors import BadValue
-from toposcope.dynamics.dormand_prince import Step
+from toposcope.dynamics.dormand_prince import Polynomial, Step
 from toposcope.dynamics.fields import AttentionField
 from toposcope.dynamics.integrate import MAX_EVALUATIONS, Ended, Event, Happened, integrate
 from toposcope.dynamics.observables import measure, norms, rms, thinned
@@ -21,6 +22,7 @@ from toposcope.dynamics.trajectory import FlowEvent, Status, Trajectory
 Array = NDArray[np.float64]
 
 SAMPLES = 121
+MOST_HEAVY = 41  # of these moments, those at which clusters are counted and singular values computed
 GROWTH_CAP = 1e4
 CONVERGED = 1e-6  # of the start's largest distance from the limit
 REST_CHANGE = 0.05  # at rest: at this pace tokens would move by less, relative to their size, in the whole run
@@ -126,7 +128,7 @@ def run(
             ended = Ended.EXHAUSTED
         keeper.close(time, state, final=ended is not Ended.END or time >= end)
         if pieced:
-            for kept in keeper.states[len(measured) :]:
+            for kept in keeper.states(len(measured)):
                 measured.append(_measured(problem, the_field, kept, first_size))
         number += 1
     if the_field is None:  # every token starts at its limit
@@ -134,8 +136,9 @@ def run(
         happened.append(Happened("converged", 0.0))
         ended = Ended.EVENT
     all_times, states = keeper.result()
-    for kept in states[len(measured) :]:
-        measured.append(_measured(problem, the_field, kept, first_size))
+    heavy = _heavy(len(states))
+    for number in range(len(measured), len(states)):
+        measured.append(_measured(problem, the_field, states[number], first_size, heavy=number in heavy))
     names = list(measured[0])
     observables = {name: np.array([row[name] for row in measured]) for name in names}
     sizes = np.array([float(norms(kept - limit).max()) for kept in states])
@@ -184,8 +187,22 @@ def _check(end: float, samples: int, growth_cap: float, max_evaluations: int) ->
         raise BadValue(f"a single step takes 8 evaluations; {max_evaluations} allow none. Give at least 8.")
 
 
-def _measured(problem: Problem, the_field: AttentionField, state: Array, first_size: float) -> dict[str, float]:
-    return measure(state, size_at_start=first_size, field=the_field, state=state, pair_matrix=problem.pair_matrix)
+def _heavy(count: int) -> set[int]:
+    """Of so many moments those at which everything is measured: evenly spaced, first and last among them."""
+    return set(thinned(count, MOST_HEAVY).tolist())
+
+
+def _measured(
+    problem: Problem, the_field: AttentionField, state: Array, first_size: float, *, heavy: bool = True
+) -> dict[str, float]:
+    return measure(
+        state,
+        size_at_start=first_size,
+        field=the_field,
+        state=state,
+        pair_matrix=problem.pair_matrix,
+        heavy=heavy,
+    )
 
 
 def _events(limit: Array, size: float, growth_cap: float, start: Array) -> list[Event]:
@@ -272,12 +289,14 @@ def _slope(times: Array, sizes: Array) -> float:
 
 class _Keeper:
     """Keeps states at even times. It starts finely and doubles the distance whenever it holds too many, so that a run
-    that stops early is as well covered as one that reaches the horizon."""
+    that stops early is as well covered as one that reaches the horizon. A step is kept as its polynomial, and states
+    are formed when they are asked for: most of the fine times never are."""
 
     def __init__(self, start: Array, end: float, samples: int, times: ArrayLike | None) -> None:
-        self.states: list[Array] = [start.copy()]
+        self._held: list[Array | Polynomial] = [start.copy()]  # for each time its state, or what it is formed from
         self._times: list[float] = [0.0]
         self._samples = samples
+        self._most = max(8, int(MOST_KEPT / 5 / max(start.size, 1)))  # polynomials: five arrays each
         self._gap = end / (samples - 1) / 64
         self._wanted: Array | None = None
         self._next = 1
@@ -300,28 +319,40 @@ class _Keeper:
                 due = self._due(step.end)
             self._next += len(due)
         if len(due):
-            self.states.extend(step.at(due))
-            self._times.extend(due.tolist())
+            self._held += [step.polynomial()] * len(due)
+            self._times += due.tolist()
         while self._wanted is None and len(self._times) > self._samples:
             self._thin()
+        if len({id(each) for each in self._held if isinstance(each, Polynomial)}) > self._most:
+            self._held = list(self.states())
 
     def _due(self, end: float) -> Array:
         upto = math.floor(end / self._gap * (1 + 1e-12))
         return np.asarray(np.minimum(np.arange(self._next, upto + 1) * self._gap, end), dtype=np.float64)
 
     def _thin(self) -> None:
-        self.states, self._times = self.states[::2], self._times[::2]
+        self._held, self._times = self._held[::2], self._times[::2]
         self._gap *= 2
         self._next = (self._next + 1) // 2
 
     def close(self, time: float, state: Array, *, final: bool) -> None:
         """The end of a piece: a jump there is kept in place of the state before it, and the last state always."""
         if self._times[-1] >= time * (1 - 1e-12) and time > 0:
-            self.states[-1] = state.copy()
+            self._held[-1] = state.copy()
             self._times[-1] = time
         elif final and time > 0:
-            self.states.append(state.copy())
+            self._held.append(state.copy())
             self._times.append(time)
 
+    def states(self, begin: int = 0) -> list[Array]:
+        """The states kept, from this one on."""
+        found: list[Array] = []
+        for _, group in groupby(range(begin, len(self._times)), key=lambda i: id(self._held[i])):
+            several = list(group)
+            made = self._held[several[0]]
+            at = [self._times[i] for i in several]
+            found += list(made.at(at)) if isinstance(made, Polynomial) else [made] * len(several)
+        return found
+
     def result(self) -> tuple[Array, list[Array]]:
-        return np.array(self._times), self.states
+        return np.array(self._times), self.states()
