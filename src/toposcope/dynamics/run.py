@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -15,14 +16,14 @@ from toposcope.core.errors import BadValue
 from toposcope.dynamics.dormand_prince import Polynomial, Step
 from toposcope.dynamics.fields import AttentionField
 from toposcope.dynamics.integrate import MAX_EVALUATIONS, Ended, Event, Happened, integrate
-from toposcope.dynamics.observables import measure, norms, rms, thinned
+from toposcope.dynamics.observables import measure_all, norms, rms, thinned
 from toposcope.dynamics.regime import Regime
 from toposcope.dynamics.trajectory import FlowEvent, Status, Trajectory
 
 Array = NDArray[np.float64]
 
 SAMPLES = 121
-MOST_HEAVY = 41  # of these moments, those at which clusters are counted and singular values computed
+MOST_HEAVY = 41  # of these moments, those at which all pairs of tokens are looked at
 GROWTH_CAP = 1e4
 CONVERGED = 1e-6  # of the start's largest distance from the limit
 REST_CHANGE = 0.05  # at rest: at this pace tokens would move by less, relative to their size, in the whole run
@@ -92,8 +93,8 @@ def run(
         times = np.unique(np.concatenate([np.arange(0, end, apart), [end]]))
     keeper = _Keeper(start, end, samples, times)
     events = _events(limit, size, growth_cap, start)
-    measured: list[dict[str, float]] = []
-    first_size = rms(start)
+    measured: list[dict[str, Array]] = []  # of the states of one field each
+    look = partial(measure_all, size_at_start=rms(start), pair_matrix=problem.pair_matrix)
     state, time, evaluations, accepted, rejected = start, 0.0, 0, 0, 0
     happened: list[Happened] = []
     ended, number, step, the_field = Ended.END, 0, None, None
@@ -128,21 +129,20 @@ def run(
             ended = Ended.EXHAUSTED
         keeper.close(time, state, final=ended is not Ended.END or time >= end)
         if pieced:
-            for kept in keeper.states(len(measured)):
-                measured.append(_measured(problem, the_field, kept, first_size))
+            fresh = keeper.states(sum(len(part["norm_max"]) for part in measured))
+            if fresh:
+                measured.append(look(fresh, field=the_field))
         number += 1
     if the_field is None:  # every token starts at its limit
         the_field = problem.pieces[0].make()
         happened.append(Happened("converged", 0.0))
         ended = Ended.EVENT
     all_times, states = keeper.result()
-    heavy = _heavy(len(states))
-    for number in range(len(measured), len(states)):
-        measured.append(_measured(problem, the_field, states[number], first_size, heavy=number in heavy))
-    names = list(measured[0])
-    observables = {name: np.array([row[name] for row in measured]) for name in names}
+    if not pieced or not measured:
+        measured = [look(states, field=the_field, heavy=_heavy(len(states)))]
+    observables = {name: np.concatenate([part[name] for part in measured]) for name in measured[0]}
     sizes = np.array([float(norms(kept - limit).max()) for kept in states])
-    status, words = _status(ended, happened, all_times, states, limit, growth_cap)
+    status, words = _status(ended, happened, all_times, states, sizes, growth_cap)
     ratios = _log_ratio(norms(state - limit), norms(start - limit))
     kept_tokens = thinned(len(start), max(8, int(MOST_SAVED / (len(states) * start.shape[1]))))
     speed = float(norms(the_field(state)).max())
@@ -187,22 +187,10 @@ def _check(end: float, samples: int, growth_cap: float, max_evaluations: int) ->
         raise BadValue(f"a single step takes 8 evaluations; {max_evaluations} allow none. Give at least 8.")
 
 
-def _heavy(count: int) -> set[int]:
+def _heavy(count: int) -> list[bool]:
     """Of so many moments those at which everything is measured: evenly spaced, first and last among them."""
-    return set(thinned(count, MOST_HEAVY).tolist())
-
-
-def _measured(
-    problem: Problem, the_field: AttentionField, state: Array, first_size: float, *, heavy: bool = True
-) -> dict[str, float]:
-    return measure(
-        state,
-        size_at_start=first_size,
-        field=the_field,
-        state=state,
-        pair_matrix=problem.pair_matrix,
-        heavy=heavy,
-    )
+    chosen = set(thinned(count, MOST_HEAVY).tolist())
+    return [number in chosen for number in range(count)]
 
 
 def _events(limit: Array, size: float, growth_cap: float, start: Array) -> list[Event]:
@@ -224,7 +212,7 @@ def _events(limit: Array, size: float, growth_cap: float, start: Array) -> list[
 
 
 def _status(
-    ended: Ended, happened: list[Happened], times: Array, states: list[Array], limit: Array, growth_cap: float
+    ended: Ended, happened: list[Happened], times: Array, states: list[Array], sizes: Array, growth_cap: float
 ) -> tuple[Status, list[FlowEvent]]:
     """The status and the events in words, plateaus among them."""
     sentences = {
@@ -240,7 +228,7 @@ def _status(
     elif ended in (Ended.STIFF, Ended.EXHAUSTED):
         status = Status.STIFF if ended is Ended.STIFF else Status.EXHAUSTED
         found.append(FlowEvent(str(ended), float(times[-1]), ended.meaning))
-    for first, last in _plateaus(times, states, limit):
+    for first, last in _plateaus(times, states, sizes):
         at_end = last == len(times) - 1
         until = "to the end" if at_end else f"to t = {times[last]:.3g}"
         words = f"tokens hardly move from t = {times[first]:.3g} {until}: a plateau or an equilibrium"
@@ -250,10 +238,9 @@ def _status(
     return status, sorted(found, key=lambda event: event.time)
 
 
-def _plateaus(times: Array, states: list[Array], limit: Array) -> list[tuple[int, int]]:
+def _plateaus(times: Array, states: list[Array], sizes: Array) -> list[tuple[int, int]]:
     """Stretches of a fifth of the run or more so slow that no token would move by 5 % of the size in a run."""
     span = float(times[-1] - times[0])
-    sizes = [float(norms(state - limit).max()) for state in states]
     slow = [
         sizes[i] > CONVERGED * sizes[0]
         and float(norms(states[i + 1] - states[i]).max()) * span <= REST_CHANGE * sizes[i] * (times[i + 1] - times[i])

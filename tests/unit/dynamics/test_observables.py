@@ -62,6 +62,35 @@ def test_attention_measures() -> None:
     assert causal.log_energy(x) == pytest.approx(np.log(10))
 
 
+@pytest.mark.parametrize(("n", "d"), [(7, 3), (5, 12), (80, 6), (300, 4)])
+@pytest.mark.parametrize("size", [1e-200, 1.0, 1e200])
+def test_many_clouds_at_once_are_each_by_itself(n: int, d: int, size: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wide ones, thin ones, collapsed ones and clusters, in portions of any size."""
+    random = np.random.default_rng(n)
+    clouds = [size * scale * random.standard_normal((n, d)) for scale in (1.0, 1e-3, 50.0)]
+    clouds += [np.ones((n, d)) * size + 1e-9 * clouds[0], np.repeat(clouds[0][:2], n, axis=0)[:n], 0 * clouds[0]]
+    single = [seen.measure(cloud, size_at_start=size) for cloud in clouds]
+    for portion in (1, 2 * n * d, 10**9):
+        monkeypatch.setattr(seen, "AT_ONCE", portion)
+        together = seen.measure_all(clouds, size_at_start=size, heavy=[True, False, True, True, True, True])
+        for name, values in together.items():
+            for number, value in enumerate(values):
+                expected = np.nan if number == 1 and name in seen.HEAVY else single[number][name]
+                assert value == pytest.approx(expected, rel=1e-12, nan_ok=True), (name, number)
+
+
+@pytest.mark.parametrize(("n", "d"), [(12, 5), (64, 64), (9, 40)])
+def test_near_pairs_and_small_directions_keep_their_digits(n: int, d: int) -> None:
+    """Two clusters a billion times narrower than their distance, and singular values over twelve decades."""
+    random = np.random.default_rng(d)
+    x = np.sign(random.standard_normal((n, 1))) * np.ones((1, d)) + 1e-9 * random.standard_normal((n, d))
+    assert seen.measure(x)["distance_mean"] == pytest.approx(pdist(x).mean(), rel=1e-12)
+    steep = random.standard_normal((n, d)) * 10.0 ** -np.linspace(0, 12, d)
+    share = np.linalg.svd(steep, compute_uv=False)
+    share = share / share.sum()
+    assert seen.measure(steep)["effective_rank"] == pytest.approx(np.exp(-(share * np.log(share)).sum()), rel=1e-10)
+
+
 def test_one_token_has_no_pairs() -> None:
     got = seen.measure(np.array([[3.0, 4.0]]), pair_matrix=np.eye(2))
     assert got["norm_min"] == got["norm_max"] == 5.0
