@@ -18,7 +18,6 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
-import toposcope
 from toposcope.checkpoints.identity import identity
 from toposcope.checkpoints.view import Layer, Model
 from toposcope.core.cluster import TICK
@@ -96,7 +95,7 @@ def _next(done: SimpleQueue[tuple[int, Any]]) -> tuple[int, Any]:
 @contextmanager
 def _interpreters(count: int) -> Iterator[list[subprocess.Popen[bytes]]]:
     """So many workers, which are gone afterwards, whatever happens."""
-    home = str(Path(toposcope.__file__).parents[1])
+    home = str(Path(__file__).parents[2])  # where the package lies, however it was found
     paths = os.pathsep.join(part for part in (home, os.environ.get("PYTHONPATH")) if part)
     started: list[subprocess.Popen[bytes]] = []
     try:
