@@ -25,6 +25,8 @@ CENTRAL = {
         "regime",
         "reduction",
         "stability",
+        "pencil",
+        "products",
         "heads",
         "layers",
         "factored",

@@ -75,19 +75,6 @@ def norms(tokens: Array) -> Array:
     return np.asarray(np.linalg.norm(tokens / size, axis=-1) * size)
 
 
-def pair_distances(tokens: Array) -> Array:
-    """|x_i - x_j| for i < j, in one vector; from differences, so that near pairs keep their digits."""
-    first, second = np.triu_indices(len(tokens), 1)
-    if len(tokens) <= 64:
-        return norms(tokens[first] - tokens[second])
-    size = float(np.abs(tokens).max()) or 1.0
-    centred = tokens / size
-    centred = centred - centred.mean(axis=0)
-    squares = np.einsum("nd,nd->n", centred, centred)
-    gram = centred @ centred.T
-    return np.asarray(np.sqrt(np.maximum(squares[first] + squares[second] - 2 * gram[first, second], 0.0)) * size)
-
-
 def mean_cosine(tokens: Array) -> float:
     """The mean over pairs of the cosine between two tokens. NaN where no pair is left.
 
@@ -112,23 +99,6 @@ def effective_rank(tokens: Array) -> float:
     share = values / values.sum()
     share = share[share > 0]
     return float(np.exp(-(share * np.log(share)).sum()))
-
-
-def cluster_labels(tokens: Array, reach: float, distances: Array | None = None) -> NDArray[np.int32]:
-    """The part of the cloud each token belongs to when tokens nearer than `reach` are joined (single linkage).
-
-    `distances` are those of `pair_distances`, where they are known already.
-    """
-    count = len(tokens)
-    near = np.zeros((count, count), dtype=bool)
-    near[np.triu_indices(count, 1)] = (pair_distances(tokens) if distances is None else distances) <= reach
-    return np.asarray(connected_components(near, directed=False)[1])
-
-
-def clusters(tokens: Array, size_at_start: float = 0.0, distances: Array | None = None) -> int:
-    """How many parts the cloud falls into at 5 % of its root mean square norm, now or at the start."""
-    size = max(_rms(tokens), size_at_start)
-    return int(cluster_labels(tokens, CLUSTER_SHARE * size, distances).max()) + 1
 
 
 def dispersion(tokens: Array) -> float:

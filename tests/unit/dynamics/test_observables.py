@@ -41,10 +41,13 @@ def test_clusters_are_counted_where_they_are() -> None:
     random = np.random.default_rng(1)
     centres = np.array([[0.0, 0.0], [4.0, 0.0], [0.0, 4.0]])
     x = np.repeat(centres, 7, axis=0) + 0.01 * random.standard_normal((21, 2))
-    assert seen.clusters(x) == 3
-    assert seen.clusters(1e-3 * x, size_at_start=1.0) == 1, "seen at the scale of the start all have come together"
+    assert seen.measure(x)["clusters"] == 3
+    assert seen.measure(1e-3 * x, size_at_start=1.0)["clusters"] == 1, (
+        "seen at the scale of the start all have come together"
+    )
     chain = np.arange(30.0)[:, None] * 0.01  # single linkage: a chain of near neighbours is one part
-    assert len(set(seen.cluster_labels(chain, 0.011).tolist())) == 1
+    for reach, parts in ((0.011, 1), (0.009, 30), (1.0, 1)):
+        assert seen._clusters(np.abs(chain - chain.T), reach) == parts
     assert seen.effective_rank(np.outer(np.arange(1.0, 5), [1.0, 2.0, 3.0])) == pytest.approx(1.0)
     assert seen.effective_rank(np.eye(5)) == pytest.approx(5.0)
 
