@@ -31,12 +31,17 @@ print(int(peak.split()[1]) * 1024, time.perf_counter() - began)
 """
 
 
-def write_checkpoint(directory: Path, layers: int) -> None:
-    """A Llama of 7B shape in bfloat16: random attention weights; what is not read is a hole in the file."""
-    shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (VOCABULARY, WIDTH)}
+def write_checkpoint(directory: Path, layers: int, groups: int = HEADS, vocabulary: int = VOCABULARY) -> None:
+    """A Llama of 7B shape in bfloat16: random attention weights; what is not read is a hole in the file.
+
+    With 8 `groups` of heads that share keys and values, and a `vocabulary` of 128256, it has Llama-3-8B's shape.
+    """
+    shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (vocabulary, WIDTH)}
+    shared = groups * WIDTH // HEADS
     for i in range(layers):
         at = f"model.layers.{i}."
-        shapes |= {f"{at}self_attn.{name}_proj.weight": (WIDTH, WIDTH) for name in "qkvo"}
+        shapes |= {f"{at}self_attn.{name}_proj.weight": (WIDTH, WIDTH) for name in "qo"}
+        shapes |= {f"{at}self_attn.{name}_proj.weight": (shared, WIDTH) for name in "kv"}
         shapes |= {f"{at}mlp.{name}_proj.weight": (FEED, WIDTH) for name in ("gate", "up")}
         shapes |= {f"{at}mlp.down_proj.weight": (WIDTH, FEED), f"{at}input_layernorm.weight": (WIDTH,)}
     header, offset = {}, 0
@@ -59,6 +64,7 @@ def write_checkpoint(directory: Path, layers: int) -> None:
         "model_type": "llama",
         "hidden_size": WIDTH,
         "num_attention_heads": HEADS,
+        "num_key_value_heads": groups,
         "num_hidden_layers": layers,
         "max_position_embeddings": 4096,
         "rope_theta": 10000.0,

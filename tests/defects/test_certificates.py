@@ -205,6 +205,26 @@ def test_B_the_layers_of_minilm() -> None:
         assert not any(flips(found.regime, u, found.rank_U) for u in tried)
 
 
+@pytest.mark.parametrize(
+    ("number", "index", "verdict", "margin"),
+    [(11, 6, Verdict.CONVERGES, 0.0576), (0, 2, Verdict.NOT_CONVERGENT, 6.08e-5)],
+)
+def test_B_the_certificates_of_smollm2_are_not_lost(number: int, index: int, verdict: Verdict, margin: float) -> None:
+    """The one head that converges, which a hasty search once lost, and the one with the smallest margin: as strong as
+    0.1.0 proved it, and not beyond what the singular values on the line allow."""
+    layer = toposcope.load("smollm2").layers[number]
+    head = fold(layer, layer.heads[index])
+    found = head_dynamics(layer, index, storage_error=0.0).regime
+    assert (found.verdict, found.exact) == (verdict, True)
+    assert found.margin is not None
+    assert found.distance is not None
+    assert found.margin >= 0.98 * margin
+    v = head.v @ head.o
+    line = np.concatenate([np.linspace(0, np.linalg.norm(v, 2), 200), np.abs(np.linalg.eigvals(v).imag)])
+    shifted = v - (found.distance.s + 1j * line[:, None, None]) * np.eye(len(v))
+    assert found.distance.lower <= np.linalg.svd(shifted, compute_uv=False)[:, -1].min()
+
+
 # --- C ------------------------------------------------------------------------------------------------------------
 
 

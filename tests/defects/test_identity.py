@@ -155,7 +155,7 @@ class ThisProcess:
 
 def test_E_a_node_with_other_weights_is_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The driver's checkpoint, and on the node one of the same shapes."""
-    from toposcope.scanning import on_ray
+    from toposcope.scanning import elsewhere, on_ray
     from toposcope.scanning.options import ScanOptions
 
     ray = ThisProcess()
@@ -167,14 +167,14 @@ def test_E_a_node_with_other_weights_is_found_out(tmp_path: Path, monkeypatch: p
     )
     assert whole is not None
     monkeypatch.setattr(on_ray, "connect", lambda address: ray)
-    monkeypatch.setattr(on_ray, "_OPENED", {})
+    monkeypatch.setattr(elsewhere, "_OPENED", {})
     model = tiny.write_llama(tmp_path / "model")
     entries: list[Any] = []
     asked = ScanOptions(context=64)
     with toposcope.load(model) as opened:
         on_ray.run(opened, [0], asked, entries.append, target=str(model))
         assert [entry["layer"] for entry in entries] == [0]
-        on_ray._OPENED.clear()
+        elsewhere._OPENED.clear()
         shutil.rmtree(model)
         tiny.write_llama(model, seed=7)
         with pytest.raises(BadValue):

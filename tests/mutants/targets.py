@@ -42,6 +42,8 @@ CENTRAL = {
         "regime",
         "reduction",
         "stability",
+        "pencil",
+        "products",
         "heads",
         "layers",
         "factored",

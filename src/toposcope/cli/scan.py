@@ -48,7 +48,7 @@ def run(
         typer.Option("--out", metavar="DIR", help="Keep each finished layer there: a stopped scan continues."),
     ] = None,
     jobs: Annotated[
-        int | None, typer.Option("--jobs", metavar="N", min=1, help="Threads, or layers at once on a cluster.")
+        int | None, typer.Option("--jobs", metavar="N", min=1, help="Cores to use, or layers at once on a cluster.")
     ] = None,
     engine: Annotated[Literal["local", "ray"], typer.Option("--engine", help="Where the work is done.")] = "local",
     ray_address: Annotated[

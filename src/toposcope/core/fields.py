@@ -61,6 +61,8 @@ def plain(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return plain((np.stack([value.real, value.imag], axis=-1) if np.iscomplexobj(value) else value).tolist())
     if isinstance(value, Sequence | AbstractSet):
+        if all(type(entry) is float for entry in value):
+            return [entry if math.isfinite(entry) else None for entry in value]
         return [plain(entry) for entry in value]
     if isinstance(value, np.generic):
         return plain(value.item())

@@ -68,6 +68,23 @@ Runge-Kutta formulas", Mathematics of Computation 46 (1986), 135-150."""
 
 
 @dataclass(frozen=True, eq=False)
+class Polynomial:
+    """The states inside a step, as a polynomial of fourth degree in the share of it that is done."""
+
+    begin: float
+    end: float
+    before: Array
+    factors: Array  # (4, size), of the first to the fourth power
+
+    def at(self, times: ArrayLike) -> Array:
+        """States at the given times, shape (times, *state)."""
+        share_T = (np.atleast_1d(np.asarray(times, dtype=np.float64)) - self.begin) / (self.end - self.begin)
+        states = ((share_T[:, None] ** np.arange(1, 5)) @ self.factors).reshape(len(share_T), *self.before.shape)
+        states += self.before
+        return states
+
+
+@dataclass(frozen=True, eq=False)
 class Step:
     """One accepted step from `begin` to `end`; `at` gives the state between them."""
 
@@ -86,6 +103,11 @@ class Step:
         states = (weights_T7 @ self.stages).reshape(len(share_T), *self.before.shape)
         states += self.before
         return states
+
+    def polynomial(self) -> Polynomial:
+        """The step in a form that lasts beyond the next one."""
+        factors = ((self.end - self.begin) * DORMAND_PRINCE.dense.T) @ self.stages
+        return Polynomial(self.begin, self.end, self.before, factors)
 
     def cut(self, time: float) -> Step:
         """The part of the step up to a time inside it, with stages that give the same interpolant."""

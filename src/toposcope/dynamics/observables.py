@@ -15,11 +15,13 @@ Every function first divides by the cloud's size, so that nothing overflows howe
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
 from toposcope.dynamics.fields import AttentionField
@@ -27,6 +29,12 @@ from toposcope.dynamics.fields import AttentionField
 Array = NDArray[np.float64]
 
 CLUSTER_SHARE = 0.05
+HEAVY = ("distance_mean", "effective_rank", "clusters")  # measures that look at all pairs
+FEW = 64  # tokens of which the distances of near pairs are taken from differences
+NEAR_PAIR = 1e-5  # such pairs: their square distance over the sum of both from the mean
+SQUARED = 1e-8  # least over largest eigenvalue of a Gram matrix whose roots are still right to 1e-11
+ORDINARY = (1e-100, 1e100)  # sizes whose squares are numbers
+AT_ONCE = 500_000  # numbers of the clouds that are measured together
 MOST_PAIRED = 256  # tokens that enter the measures which look at all pairs; more are thinned evenly
 _LARGEST = float(np.finfo(np.float64).max)
 
@@ -62,20 +70,9 @@ def norms(tokens: Array) -> Array:
     size = float(np.abs(tokens).max()) if tokens.size else 0.0
     if size == 0:
         return np.zeros(len(tokens))
+    if ORDINARY[0] < size < ORDINARY[1]:
+        return np.asarray(np.sqrt(np.einsum("...d,...d->...", tokens, tokens)))
     return np.asarray(np.linalg.norm(tokens / size, axis=-1) * size)
-
-
-def pair_distances(tokens: Array) -> Array:
-    """|x_i - x_j| for i < j, in one vector; from differences, so that near pairs keep their digits."""
-    first, second = np.triu_indices(len(tokens), 1)
-    if len(tokens) <= 64:
-        return norms(tokens[first] - tokens[second])
-    size = float(np.abs(tokens).max()) or 1.0
-    centred = tokens / size
-    centred = centred - centred.mean(axis=0)
-    squares = np.einsum("nd,nd->n", centred, centred)
-    gram = centred @ centred.T
-    return np.asarray(np.sqrt(np.maximum(squares[first] + squares[second] - 2 * gram[first, second], 0.0)) * size)
 
 
 def mean_cosine(tokens: Array) -> float:
@@ -102,23 +99,6 @@ def effective_rank(tokens: Array) -> float:
     share = values / values.sum()
     share = share[share > 0]
     return float(np.exp(-(share * np.log(share)).sum()))
-
-
-def cluster_labels(tokens: Array, reach: float, distances: Array | None = None) -> NDArray[np.int32]:
-    """The part of the cloud each token belongs to when tokens nearer than `reach` are joined (single linkage).
-
-    `distances` are those of `pair_distances`, where they are known already.
-    """
-    count = len(tokens)
-    near = np.zeros((count, count), dtype=bool)
-    near[np.triu_indices(count, 1)] = (pair_distances(tokens) if distances is None else distances) <= reach
-    return np.asarray(connected_components(near, directed=False)[1])
-
-
-def clusters(tokens: Array, size_at_start: float = 0.0, distances: Array | None = None) -> int:
-    """How many parts the cloud falls into at 5 % of its root mean square norm, now or at the start."""
-    size = max(_rms(tokens), size_at_start)
-    return int(cluster_labels(tokens, CLUSTER_SHARE * size, distances).max()) + 1
 
 
 def dispersion(tokens: Array) -> float:
@@ -158,28 +138,136 @@ def measure(
     pair_matrix: Array | None = None,
 ) -> dict[str, float]:
     """Every observable of one cloud of tokens; those of attention where the field and its state are given."""
-    lengths = norms(tokens)
-    few = tokens[thinned(len(tokens))]
-    single = len(few) < 2
-    distances = pair_distances(few)
-    found = {
-        "norm_min": float(lengths.min()),
-        "norm_median": float(np.median(lengths)),
-        "norm_max": float(lengths.max()),
-        "distance_mean": 0.0 if single else _mean(distances),
-        "dispersion": dispersion(few),
-        "cosine_mean": mean_cosine(few),
-        "effective_rank": effective_rank(few),
-        "clusters": float(clusters(few, size_at_start, distances)),
-    }
+    found = _of_clouds(tokens[None], np.array([True]), size_at_start)
     if field is not None and state is not None:
-        attention_HNN, found["log_energy"] = field.attention_and_energy(state)
-        found["attention_entropy"] = entropy(attention_HNN)
-    if pair_matrix is not None and not single:
-        forms = pair_forms(few, pair_matrix)
-        found["pair_form_min"], found["pair_form_max"] = float(forms.min()), float(forms.max())
-        found["pair_form_mean"] = _mean(forms)
+        found |= _of_attention([state], field)
+    if pair_matrix is not None and len(tokens) > 1:
+        found |= _of_pairs(tokens[None], pair_matrix)
+    return {name: float(values[0]) for name, values in found.items()}
+
+
+def measure_all(
+    states: Sequence[Array],
+    *,
+    size_at_start: float = 0.0,
+    field: AttentionField | None = None,
+    pair_matrix: Array | None = None,
+    heavy: Sequence[bool] | None = None,
+) -> dict[str, Array]:
+    """The same of many clouds at once, one array for each observable.
+
+    Where `heavy` says no, those of `HEAVY` are left out (NaN): they cost more than all others.
+    """
+    full = np.ones(len(states), dtype=bool) if heavy is None else np.asarray(heavy, dtype=bool)
+    count = len(states[0])
+    together = max(1, AT_ONCE // max(1, states[0].size))
+    parts: list[dict[str, Array]] = []
+    for start in range(0, len(states), together):
+        some_TND = np.stack(states[start : start + together])
+        found = _of_clouds(some_TND, full[start : start + together], size_at_start)
+        if field is not None:
+            found |= _of_attention(some_TND, field)
+        if pair_matrix is not None and count > 1:
+            found |= _of_pairs(some_TND, pair_matrix)
+        parts.append(found)
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def _of_attention(states: Iterable[Array], field: AttentionField) -> dict[str, Array]:
+    energies, entropies = [], []
+    for state in states:
+        attention_HNN, energy = field.attention_and_energy(state)
+        energies.append(energy)
+        entropies.append(entropy(attention_HNN))
+    return {"log_energy": np.array(energies), "attention_entropy": np.array(entropies)}
+
+
+def _of_pairs(clouds_TND: Array, A: Array) -> dict[str, Array]:
+    few = thinned(clouds_TND.shape[1])
+    forms = [pair_forms(cloud[few], A) for cloud in clouds_TND]
+    return {
+        "pair_form_min": np.array([each.min() for each in forms]),
+        "pair_form_max": np.array([each.max() for each in forms]),
+        "pair_form_mean": np.array([_mean(each) for each in forms]),
+    }
+
+
+def _of_clouds(clouds_TND: Array, heavy_T: NDArray[np.bool_], size_at_start: float) -> dict[str, Array]:
+    """What is seen of the tokens alone; distances, clusters and rank come from one Gram matrix of each cloud."""
+    top_T = np.abs(clouds_TND).max(axis=(1, 2), initial=0.0)
+    size_T = np.where((top_T > ORDINARY[0]) & (top_T < ORDINARY[1]) | (top_T == 0), 1.0, top_T)
+    x_TND = clouds_TND if (size_T == 1).all() else clouds_TND / size_T[:, None, None]
+    lengths_TN = np.sqrt(np.einsum("tnd,tnd->tn", x_TND, x_TND))
+    found = {
+        "norm_min": lengths_TN.min(axis=1) * size_T,
+        "norm_median": np.median(lengths_TN, axis=1) * size_T,
+        "norm_max": lengths_TN.max(axis=1) * size_T,
+    }
+    few = thinned(x_TND.shape[1])
+    if len(few) < x_TND.shape[1]:
+        x_TND, lengths_TN = x_TND[:, few], lengths_TN[:, few]
+    centred_TND = x_TND - x_TND.mean(axis=1, keepdims=True)
+    found["cosine_mean"] = _mean_cosines(x_TND, lengths_TN)
+    found["dispersion"] = np.sqrt(np.einsum("tnd,tnd->t", centred_TND, centred_TND) / len(few)) * size_T
+    for name in HEAVY:
+        found[name] = np.full(len(x_TND), np.nan)
+    for t in np.flatnonzero(heavy_T):
+        gram_NN = centred_TND[t] @ centred_TND[t].T
+        apart_NN = _distances(x_TND[t], gram_NN)
+        now = float(np.sqrt((lengths_TN[t] ** 2).mean()))
+        found["distance_mean"][t] = apart_NN.sum() / max(1, len(few) * (len(few) - 1)) * size_T[t]
+        found["effective_rank"][t] = _rank(x_TND[t], centred_TND[t], gram_NN)
+        found["clusters"][t] = _clusters(apart_NN, CLUSTER_SHARE * max(now, size_at_start / size_T[t]))
     return found
+
+
+def _distances(x_ND: Array, gram_NN: Array) -> Array:
+    """|x_i - x_j| as a matrix; of few tokens near pairs are taken from differences and keep their digits."""
+    squares_N = np.diag(gram_NN)
+    both_NN = squares_N[:, None] + squares_N
+    apart_NN = np.maximum(both_NN - 2 * gram_NN, 0.0)
+    if len(x_ND) <= FEW:
+        np.fill_diagonal(apart_NN, np.inf)
+        first, second = np.nonzero(apart_NN < NEAR_PAIR * both_NN)
+        delta = x_ND[first] - x_ND[second]
+        apart_NN[first, second] = np.einsum("pd,pd->p", delta, delta)
+    np.fill_diagonal(apart_NN, 0.0)
+    return np.asarray(np.sqrt(apart_NN, out=apart_NN))
+
+
+def _rank(x_ND: Array, centred_ND: Array, gram_NN: Array) -> float:
+    """`effective_rank`, by the eigenvalues of a Gram matrix where no singular value is so small as to suffer."""
+    if len(x_ND) > x_ND.shape[1]:
+        gram = x_ND.T @ x_ND
+    else:
+        mean_D = x_ND.mean(axis=0)
+        shift_N = centred_ND @ mean_D
+        gram = gram_NN + shift_N[:, None] + shift_N + mean_D @ mean_D
+    values = np.linalg.eigvalsh(gram)
+    if not values[0] > SQUARED * values[-1]:
+        return effective_rank(x_ND)
+    share = np.sqrt(values)
+    share /= share.sum()
+    return float(np.exp(-(share * np.log(share)).sum()))
+
+
+def _clusters(distances_NN: Array, reach: float) -> int:
+    near = distances_NN <= reach
+    joined, count = int(np.count_nonzero(near)), len(near)
+    if joined in (count, count * count):  # none near another, or all
+        return count if joined == count else 1
+    return int(connected_components(csr_array(near), directed=False)[0])
+
+
+def _mean_cosines(x_TND: Array, lengths_TN: Array) -> Array:
+    """`mean_cosine` of each cloud."""
+    sizeable = lengths_TN > 1e-7 * lengths_TN.max(axis=1, keepdims=True)
+    weights_TN = np.divide(1.0, lengths_TN, out=np.zeros_like(lengths_TN), where=sizeable)
+    total_TD = np.einsum("tn,tnd->td", weights_TN, x_TND)
+    count_T = sizeable.sum(axis=1)
+    pairs_T = (count_T * (count_T - 1)).astype(np.float64)
+    sums_T = np.einsum("td,td->t", total_TD, total_TD) - count_T
+    return np.divide(sums_T, pairs_T, out=np.full(len(pairs_T), np.nan), where=count_T > 1)
 
 
 def rms(tokens: Array) -> float:

@@ -5,22 +5,25 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import groupby
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from toposcope.core.errors import BadValue
-from toposcope.dynamics.dormand_prince import Step
+from toposcope.dynamics.dormand_prince import Polynomial, Step
 from toposcope.dynamics.fields import AttentionField
 from toposcope.dynamics.integrate import MAX_EVALUATIONS, Ended, Event, Happened, integrate
-from toposcope.dynamics.observables import measure, norms, rms, thinned
+from toposcope.dynamics.observables import measure_all, norms, rms, thinned
 from toposcope.dynamics.regime import Regime
 from toposcope.dynamics.trajectory import FlowEvent, Status, Trajectory
 
 Array = NDArray[np.float64]
 
 SAMPLES = 121
+MOST_HEAVY = 41  # of these moments, those at which all pairs of tokens are looked at
 GROWTH_CAP = 1e4
 CONVERGED = 1e-6  # of the start's largest distance from the limit
 REST_CHANGE = 0.05  # at rest: at this pace tokens would move by less, relative to their size, in the whole run
@@ -90,8 +93,8 @@ def run(
         times = np.unique(np.concatenate([np.arange(0, end, apart), [end]]))
     keeper = _Keeper(start, end, samples, times)
     events = _events(limit, size, growth_cap, start)
-    measured: list[dict[str, float]] = []
-    first_size = rms(start)
+    measured: list[dict[str, Array]] = []  # of the states of one field each
+    look = partial(measure_all, size_at_start=rms(start), pair_matrix=problem.pair_matrix)
     state, time, evaluations, accepted, rejected = start, 0.0, 0, 0, 0
     happened: list[Happened] = []
     ended, number, step, the_field = Ended.END, 0, None, None
@@ -126,20 +129,20 @@ def run(
             ended = Ended.EXHAUSTED
         keeper.close(time, state, final=ended is not Ended.END or time >= end)
         if pieced:
-            for kept in keeper.states[len(measured) :]:
-                measured.append(_measured(problem, the_field, kept, first_size))
+            fresh = keeper.states(sum(len(part["norm_max"]) for part in measured))
+            if fresh:
+                measured.append(look(fresh, field=the_field))
         number += 1
     if the_field is None:  # every token starts at its limit
         the_field = problem.pieces[0].make()
         happened.append(Happened("converged", 0.0))
         ended = Ended.EVENT
     all_times, states = keeper.result()
-    for kept in states[len(measured) :]:
-        measured.append(_measured(problem, the_field, kept, first_size))
-    names = list(measured[0])
-    observables = {name: np.array([row[name] for row in measured]) for name in names}
+    if not pieced or not measured:
+        measured = [look(states, field=the_field, heavy=_heavy(len(states)))]
+    observables = {name: np.concatenate([part[name] for part in measured]) for name in measured[0]}
     sizes = np.array([float(norms(kept - limit).max()) for kept in states])
-    status, words = _status(ended, happened, all_times, states, limit, growth_cap)
+    status, words = _status(ended, happened, all_times, states, sizes, growth_cap)
     ratios = _log_ratio(norms(state - limit), norms(start - limit))
     kept_tokens = thinned(len(start), max(8, int(MOST_SAVED / (len(states) * start.shape[1]))))
     speed = float(norms(the_field(state)).max())
@@ -184,8 +187,10 @@ def _check(end: float, samples: int, growth_cap: float, max_evaluations: int) ->
         raise BadValue(f"a single step takes 8 evaluations; {max_evaluations} allow none. Give at least 8.")
 
 
-def _measured(problem: Problem, the_field: AttentionField, state: Array, first_size: float) -> dict[str, float]:
-    return measure(state, size_at_start=first_size, field=the_field, state=state, pair_matrix=problem.pair_matrix)
+def _heavy(count: int) -> list[bool]:
+    """Of so many moments those at which everything is measured: evenly spaced, first and last among them."""
+    chosen = set(thinned(count, MOST_HEAVY).tolist())
+    return [number in chosen for number in range(count)]
 
 
 def _events(limit: Array, size: float, growth_cap: float, start: Array) -> list[Event]:
@@ -207,7 +212,7 @@ def _events(limit: Array, size: float, growth_cap: float, start: Array) -> list[
 
 
 def _status(
-    ended: Ended, happened: list[Happened], times: Array, states: list[Array], limit: Array, growth_cap: float
+    ended: Ended, happened: list[Happened], times: Array, states: list[Array], sizes: Array, growth_cap: float
 ) -> tuple[Status, list[FlowEvent]]:
     """The status and the events in words, plateaus among them."""
     sentences = {
@@ -223,7 +228,7 @@ def _status(
     elif ended in (Ended.STIFF, Ended.EXHAUSTED):
         status = Status.STIFF if ended is Ended.STIFF else Status.EXHAUSTED
         found.append(FlowEvent(str(ended), float(times[-1]), ended.meaning))
-    for first, last in _plateaus(times, states, limit):
+    for first, last in _plateaus(times, states, sizes):
         at_end = last == len(times) - 1
         until = "to the end" if at_end else f"to t = {times[last]:.3g}"
         words = f"tokens hardly move from t = {times[first]:.3g} {until}: a plateau or an equilibrium"
@@ -233,10 +238,9 @@ def _status(
     return status, sorted(found, key=lambda event: event.time)
 
 
-def _plateaus(times: Array, states: list[Array], limit: Array) -> list[tuple[int, int]]:
+def _plateaus(times: Array, states: list[Array], sizes: Array) -> list[tuple[int, int]]:
     """Stretches of a fifth of the run or more so slow that no token would move by 5 % of the size in a run."""
     span = float(times[-1] - times[0])
-    sizes = [float(norms(state - limit).max()) for state in states]
     slow = [
         sizes[i] > CONVERGED * sizes[0]
         and float(norms(states[i + 1] - states[i]).max()) * span <= REST_CHANGE * sizes[i] * (times[i + 1] - times[i])
@@ -272,12 +276,14 @@ def _slope(times: Array, sizes: Array) -> float:
 
 class _Keeper:
     """Keeps states at even times. It starts finely and doubles the distance whenever it holds too many, so that a run
-    that stops early is as well covered as one that reaches the horizon."""
+    that stops early is as well covered as one that reaches the horizon. A step is kept as its polynomial, and states
+    are formed when they are asked for: most of the fine times never are."""
 
     def __init__(self, start: Array, end: float, samples: int, times: ArrayLike | None) -> None:
-        self.states: list[Array] = [start.copy()]
+        self._held: list[Array | Polynomial] = [start.copy()]  # for each time its state, or what it is formed from
         self._times: list[float] = [0.0]
         self._samples = samples
+        self._most = max(8, int(MOST_KEPT / 5 / max(start.size, 1)))  # polynomials: five arrays each
         self._gap = end / (samples - 1) / 64
         self._wanted: Array | None = None
         self._next = 1
@@ -300,28 +306,40 @@ class _Keeper:
                 due = self._due(step.end)
             self._next += len(due)
         if len(due):
-            self.states.extend(step.at(due))
-            self._times.extend(due.tolist())
+            self._held += [step.polynomial()] * len(due)
+            self._times += due.tolist()
         while self._wanted is None and len(self._times) > self._samples:
             self._thin()
+        if len({id(each) for each in self._held if isinstance(each, Polynomial)}) > self._most:
+            self._held = list(self.states())
 
     def _due(self, end: float) -> Array:
         upto = math.floor(end / self._gap * (1 + 1e-12))
         return np.asarray(np.minimum(np.arange(self._next, upto + 1) * self._gap, end), dtype=np.float64)
 
     def _thin(self) -> None:
-        self.states, self._times = self.states[::2], self._times[::2]
+        self._held, self._times = self._held[::2], self._times[::2]
         self._gap *= 2
         self._next = (self._next + 1) // 2
 
     def close(self, time: float, state: Array, *, final: bool) -> None:
         """The end of a piece: a jump there is kept in place of the state before it, and the last state always."""
         if self._times[-1] >= time * (1 - 1e-12) and time > 0:
-            self.states[-1] = state.copy()
+            self._held[-1] = state.copy()
             self._times[-1] = time
         elif final and time > 0:
-            self.states.append(state.copy())
+            self._held.append(state.copy())
             self._times.append(time)
 
+    def states(self, begin: int = 0) -> list[Array]:
+        """The states kept, from this one on."""
+        found: list[Array] = []
+        for _, group in groupby(range(begin, len(self._times)), key=lambda i: id(self._held[i])):
+            several = list(group)
+            made = self._held[several[0]]
+            at = [self._times[i] for i in several]
+            found += list(made.at(at)) if isinstance(made, Polynomial) else [made] * len(several)
+        return found
+
     def result(self) -> tuple[Array, list[Array]]:
-        return np.array(self._times), self.states
+        return np.array(self._times), self.states()

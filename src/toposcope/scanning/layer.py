@@ -105,7 +105,7 @@ def layer_record(
     error = layer_storage_error(model, layer)
     _ = layer.weights  # read once, before threads share it
     every = range(layer.spec.heads)
-    judged = options.layer_sums if options.layer_sums is not None else _narrow(layer)
+    judged = options.layer_sums if options.layer_sums is not None else narrow(layer)
     whole = pool.submit(layer_dynamics, layer, storage_error=error) if judged else None
     look = LayerLook(model, number, moment, context=options.context, encodings=options.encodings)
     turns = layer_turns(layer, model.spec.context)
@@ -164,7 +164,7 @@ def _baseline(layer: Layer, error: float, seed: int, index: int) -> HeadDynamics
     return describe_head(layer, drawn, storage_error=error, rotary=False)
 
 
-def _narrow(layer: Layer) -> bool:
+def narrow(layer: Layer) -> bool:
     """Whether the sum over heads is small enough to be decided in seconds."""
     spec = layer.spec
     return min(spec.width, spec.kv_heads * spec.value_width) <= WIDEST_SUM and spec.width <= WIDEST_MODEL

@@ -6,24 +6,21 @@ node. A node that finds another checkpoint there says so. Every job uses one cor
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from toposcope.checkpoints import load
 from toposcope.checkpoints.identity import difference, identity
 from toposcope.checkpoints.view import Model
 from toposcope.core.cluster import TICK, connect, stop_signals
 from toposcope.core.errors import BadValue, ToposcopeError
-from toposcope.core.fields import plain, rebuilt
-from toposcope.scanning.layer import Entry, Moment, layer_entry
+from toposcope.core.fields import plain
+from toposcope.scanning.elsewhere import entry_of
+from toposcope.scanning.layer import Entry, Moment
 from toposcope.scanning.options import ScanOptions
 from toposcope.spectra.of_heads import second_moment
 
 RETRIES = 3  # of one layer
-_OPENED: dict[tuple[Any, ...], Model] = {}  # on a node: the checkpoint that the jobs of this process read
 
 
 def run(
@@ -107,16 +104,6 @@ def _remote(
 ) -> tuple[Entry | None, str | None]:
     """On a node: one layer's entry, or why there can be none."""
     try:
-        wanted, opened = rebuilt(ScanOptions, options, "the options"), tuple(where.values())
-        model = _OPENED.get(opened)
-        if model is None:
-            model = _OPENED[opened] = load(**where)
-            if identity(model, wanted.context) != expected:
-                del _OPENED[opened]
-                name = os.uname().nodename if hasattr(os, "uname") else "this node"
-                return None, f"{name} finds another checkpoint at {where['target']} than the driver. Copy it there."
-        with ThreadPoolExecutor(1) as pool:
-            entry, _ = layer_entry(model, number, wanted, *shared, pool)
+        return entry_of(where, expected, number, options, shared)[0], None
     except ToposcopeError as error:
         return None, str(error)
-    return entry, None

@@ -22,6 +22,7 @@ from toposcope.core.ranges import parse_length, parse_range, show_range
 from toposcope.core.result import Provenance
 from toposcope.dynamics.factored import Factored
 from toposcope.dynamics.layers import layer_factors, product_fits
+from toposcope.scanning import on_cores
 from toposcope.scanning.layer import Entry, kept, layer_entry, recorded
 from toposcope.scanning.options import DEFAULT_CONTEXT, OWN, ScanOptions, fingerprint
 from toposcope.scanning.result import ScanResult, tally, whole_model
@@ -61,7 +62,8 @@ def scan(
     `family` and `num_heads` say how a file is to be read; `adapter` is one of PEFT, merged as it is read.
 
     With `out` each finished layer is kept in that directory: a stopped scan continues there, and leaves result.json.
-    `jobs` is the number of threads, or of layers at once on a Ray cluster (`engine`, `ray_address`).
+    `jobs` is the number of threads (of processes, where layers are many and small), or of layers at once on a Ray
+    cluster (`engine`, `ray_address`).
     """
     started = time.perf_counter()
     if engine not in ("local", "ray"):
@@ -79,11 +81,19 @@ def scan(
         )
         _ = options.encodings  # a wrong name is said before any work
         where = None
-        if engine == "ray":
+        if engine == "ray" or (isinstance(model, str | Path) and view.hub is None):
             merged = None if view.adapter is None else _reachable(view.adapter)
             where = {"target": _target(model, view), "family": family, "num_heads": num_heads, "adapter": merged}
         entries, factors = _entries(
-            view, chosen, options, out=out, jobs=jobs, where=where, address=ray_address, progress=progress
+            view,
+            chosen,
+            options,
+            out=out,
+            jobs=jobs,
+            where=where,
+            cluster=engine == "ray",
+            address=ray_address,
+            progress=progress,
         )
         found = assemble(view, chosen, entries, options, factors)
         estimate = None if sample is None else _estimate(view, sample, found)
@@ -134,10 +144,14 @@ def _entries(
     out: str | Path | None,
     jobs: int | None,
     where: Mapping[str, Any] | None,
+    cluster: bool,
     address: str | None,
     progress: Progress | None,
 ) -> tuple[dict[int, Entry], dict[int, Factored]]:
-    """An entry for each layer: kept ones from the journal, the others made here or on a cluster, and kept as well."""
+    """An entry for each layer: kept ones from the journal, the others made here or on a cluster, and kept as well.
+
+    `where` is what another process opens the checkpoint by, if it can.
+    """
     tell = progress or silent
     entries: dict[int, Entry] = {}
     with Journal(Path(out) / JOURNAL, fingerprint(model, options)) if out is not None else nullcontext() as journal:
@@ -153,13 +167,16 @@ def _entries(
             entries[entry["layer"]] = entry
             tell("scanning layers", len(entries), len(numbers))
 
-        if where is None:
-            model.expect(todo, progress)
-            return entries, scan_here(model, todo, options, keep, threads=jobs or cores())
-        from toposcope.scanning import on_ray
+        if cluster and where is not None:
+            from toposcope.scanning import on_ray
 
-        on_ray.run(model, todo, options, keep, **where, address=address, workers=jobs)
-        return entries, {}
+            on_ray.run(model, todo, options, keep, **where, address=address, workers=jobs)
+            return entries, {}
+        model.expect(todo, progress)
+        many = jobs or cores()
+        if where is not None and on_cores.pays(model, todo, options, many):
+            return entries, on_cores.run(model, todo, options, keep, where=where, workers=many)
+        return entries, scan_here(model, todo, options, keep, threads=many)
 
 
 def scan_here(

@@ -178,7 +178,7 @@ def second_moment(model: Model) -> Array | TokenRows | None:
     table = usable(model.source.read(name), name, model.path)
     moment = np.zeros((shape[1], shape[1]))
     for start in range(0, len(table), BLOCK):
-        rows = table[start : start + BLOCK].astype(np.float32)
+        rows = table[start : start + BLOCK].astype(np.float32, copy=False)
         moment += rows.T @ rows
     return moment * len(moment) / (float(np.trace(moment)) or 1.0)
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from toposcope.core.progress import Progress, steps
+from toposcope.core.progress import Progress, silent
 from toposcope.core.ranges import parse_length
 from toposcope.core.result import Provenance, Result
 from toposcope.encodings import EncodingSpec, Sizes, parse
@@ -50,11 +50,11 @@ def spectrum(
     for encoding in built:
         encoding.tables()  # refuse before the work, not after it
     contexts = contexts_up_to(longest)
-    step = steps(progress, "encodings", len(built))
-    found = []
+    tell, found = progress or silent, list[EncodingSpectrum]()
     for spec, encoding in zip(specs, built, strict=True):
+        tell(f"encodings: {spec} up to {longest:,} positions", len(found), len(built))
         found.append(spectrum_of(encoding, contexts, head, spec=str(spec)))
-        step()
+    tell("encodings", len(found), len(built))
     asked = {
         "encodings": [str(spec) for spec in specs], "context": longest, "head_dim": head_dim, "num_heads": num_heads,
         "width": sizes.width, "head": head,

@@ -393,6 +393,17 @@ def test_the_product_is_formed_while_its_factors_fit(monkeypatch: pytest.MonkeyP
     assert not product_fits(layers)
 
 
+@pytest.mark.parametrize("size", [1e-9, 0.3, 4.0, 60.0])
+def test_phi_is_the_block_of_an_exponential(size: float) -> None:
+    """exp([[G, 1], [0, 0]]) holds phi(G) in its upper right."""
+    g = size * np.random.default_rng(13).standard_normal((5, 5)) / np.sqrt(5)
+    block = np.zeros((10, 10))
+    block[:5, :5], block[:5, 5:] = g, np.eye(5)
+    expected = scipy.linalg.expm(block)[:5, 5:]
+    np.testing.assert_allclose(_phi(g), expected, atol=1e-10 * np.abs(expected).max())
+    np.testing.assert_allclose(_phi(0 * g), np.eye(5))
+
+
 def test_phi_is_its_series() -> None:
     g = np.random.default_rng(12).standard_normal((4, 4))
     term, series = np.eye(4), np.eye(4)

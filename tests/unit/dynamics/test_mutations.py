@@ -408,8 +408,8 @@ MUTATIONS = [
     Mutation(
         "sym(LR), QR",
         "toposcope.dynamics.factored",
-        "[upper[:, r:], upper[:, :r]]",
-        "[upper[:, :r], upper[:, r:]]",
+        "upper[:, :r] @ upper[:, r:].T",
+        "upper[:, :r] @ upper[:, :r].T",
         eigenvalues_are_dense,
     ),
     Mutation(
@@ -430,8 +430,8 @@ MUTATIONS = [
     Mutation(
         "exp U",
         "toposcope.dynamics.layers",
-        "scipy.linalg.expm(block)",
-        "scipy.linalg.expm(-block)",
+        "found + found @ (small @ found) / 2",
+        "found - found @ (small @ found) / 2",
         layers_are_dense,
     ),
     Mutation(

@@ -41,10 +41,13 @@ def test_clusters_are_counted_where_they_are() -> None:
     random = np.random.default_rng(1)
     centres = np.array([[0.0, 0.0], [4.0, 0.0], [0.0, 4.0]])
     x = np.repeat(centres, 7, axis=0) + 0.01 * random.standard_normal((21, 2))
-    assert seen.clusters(x) == 3
-    assert seen.clusters(1e-3 * x, size_at_start=1.0) == 1, "seen at the scale of the start all have come together"
+    assert seen.measure(x)["clusters"] == 3
+    assert seen.measure(1e-3 * x, size_at_start=1.0)["clusters"] == 1, (
+        "seen at the scale of the start all have come together"
+    )
     chain = np.arange(30.0)[:, None] * 0.01  # single linkage: a chain of near neighbours is one part
-    assert len(set(seen.cluster_labels(chain, 0.011).tolist())) == 1
+    for reach, parts in ((0.011, 1), (0.009, 30), (1.0, 1)):
+        assert seen._clusters(np.abs(chain - chain.T), reach) == parts
     assert seen.effective_rank(np.outer(np.arange(1.0, 5), [1.0, 2.0, 3.0])) == pytest.approx(1.0)
     assert seen.effective_rank(np.eye(5)) == pytest.approx(5.0)
 
@@ -60,6 +63,35 @@ def test_attention_measures() -> None:
     causal = AttentionField(System(np.zeros((1, 2, 2)), np.eye(2)[None]), n)
     assert seen.entropy(causal.attention(x)) == pytest.approx(np.mean(np.log([1, 2, 3, 4])))
     assert causal.log_energy(x) == pytest.approx(np.log(10))
+
+
+@pytest.mark.parametrize(("n", "d"), [(7, 3), (5, 12), (80, 6), (300, 4)])
+@pytest.mark.parametrize("size", [1e-200, 1.0, 1e200])
+def test_many_clouds_at_once_are_each_by_itself(n: int, d: int, size: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wide ones, thin ones, collapsed ones and clusters, in portions of any size."""
+    random = np.random.default_rng(n)
+    clouds = [size * scale * random.standard_normal((n, d)) for scale in (1.0, 1e-3, 50.0)]
+    clouds += [np.ones((n, d)) * size + 1e-9 * clouds[0], np.repeat(clouds[0][:2], n, axis=0)[:n], 0 * clouds[0]]
+    single = [seen.measure(cloud, size_at_start=size) for cloud in clouds]
+    for portion in (1, 2 * n * d, 10**9):
+        monkeypatch.setattr(seen, "AT_ONCE", portion)
+        together = seen.measure_all(clouds, size_at_start=size, heavy=[True, False, True, True, True, True])
+        for name, values in together.items():
+            for number, value in enumerate(values):
+                expected = np.nan if number == 1 and name in seen.HEAVY else single[number][name]
+                assert value == pytest.approx(expected, rel=1e-12, nan_ok=True), (name, number)
+
+
+@pytest.mark.parametrize(("n", "d"), [(12, 5), (64, 64), (9, 40)])
+def test_near_pairs_and_small_directions_keep_their_digits(n: int, d: int) -> None:
+    """Two clusters a billion times narrower than their distance, and singular values over twelve decades."""
+    random = np.random.default_rng(d)
+    x = np.sign(random.standard_normal((n, 1))) * np.ones((1, d)) + 1e-9 * random.standard_normal((n, d))
+    assert seen.measure(x)["distance_mean"] == pytest.approx(pdist(x).mean(), rel=1e-12)
+    steep = random.standard_normal((n, d)) * 10.0 ** -np.linspace(0, 12, d)
+    share = np.linalg.svd(steep, compute_uv=False)
+    share = share / share.sum()
+    assert seen.measure(steep)["effective_rank"] == pytest.approx(np.exp(-(share * np.log(share)).sum()), rel=1e-10)
 
 
 def test_one_token_has_no_pairs() -> None:

@@ -155,11 +155,14 @@ def _curves(page: Page, flow: Flow, *, in_figure: bool) -> list[Chart]:
         for t, value in zip(seen["time"], seen[key], strict=True)
         if value > 0
     ]
-    near = page.table(
-        f"{flow.encoding} closeness",
-        {"time": seen["time"], "cosine": _known(seen["cosine_mean"]), "distance": seen["distance_mean"]},
-    )
-    log, log_distance = _logarithmic([row["norm"] for row in sizes]), _logarithmic(seen["distance_mean"])
+    near = page.table(f"{flow.encoding} closeness", {"time": seen["time"], "cosine": _known(seen["cosine_mean"])})
+    apart = [  # all pairs are looked at now and then, not at every moment
+        {"time": t, "distance": value}
+        for t, value in zip(seen["time"], seen["distance_mean"], strict=True)
+        if math.isfinite(value)
+    ]
+    distances = [row["distance"] for row in apart]
+    log, log_distance = _logarithmic([row["norm"] for row in sizes]), _logarithmic(distances)
     found = [
         Chart(
             "Norm of tokens",
@@ -173,8 +176,8 @@ def _curves(page: Page, flow: Flow, *, in_figure: bool) -> list[Chart]:
         Chart(
             "Distance between tokens",
             f"Mean over pairs of tokens{' (logarithmic)' if log_distance else ''}.",
-            near,
-            charts.line("time", "distance", log_y=log_distance, y_domain=_from_zero(seen["distance_mean"])),
+            page.rows(f"{flow.encoding} distances", apart),
+            charts.line("time", "distance", log_y=log_distance, y_domain=_from_zero(distances)),
         ),
         Chart(
             "Cosine between tokens",
