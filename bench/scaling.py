@@ -1,4 +1,5 @@
-"""How cost grows with size: scan in heads, width and layers, spectrum in positions; four sizes each and their slope.
+"""How cost grows with size: scan in heads, width and layers, spectrum in positions, a sweep in runs (and in
+`bench.tracing` trace in tokens); four sizes each and their slope.
 
 A slope is that of log time over log size by least squares: 1 is proportional. What every call costs whatever its
 size (a model that is opened, a token table that is read) makes the first sizes dearer and the slope smaller.
@@ -7,6 +8,7 @@ size (a model that is opened, a token table that is read) makes the first sizes 
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -21,6 +23,7 @@ HEAD, WIDTH, ROUNDS = 64, 512, 3
 HEADS = (4, 8, 16, 32)
 WIDTHS = (512, 1024, 2048, 4096)
 LAYERS = (2, 4, 8, 16)
+RUNS = (2, 4, 8, 16)
 POSITIONS = (2**14, 2**16, 2**18, 2**20)
 ENCODINGS = ("rope", "alibi", "t5", "kerple", "sinusoidal", "fire")
 
@@ -76,11 +79,12 @@ def measure() -> list[Row]:
         }
         for what, paths in models.items():
             sums = None if what.startswith("layers") else False
-            rows.append(_row(f"scan against {what}", list(paths), [_scanned(path, sums) for path in paths.values()]))
+            rows.append(grown(f"scan against {what}", list(paths), [_scanned(path, sums) for path in paths.values()]))
     for name in ENCODINGS:
         calls = [_spectrum(name, n) for n in POSITIONS]
-        rows.append(_row(f"spectrum of {name} against positions", POSITIONS, calls))
-    return rows
+        rows.append(grown(f"spectrum of {name} against positions", POSITIONS, calls))
+    sweeps = [_sweep(n) for n in RUNS]
+    return [*rows, grown("sweep against runs (20 steps each, one at a time)", RUNS, sweeps, _all_processes)]
 
 
 def _scanned(path: Path, sums: bool | None) -> Callable[[], object]:
@@ -91,9 +95,33 @@ def _spectrum(name: str, n: int) -> Callable[[], object]:
     return lambda: toposcope.spectrum(name, n)
 
 
-def _row(work: str, sizes: Sequence[int], calls: Sequence[Callable[[], object]]) -> Row:
+def _sweep(runs: int) -> Callable[[], object]:
+    """Short trainings in a fresh store."""
+
+    def work() -> None:
+        with tempfile.TemporaryDirectory() as store:
+            toposcope.sweep(["copy"], ["rope"], seeds=runs, settings={"steps": 20}, jobs=1, store=store)
+
+    return work
+
+
+def _all_processes(work: Callable[[], object]) -> float:
+    """Processor seconds of this process and of those it has started and seen end."""
+    before = os.times()
+    work()
+    after = os.times()
+    return sum(after[:4]) - sum(before[:4])
+
+
+def grown(
+    work: str,
+    sizes: Sequence[int],
+    calls: Sequence[Callable[[], object]],
+    seconds: Callable[[Callable[[], object]], float] = cpu,
+) -> Row:
+    """The row of one kind of work at several sizes, with its slope."""
     calls[0]()  # what is imported and kept once
-    taken = interleaved(ROUNDS, *((lambda call=call: cpu(call)) for call in calls))
+    taken = interleaved(ROUNDS, *((lambda call=call: seconds(call)) for call in calls))
     said = ", ".join(f"{size:,}: {_time(seconds)}" for size, seconds in zip(sizes, taken, strict=True))
     return Row(work, said, "-", f"slope {slope(sizes, taken):.2f}", "-", None)
 
