@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -36,12 +37,15 @@ from toposcope.models.running import RunnableLike, on_text, running, running_sub
 from toposcope.models.sites import Site, checked_heads, checked_site
 from toposcope.models.tracing.contraction import DENSE_LIMIT
 from toposcope.models.tracing.depth import correlations, through_depth
+from toposcope.models.tracing.foreseen import SIDE_BY_SIDE, in_words, pace, seconds
 from toposcope.models.tracing.hidden import hidden_states
 from toposcope.models.tracing.measure import outputs, trace_corpus
 from toposcope.models.tracing.result import TraceResult
 from toposcope.models.tracing.verify import verify as verified_heads
 
+_log = logging.getLogger("toposcope")
 ROUNDED = "the heads' outputs in a layer, relative to their size"
+PATIENCE = 5  # seconds after which one wants to know how long it takes
 PICTURED = 4  # heads whose logits are kept when nobody says which: the most positional ones
 
 
@@ -98,6 +102,7 @@ def trace(
     with memory_told(batch), running_on(runs) as unsure, attached(reference) as instrument:
         numbers = parse_range(layers, len(instrument.sites))
         chosen = heads_by_layer(heads, instrument.sites, numbers)
+        _foretell(runs, corpus, chosen or {n: instrument.sites[n].heads for n in numbers}, dense_limit)
         found = trace_corpus(
             reference, corpus, layers=numbers if chosen is None else sorted(chosen), heads=chosen,
             dense_limit=dense_limit, seed=seed, encoding=spec, logits=pictured, batch=batch, progress=progress,
@@ -133,6 +138,16 @@ def heads_by_layer(
                 checked_heads(site, (int(numbers),))
             chosen.setdefault(each, set()).update(parse_range(numbers, site.heads, "head"))
     return {layer: tuple(sorted(numbers)) for layer, numbers in chosen.items()}
+
+
+def _foretell(model: Any, corpus: Corpus, heads: Mapping[int, int | Sequence[int]], dense_limit: int) -> None:
+    """Say how long it will take, where that is longer than one likes to wait without knowing."""
+    count = sum(each if isinstance(each, int) else len(each) for each in heads.values())
+    lengths = [len(ids) for ids in corpus.sequences]
+    size = sum(each.numel() for each in model.parameters())
+    expected = seconds(count, lengths, dense_limit=dense_limit, parameters=size, slower=pace()) / SIDE_BY_SIDE
+    if expected > PATIENCE:
+        _log.info("about %s: %s heads, %s sequences", in_words(expected), count, len(lengths))
 
 
 def _opened(
