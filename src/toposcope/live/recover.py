@@ -191,7 +191,6 @@ def recover(
 def _run(
     running: Running, attending: frozenset[str], at_P: Array, contents: int, mode: Mode, seed: int
 ) -> Sequence[Attention]:
-    import torch
 
     tokens_T = running.tokens(contents, seed)
     many = len(at_P)
