@@ -73,6 +73,7 @@ def chart(name: str, rows: Sequence[Mapping[str, Any]], spec: Mapping[str, Any])
     """A chart of our own, where no command draws one."""
     whole = {**spec, "data": {"values": list(rows)}, "width": 360, "height": 150, "background": "white"}
     whole["config"] = {"range": {"category": list(palette())}, "point": {"color": palette()[0]}}
+    whole["config"]["axis"] = {"grid": False}
     with tempfile.TemporaryDirectory() as place:
         large = Path(place) / "figure.png"
         large.write_bytes(vl_convert.vegalite_to_png(whole, ppi=150))
@@ -163,7 +164,67 @@ def diagonal() -> None:
     flow("diagonal", "plus", "turned", "--n", "8", "--no-causal", "--encoding", "rope", "--add-diagonal", "3")
 
 
+@paper
+def helix_diagonal() -> None:
+    picture("papers/helix-diagonal", "flow", "--preset", "helix", "--add-diagonal", "1")
+
+
 # ------------------------------------------------------------------ the papers: content and position
+@paper
+def product() -> None:
+    """Singular values of a random matrix, times RoPE's mean kernel, and times a single frequency."""
+    content, offset = np.random.default_rng(0).standard_normal((64, 64)), np.subtract.outer(range(64), range(64))
+    turning = rope(16).rotary
+    assert turning is not None
+    matrices = {
+        "content": content,
+        "times RoPE's mean kernel": content * np.cos(offset[..., None] * turning.frequencies()).mean(-1),
+        "times one frequency": content * np.exp(0.7j * offset),
+    }
+    rows = [
+        {"matrix": name, "number": i + 1, "value": float(value)}
+        for name, matrix in matrices.items()
+        for i, value in enumerate(np.linalg.svd(matrix, compute_uv=False))
+    ]
+    lines = {
+        "mark": "line",
+        "encoding": {
+            "x": {"field": "number", "type": "quantitative", "title": "singular value, from the largest"},
+            "y": {"field": "value", "type": "quantitative", "title": None},
+            "color": {"field": "matrix", "type": "nominal", "title": None, "sort": list(matrices)},
+            "strokeDash": {
+                "field": "matrix",
+                "type": "nominal",
+                "legend": None,
+                "scale": {"domain": list(matrices), "range": [[1, 0], [1, 0], [2, 5]]},
+            },
+        },
+    }
+    chart("product", rows, lines)
+
+
+@paper
+def alibi_two_ways() -> None:
+    """ALiBi's matrix added to the logits, and as a factor after the exponential: norm over n, by context."""
+    toposcope("spectrum", "alibi", "--context", "8k", "--json", "alibi.json")
+    (found,) = json.loads((KEPT / "alibi.json").read_text())["encodings"]
+    ways = {"added to the logits": "logit_points", "a factor after the exponential": "points"}
+    rows = [
+        {"seen as": way, "context": point["context"], "norm over n": point["lambda_max_over_n"]}
+        for way, points in ways.items()
+        for point in found[points]
+    ]
+    lines = {
+        "mark": {"type": "line", "point": True},
+        "encoding": {
+            "x": {"field": "context", "type": "quantitative", "scale": {"type": "log", "base": 2}},
+            "y": {"field": "norm over n", "type": "quantitative", "scale": {"type": "log"}},
+            "color": {"field": "seen as", "type": "nominal", "title": None},
+        },
+    }
+    chart("alibi-two-ways", rows, lines)
+
+
 @paper
 def shared_content() -> None:
     picture("papers/shared-content", "spectrum", "none", "rope", "rope:base=1000000", "alibi", "--context", "128k")
