@@ -14,6 +14,7 @@ from toposcope.models.tracing.logits import LogitPicture
 from toposcope.models.tracing.patterns import WORDS, together
 from toposcope.models.tracing.result import HeadTrace, Spread, TraceResult
 from toposcope.report import charts
+from toposcope.report.attention import attention_block
 from toposcope.report.blocks import (
     Chart,
     Column,
@@ -78,6 +79,7 @@ def view(result: TraceResult, page: Page) -> None:
     page.add("What heads attend to", _patterns(page, result))
     page.add("The most positional heads", _listing(page, rows, there))
     page.add("Head by head", _head_map(result, rows, table, there))
+    page.add("Attention on the text", attention_block(result))
     page.add("Kernels on this text", _kernels(page, rows))
     page.add("Logits and their Toeplitz part", *(Row(_picture(each)) for each in result.logits))
     page.add("By depth", Row(tuple(_by_layer(page, rows))))
