@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.unit.models.making import TEXT, write_llama_lm
 from tests.unit.models.test_trace import MODELS, ready, texts
 from toposcope.core.errors import BadFile, BadValue
 from toposcope.models.intervene import captured
+from toposcope.models.load import load_reference
 from toposcope.models.tracing.attention import WINDOW, Stored, affordable, labels, window_starts
 from toposcope.models.tracing.measure import trace_corpus
 from toposcope.models.tracing.result import TraceResult
@@ -112,7 +115,7 @@ class Hostile:
     tokens = ("\x1b[31m", "a\u202eb", "<script>alert(1)</script>", " x" * 300, "\ufffd", "\n")
 
     def decode(self, ids: list[int], **_: Any) -> str:
-        return self.tokens[ids[0]]
+        return "".join(self.tokens[each] for each in ids)
 
     def convert_ids_to_tokens(self, number: int) -> str:
         return f"<0x{number:02X}>"
@@ -124,3 +127,11 @@ def test_labels_can_be_seen_and_command_nothing() -> None:
     assert len(found[3]) <= 40
     assert found[4:] == ("<0x04>", "\\n")
     assert labels(None, np.array([7, 3])) == ("7", "3")
+
+
+def test_labels_keep_the_space_that_a_tokenizer_drops(tmp_path: Path) -> None:
+    write_llama_lm(tmp_path)
+    tokenizer = load_reference(tmp_path).tokenizer
+    assert "".join(labels(tokenizer, np.array(tokenizer(TEXT)["input_ids"]))) == tokenizer.decode(
+        tokenizer(TEXT)["input_ids"]
+    )

@@ -39,6 +39,7 @@ WINDOW = 128  # tokens
 BYTES = 1_500_000  # of all that a result keeps; a third more as text
 LEVELS = 2**16 - 1
 LONGEST_LABEL = 40
+NOTHING = 1e-12  # of the largest logit: less is rounding, where position does nothing
 
 
 @dataclass(frozen=True)
@@ -175,6 +176,7 @@ def attention_of(content: Content, head: int, sink: float | None, starts: Sequen
         else:
             q_BR, k_MR = content.q_HNR[head, first:stop], content.k_HMR[head, first:stop]
             position_BM = logits_BM - content.scale * (q_BR @ k_MR.T)
+            position_BM[np.abs(position_BM) <= NOTHING * np.abs(logits_BM).max()] = 0.0
         yield HeadAttention(
             layer=content.site.number,
             head=head,
@@ -189,14 +191,21 @@ def attention_of(content: Content, head: int, sink: float | None, starts: Sequen
 
 
 def labels(tokenizer: Any, ids: Ids) -> tuple[str, ...]:
-    """Tokens as text that can be seen, a space kept as a space; numbers where there is no tokenizer."""
+    """Tokens as text that can be seen, with the space before a word kept; numbers where there is no tokenizer."""
     if tokenizer is None:
         return tuple(str(int(each)) for each in ids)
+
+    def decoded(*some: int) -> str:
+        return str(tokenizer.decode(list(some), clean_up_tokenization_spaces=False))
+
     found = []
-    for each in ids:
-        text = tokenizer.decode([int(each)], clean_up_tokenization_spaces=False)
+    numbers = [int(each) for each in ids]
+    for before, each in zip([None, *numbers], numbers, strict=False):
+        text = decoded(each)
+        if before is not None and decoded(before, each) == f"{decoded(before)} {text}":
+            text = f" {text}"  # some tokenizers drop it from the first word of what they decode
         if not text or "\ufffd" in text:  # a part of a character, or a mark of the tokenizer's own
-            text = str(tokenizer.convert_ids_to_tokens(int(each)))
+            text = str(tokenizer.convert_ids_to_tokens(each))
         found.append(printable(text, LONGEST_LABEL))
     return tuple(found)
 

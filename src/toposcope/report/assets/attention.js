@@ -86,7 +86,7 @@ toposcope.attention = (place, options) => {
   const window_ = () => windows[at.window];
   const head = () => window_().heads[at.head];
   const current = () => held ?? hover ?? cursor;
-  const number = (key, value) => (key === "probability" ? show(value, "percent") : (key === "position" && value > 0 ? "+" : "") + value.toFixed(2));
+  const number = (key, value) => (key === "probability" ? show(value, "percent") : (key === "position" && value > 0 ? "+" : "") + (Math.abs(value) >= 0.1 ? value.toFixed(2) : String(Number(value.toPrecision(2)))));
   const word = (i) => window_().tokens[i];
   const called = (i) => `${word(i).trim() || "space"} (${window_().first + i})`;
 
@@ -107,6 +107,7 @@ toposcope.attention = (place, options) => {
     stretches.replaceChildren(...windows.map((each, i) => element("option", { value: i }, `${each.first} to ${each.first + each.tokens.length - 1}`)));
     stretches.value = String(at.window);
     stretchField.hidden = windows.length < 2;
+    heads.parentElement.hidden = back.hidden = on.hidden = here.heads.length < 2;
     back.disabled = at.head === 0;
     on.disabled = at.head === here.heads.length - 1;
     tables = unpack(here, head());

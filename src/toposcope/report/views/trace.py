@@ -89,6 +89,13 @@ def view(result: TraceResult, page: Page) -> None:
     _add_missing(page, result)
 
 
+def heads_of(result: TraceResult) -> tuple[list[dict[str, Any]], tuple[Measure, ...]]:
+    """The rows of the head map, and the ways to colour it: for a page that draws the map by itself."""
+    rows = [_row(each) for each in result.heads]
+    there = [key for key in METRICS if any(row[key] is not None for row in rows)]
+    return rows, _head_map(result, rows, "", there).measures
+
+
 # ------------------------------------------------------------------ words
 def _summary(result: TraceResult) -> list[str]:
     heads = result.heads
