@@ -47,7 +47,7 @@
   // -------------------------------------------------------------- losses
   function draw(found, fresh) {
     field("answer").hidden = false;
-    field("cut").textContent = `${found.text}. ${found.unit}.`;
+    field("cut").textContent = `${found.text}; ${found.unit}.`;
     field("no-loss").hidden = found.conditions.length > 0;
     field("chart-card").hidden = !found.conditions.length;
     const body = field("losses");
