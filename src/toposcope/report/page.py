@@ -47,7 +47,7 @@ def page_html(page: Page, results: Sequence[Mapping[str, Any]]) -> str:
     blocks: dict[str, Any] = {}
     numbered = [_numbered(section.blocks, f"{section.slug}", blocks) for section in page.sections]
     kept = [rounded(without_series(each)) for each in results]
-    data = embeddable({"blocks": seen(blocks), "tables": seen(rounded(page.tables)), "results": kept})
+    data = embeddable({"blocks": _seen(blocks), "tables": _seen(rounded(page.tables)), "results": kept})
     charts = any(each["kind"] == "chart" or each.get("charts") for each in blocks.values())
     kinds = {each["kind"] for each in blocks.values()}
     left = (() if charts else CHARTS) + (() if "attention" in kinds else ("attention.js",))
@@ -111,12 +111,17 @@ def readable(value: Any) -> Any:
     return sentences(value, most=LONGEST_PARAGRAPH) if type(value) is str else value
 
 
-def seen(value: Any) -> Any:
+def for_scripts(value: Any) -> Any:
+    """Data as scripts are given them: numbers as exact as a picture needs, words from elsewhere as text."""
+    return _seen(rounded(value))
+
+
+def _seen(value: Any) -> Any:
     """The same for the words that scripts put into a page."""
     if isinstance(value, Mapping):
-        return {readable(key): seen(each) for key, each in value.items()}
+        return {readable(key): _seen(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [seen(each) for each in value]
+        return [_seen(each) for each in value]
     return readable(value)
 
 

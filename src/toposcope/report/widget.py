@@ -13,8 +13,8 @@ from functools import cache
 from typing import Any
 
 from toposcope.core.errors import BadValue, MissingExtra
-from toposcope.report.blocks import Attention, HeadMap, Page, Row, rounded
-from toposcope.report.page import STYLE, asset, seen
+from toposcope.report.blocks import Attention, HeadMap, Page, Row
+from toposcope.report.page import STYLE, asset, for_scripts
 
 SCRIPTS = ("core.js", "heatmap.js", "attention.js", "widget.js")
 
@@ -91,14 +91,12 @@ def _map(page: Page, block: HeadMap | None) -> dict[str, Any] | None:
     keys = ("layer", "head", *(measure.key for measure in block.measures), "says", "shown_first")
     kept = {key: columns[key] for key in dict.fromkeys(keys) if key in columns}
     measures = [asdict(measure) for measure in block.measures]
-    found: dict[str, Any] = seen(
-        rounded({"title": block.title, "sentence": block.sentence, "measures": measures, "columns": kept})
-    )
-    return found
+    found = {"title": block.title, "sentence": block.sentence, "measures": measures, "columns": kept}
+    return dict(for_scripts(found))
 
 
 def _attention(block: Attention | None) -> dict[str, Any] | None:
-    return None if block is None else seen(rounded({"windows": block.windows, "others": block.others}))
+    return None if block is None else dict(for_scripts({"windows": block.windows}))
 
 
 @cache

@@ -63,7 +63,7 @@ class Texts:
                     return {"state": "loading", "words": f"Waiting for {self._entry.name if self._entry else ''} …"}
                 self._entry, self._version = entry, version
                 self._reference, self._error, self._loading = None, None, True
-                self._answers.clear()
+                self._answers = OrderedDict()  # whoever still works on the other one keeps its own
                 threading.Thread(target=self._load, args=(entry,), name=f"load {entry.id}", daemon=True).start()
             if self._loading:
                 return {"state": "loading", "words": f"Loading {entry.name} …"}
@@ -123,14 +123,17 @@ class Texts:
         self, entry: ModelEntry, key: tuple[str, ...], work: Callable[[Reference], dict[str, Any]]
     ) -> dict[str, Any]:
         state = self.state(entry)
-        reference = self._reference
-        if state["state"] != "ready" or reference is None:
-            return state
-        if key not in self._answers:
-            self._answers[key] = {**state, **work(reference)}
-            while len(self._answers) > KEPT:
-                self._answers.popitem(last=False)
-        return self._answers[key]
+        with self._lock:
+            reference, kept = self._reference, self._answers
+            if state["state"] != "ready" or self._entry is not entry or reference is None:
+                return (
+                    state if state["state"] != "ready" else {"state": "loading", "words": "Loading another model …"}
+                )
+        if key not in kept:
+            kept[key] = {**state, **work(reference)}
+            while len(kept) > KEPT:
+                kept.popitem(last=False)
+        return kept[key]
 
 
 Asked = tuple[str, str, str]  # an encoding, layers, heads: as `toposcope loss` takes them; empty where not given
