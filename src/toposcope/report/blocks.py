@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 Columns = Mapping[str, Sequence[Any]]
+MOST_ROWS = 2048  # of a result that stand in a page beside the tables made of them
+LONGEST_WORDS = 1000  # of one piece: longer ones are packed numbers
 
 
 @dataclass(frozen=True)
@@ -156,6 +158,35 @@ class Matrix:
     square: bool = False  # cells as high as they are wide
 
 
+class Packed(str):
+    """Numbers in base64, for a script to unpack: they are no words, and not shortened as words are."""
+
+
+@dataclass(frozen=True)
+class StillAttention:
+    """What of attention is shown where no script runs: one head on the first tokens, and its strongest pairs."""
+
+    head: str
+    tokens: tuple[str, ...]
+    cells: tuple[tuple[float | None, ...], ...]
+    pairs: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Attention with its tokens: windows of a text, heads on them (`report.attention` packs both).
+
+    `others` is the command that shows a head which is not kept, written {head} there.
+    """
+
+    kind: ClassVar[str] = "attention"
+    title: str
+    sentence: str
+    windows: tuple[Mapping[str, Any], ...]
+    others: str
+    still: StillAttention
+
+
 @dataclass(frozen=True)
 class Particles:
     """Tokens moving in a plane, with a clock to drag."""
@@ -254,13 +285,17 @@ def rounded(value: Any, digits: int = 5) -> Any:
 
 
 def without_series(value: Any, longest: int = 16) -> Any:
-    """A result without its long lists of numbers: those stand in the page's tables, once."""
+    """A result without its long lists of numbers and rows, and packed numbers: those stand in tables and pictures."""
     if isinstance(value, Mapping):
         return {key: without_series(each, longest) for key, each in value.items()}
     if isinstance(value, list | tuple):
         if len(value) > longest and all(not isinstance(each, Mapping | str) for each in value):
             return f"{len(value)} entries: see the tables"
+        if len(value) > MOST_ROWS:
+            return f"{len(value)} rows: see the tables"
         return [without_series(each, longest) for each in value]
+    if isinstance(value, str) and len(value) > LONGEST_WORDS and not re.search(r"\s", value):
+        return f"{len(value)} characters: see the pictures"
     return value
 
 

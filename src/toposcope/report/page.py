@@ -19,12 +19,24 @@ from toposcope._version import __version__
 from toposcope.core.errors import BadFile
 from toposcope.core.printable import sentences
 from toposcope.core.result import json_text
-from toposcope.report.blocks import Chart, HeadMap, Matrix, Page, Particles, Row, rounded, shown, without_series
+from toposcope.report.blocks import (
+    Attention,
+    Chart,
+    HeadMap,
+    Matrix,
+    Page,
+    Particles,
+    Row,
+    rounded,
+    shown,
+    without_series,
+)
 
 CHARTS = ("vendor/vega.min.js", "vendor/vega-lite.min.js", "vendor/vega-embed.min.js", "chart.js")
-SCRIPTS = ("core.js", "heatmap.js", "particles.js", *CHARTS, "report.js")
+SCRIPTS = ("core.js", "heatmap.js", "attention.js", "particles.js", *CHARTS, "report.js")
 STYLE = "toposcope.css"
 LONGEST_PARAGRAPH = 100_000
+MOST_ROWS = 1000  # of a table that is read; its data hold all
 _UNSAFE: dict[str, str | int | None] = {each: f"\\u{ord(each):04x}" for each in "<>&\u2028\u2029"}
 
 
@@ -37,7 +49,9 @@ def page_html(page: Page, results: Sequence[Mapping[str, Any]]) -> str:
     kept = [rounded(without_series(each)) for each in results]
     data = embeddable({"blocks": _seen(blocks), "tables": _seen(rounded(page.tables)), "results": kept})
     charts = any(each["kind"] == "chart" or each.get("charts") for each in blocks.values())
-    scripts = [asset(name) for name in SCRIPTS if charts or name not in CHARTS]
+    kinds = {each["kind"] for each in blocks.values()}
+    left = (() if charts else CHARTS) + (() if "attention" in kinds else ("attention.js",))
+    scripts = [asset(name) for name in SCRIPTS if name not in left]
     style = asset(STYLE)
     environment = Environment(
         loader=PackageLoader("toposcope.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
@@ -56,6 +70,7 @@ def page_html(page: Page, results: Sequence[Mapping[str, Any]]) -> str:
         style=style,
         scripts=scripts,
         data=data,
+        most_rows=MOST_ROWS,
     )
     if _script_tags(text) != 1 + len(scripts) + sum(map(_script_tags, (*scripts, style))):
         raise BadFile("a word of this result became code in its page, so there is no page. Please report it.")
@@ -96,6 +111,11 @@ def readable(value: Any) -> Any:
     return sentences(value, most=LONGEST_PARAGRAPH) if type(value) is str else value
 
 
+def for_scripts(value: Any) -> Any:
+    """Data as scripts are given them: numbers as exact as a picture needs, words from elsewhere as text."""
+    return _seen(rounded(value))
+
+
 def _seen(value: Any) -> Any:
     """The same for the words that scripts put into a page."""
     if isinstance(value, Mapping):
@@ -114,7 +134,7 @@ def _numbered(blocks: Sequence[Any], prefix: str, into: dict[str, Any]) -> list[
     found = []
     for i, block in enumerate(blocks):
         name = f"{prefix}-{i}"
-        if isinstance(block, Chart | HeadMap | Matrix | Particles):
+        if isinstance(block, Attention | Chart | HeadMap | Matrix | Particles):
             into[name] = {"kind": block.kind, **rounded(asdict(block))}
         parts = _numbered(block.blocks, name, into) if isinstance(block, Row) else None
         found.append((name, block, parts))

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from toposcope.core.printable import printable, sentences
 from toposcope.report.blocks import (
+    Attention,
     Facts,
     Findings,
     HeadMap,
@@ -209,6 +210,13 @@ def _head_map(block: HeadMap, page: Page, out: IndentedConsole) -> None:
             out.print(f"         {each.label}: {_safe(each.sentence)}")
 
 
+def _attention(block: Attention, page: Page, out: IndentedConsole) -> None:
+    """Its strongest pairs; the rest needs a page."""
+    out.print(f"  Head {_safe(block.still.head)}, its strongest pairs on the first tokens:")
+    for pair in block.still.pairs:
+        out.print(f"    {_safe(pair)}")
+
+
 def _means(block: HeadMap, columns: Mapping[str, Sequence[Any]]) -> dict[int, str]:
     """By layer, the mean of the column that the map wants beside it, with a bar from 0 to 1."""
     if block.mean is None:
@@ -250,4 +258,5 @@ _DRAWERS: Mapping[type, Callable[[Any, Page, IndentedConsole], None]] = {
     Row: _row,
     Listing: _listing,
     HeadMap: _head_map,
+    Attention: _attention,
 }

@@ -25,6 +25,7 @@ PAGES = (
     "/",
     "/encoding",
     "/flow",
+    "/text",
     "/models",
     "/runs",
     "/runs/aaaa1111",
@@ -35,8 +36,8 @@ PAGES = (
 
 MISSING = (
     "/nowhere", "/runs/zzzz", "/results/r1", "/models/none", "/api/nowhere", "/api/runs/zzzz", "/api/results/r1",
-    "/api/models/none", "/api/models/none/scan", "/api/models/none/heads/0.0", "/runs/zzzz/report",
-    "/results/r9/report", "/static/none.js", "/runs/cccc3333/report",
+    "/api/models/none", "/api/models/none/scan", "/api/models/none/heads/0.0", "/api/models/none/text",
+    "/runs/zzzz/report", "/results/r9/report", "/static/none.js", "/runs/cccc3333/report",
 )  # fmt: skip
 
 

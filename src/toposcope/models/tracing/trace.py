@@ -62,6 +62,7 @@ def trace(
     dense_limit: int = DENSE_LIMIT,
     encoding: str | None = None,
     logits: str | None = None,
+    window: int | None = None,
     depth: bool = False,
     verify: bool = False,
     jobs: int | None = None,
@@ -78,7 +79,8 @@ def trace(
     (default: wiki), or "random": tokens drawn by Zipf's law. A model of the laboratory is given sentences of its own
     task. `layers` ("0-3,7") and `heads` ("3.2,5.0-3"; "0-3": of every layer) limit what is traced; up to
     `dense_limit` tokens all singular values are computed, beyond it norms only; `encoding` is put into the traced
-    heads in place of their own; `logits` names heads whose logits are pictured ("none": of no head).
+    heads in place of their own; `logits` names heads whose logits are pictured, and whose attention is kept with its
+    tokens ("none": of no head), on a `window` of the first sequence that begins at this token.
 
     `depth` follows the first tokens through the layers, beside the flow; `verify` lets every certified head act alone
     on the tokens that really enter it, beside its verdict, with `jobs` processes (default: one per core). `batch`
@@ -95,8 +97,8 @@ def trace(
     asked = {
         "text": corpus.name, "tokens": tokens, "sequences": sequences, "begin": begin, "lines": lines,
         "layers": layers, "heads": heads, "dense_limit": dense_limit, "encoding": encoding, "logits": logits,
-        "depth": depth, "verify": verify, "seed": seed, "device": device, "dtype": dtype, "device_map": device_map,
-        "batch": require_batch(batch),
+        "window": window, "depth": depth, "verify": verify, "seed": seed, "device": device, "dtype": dtype,
+        "device_map": device_map, "batch": require_batch(batch),
     }  # fmt: skip
     runs = reference.model if isinstance(reference, Reference) else reference
     with memory_told(batch), running_on(runs) as unsure, attached(reference) as instrument:
@@ -105,7 +107,8 @@ def trace(
         _foretell(runs, corpus, chosen or {n: instrument.sites[n].heads for n in numbers}, dense_limit)
         found = trace_corpus(
             reference, corpus, layers=numbers if chosen is None else sorted(chosen), heads=chosen,
-            dense_limit=dense_limit, seed=seed, encoding=spec, logits=pictured, batch=batch, progress=progress,
+            dense_limit=dense_limit, seed=seed, encoding=spec, logits=pictured, window=window, batch=batch,
+            progress=progress,
         )  # fmt: skip
         ran = computation(runs)
         if is_rounded(runs):

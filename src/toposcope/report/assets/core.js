@@ -1,7 +1,8 @@
-/* What reports and the local page share: theme, numbers as text, colours, downloads. All of it lives in `toposcope`. */
+/* What reports, the local page and widgets share: theme, numbers as text, colours, downloads. All of it lives in `toposcope`.
+   Colours are read from the page, or from `toposcopeRoot` where a widget names its own element. */
 "use strict";
 const toposcope = (() => {
-  const root = document.documentElement;
+  const root = typeof toposcopeRoot === "undefined" ? document.documentElement : toposcopeRoot;
   const listeners = [];
   const system = window.matchMedia("(prefers-color-scheme: dark)");
 
@@ -33,7 +34,7 @@ const toposcope = (() => {
   const colour = (name) => getComputedStyle(root).getPropertyValue("--" + name).trim();
 
   // -------------------------------------------------------------- colours between colours
-  const palette = Array.from({ length: 12 }, (_, i) => colour("palette-" + i));
+  let palette = [];
   function parts(hex) {
     const text = hex.length === 4 ? hex.replace(/[0-9a-f]/gi, "$&$&") : hex;
     return [1, 3, 5].map((at) => parseInt(text.slice(at, at + 2), 16));
@@ -110,5 +111,8 @@ const toposcope = (() => {
         onclick: () => save(file + ".csv", csv(rows()), "text/csv") }, "CSV"));
   }
 
-  return { theme, colour, palette, ramp, sequential, diverging, inkOn, show, element, save, csv, saveButtons };
+  return {
+    get palette() { if (!palette[0]) palette = Array.from({ length: 12 }, (_, i) => colour("palette-" + i)); return palette; },
+    theme, colour, ramp, sequential, diverging, inkOn, show, element, save, csv, saveButtons,
+  };
 })();

@@ -86,7 +86,7 @@ toposcope.heatmap = (place, options) => {
       }
     }));
     if (chosen) mark(pen, chosen, colour("ink"), 2.5);
-    if (document.activeElement === canvas) mark(pen, cursor, colour("focus"), 2.5);
+    if (canvas.getRootNode().activeElement === canvas) mark(pen, cursor, colour("focus"), 2.5);
     sentence.textContent = measure.sentence || "";
     sentence.hidden = !measure.sentence;
     drawLegend(known);

@@ -2,7 +2,9 @@
 (() => {
   const { element, show, theme, save, saveButtons } = toposcope;
   const page = JSON.parse(document.getElementById("data").textContent);
+  page.attention = Object.keys(page.blocks).find((name) => page.blocks[name].kind === "attention");
   const maps = {};
+  const chosen = { head: null, attention: null, open: null }; // the head that is open, its attention, and how another is opened
 
   function rowsOf(name) {
     const columns = Object.entries(page.tables[name]);
@@ -36,6 +38,12 @@
     here.append(saveButtons(block.title, () => block.times.flatMap((time, t) => block.xy[t].map(([x, y], token) => ({ time, token, x, y })))));
   }
 
+  function drawAttention(name, block) {
+    const here = place(name);
+    const missing = (head) => `The attention of head ${head} is not kept in this page. To see it: ${block.others.replace("{head}", head)}`;
+    chosen.attention = maps[name] = toposcope.attention(here, { name, label: block.title, windows: block.windows, missing, first: chosen.head, choose: (layer, head) => chosen.open?.(`${layer}.${head}`) });
+  }
+
   // -------------------------------------------------------------- heads
   function drawHeads(name, block) {
     const here = place(name);
@@ -45,7 +53,7 @@
     const index = new Map(rows.map((row, i) => [`${row.layer}.${row.head}`, i]));
     const grid = (key) => layers.map((layer) => heads.map((head) => rows[index.get(`${layer}.${head}`)]?.[key]));
     const panel = document.getElementById(name + "-head");
-    const open = (i, jump) => { if (panel) drawHead(panel, block, rows, i, (next) => { select(next); open(next, false); }, jump); };
+    const open = (i, jump) => { chosen.head = `${rows[i].layer}.${rows[i].head}`; chosen.attention?.show(rows[i].layer, rows[i].head); if (panel) drawHead(panel, block, rows, i, (next) => { select(next); open(next, false); }, jump); };
     const select = (i) => maps[name].select(layers.indexOf(rows[i].layer), heads.indexOf(rows[i].head));
     maps[name] = toposcope.heatmap(here, {
       name, label: `${block.title}. ${block.sentence}`, rows: layers, columns: heads, rowName: "layer", columnName: "head",
@@ -60,6 +68,7 @@
       return false;
     };
     window.addEventListener("hashchange", fromAddress);
+    chosen.open = (name) => { if (index.has(name)) { select(index.get(name)); open(index.get(name), false); } };
     if (!fromAddress()) {
       const first = Math.max(0, rows.findIndex((row) => row.shown_first));
       select(first);
@@ -80,7 +89,7 @@
     const step = (to, words) => element("button", { type: "button", disabled: to < 0 || to >= rows.length, onclick: () => go(to) }, words);
     panel.dataset.head = `${row.layer}.${row.head}`;
     panel.replaceChildren(element("div", { class: "row" }, title, element("span", { class: "push row" }, step(i - 1, "Previous"), step(i + 1, "Next"))),
-      element("p", {}, row.says || ""));
+      element("p", {}, row.says || ""), ...(page.attention ? [element("p", {}, element("a", { href: "#" + page.attention }, "Its attention on the text"))] : []));
     if (jump && panel.getBoundingClientRect().top > window.innerHeight * 0.8) panel.scrollIntoView({ block: "nearest" });
     for (const chart of block.charts) {
       const lists = Object.entries(chart.lists).map(([field, key]) => [field, row[key]]);
@@ -128,7 +137,7 @@
   document.querySelectorAll("main > section").forEach((section) => watch.observe(section));
 
   theme.start();
-  const draw = { chart: drawChart, matrix: drawMatrix, headmap: drawHeads, particles: drawParticles };
+  const draw = { attention: drawAttention, chart: drawChart, matrix: drawMatrix, headmap: drawHeads, particles: drawParticles };
   (async () => {
     for (const [name, block] of Object.entries(page.blocks)) await draw[block.kind](name, block);
     document.documentElement.dataset.ready = "yes";
