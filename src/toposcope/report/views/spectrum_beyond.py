@@ -114,7 +114,7 @@ def _columns(told: Sequence[tuple[EncodingSpectrum, Beyond]]) -> str:
 def _new_from(met: Beyond) -> str | None:
     if met.reason in ("no position", "not by distance"):
         return None
-    return "never" if met.new_from is None else f"{met.new_from:,}"
+    return f"not by {length(met.context)}" if met.new_from is None else f"{met.new_from:,}"
 
 
 def _at(points: Sequence[Point], context: int) -> str | None:
