@@ -28,7 +28,7 @@ from toposcope.web import explore_encoding, explore_flow
 from toposcope.web.library import Library
 from toposcope.web.models import ModelRegistry
 from toposcope.web.query import Query
-from toposcope.web.reports import POLICY, report_of
+from toposcope.web.reports import POLICY, report_of, words_of
 
 KINDS = {"js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
 WORKERS = 3
@@ -113,7 +113,14 @@ def application(served: Served) -> Starlette:
     def file_page(request: Request) -> dict[str, Any]:
         key = request.path_params["key"]
         name, found = library.file(key)
-        return {"here": "results", "key": key, "name": name, "found": found, "text": _readable(found)}
+        return {
+            "here": "results",
+            "key": key,
+            "name": name,
+            "found": found,
+            "said": words_of(found),
+            "text": _readable(found),
+        }
 
     def model_page(request: Request) -> dict[str, Any]:
         return {"here": "models", "facts": registry.get(request.path_params["id"]).facts()}
