@@ -230,6 +230,24 @@ def test_downloads_hold_the_numbers_of_the_result(scan_page: Visit, results: dic
     assert all(each.locator("[data-save=csv]").count() == 1 for each in buttons.all())
 
 
+def test_a_picture_is_handed_out_with_its_address_and_its_python(scan_page: Visit, results: dict[str, Any]) -> None:
+    page = scan_page.page
+    names = page.locator("figure[id]").evaluate_all("nodes => nodes.map(node => node.id)")
+    assert len(names) == len(set(names)) > 5
+    assert all(name.startswith("chart-") for name in names)
+    chart = page.locator("figure[data-block=chart]").first
+    assert chart.locator("a.address").get_attribute("href") == f"#{chart.get_attribute('id')}"
+    for figure in (chart, page.locator("figure[data-block=headmap]")):
+        with page.expect_download() as caught:
+            figure.locator("[data-save=image]").first.click()
+        assert Path(caught.value.path()).read_bytes().startswith(b"\x89PNG")
+    lines = page.evaluate("toposcope.page.data.python")
+    assert [line.partition("(")[0] for line in lines] == ["result = toposcope.check", "result = toposcope.scan"]
+    passed = [each for each in results["scan"][0]["findings"] if each["status"] == "ok"]
+    assert page.locator(".finding.ok .finding.ok").count() == len(passed) > 1
+    assert page.locator("main .finding.ok:visible").count() == 1
+
+
 def test_a_table_sorts_by_its_headings(scan_page: Visit, results: dict[str, Any]) -> None:
     alphas = sorted((head["alpha"] for head in results["scan"][1]["heads"]), reverse=True)
     seen = scan_page

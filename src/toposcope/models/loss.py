@@ -252,6 +252,7 @@ def _losses(model: Any, trials: Sequence[Trial], batch: int) -> list[Array]:
             some = [trials[number] for number in numbers]
             output = model(**together(some))
             found += [token_losses(each, output, row).cpu().numpy() for row, each in enumerate(some)]
+            del output  # the next one's logits are as large
     return found
 
 

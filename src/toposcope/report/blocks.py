@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -105,6 +105,7 @@ class Measure:
     high: float | None = None
     words: Mapping[str, str] = field(default_factory=dict)
     harm: bool = False  # a diverging one in which more is worse, or grows: red above the middle
+    faded_unless: str | None = None  # a column that is true where the value is sure; the others are drawn pale
 
 
 @dataclass(frozen=True)
@@ -248,10 +249,7 @@ class Page:
         lengths = {len(values) for values in columns.values()}
         if len(lengths) > 1:
             raise ValueError(f"columns of table '{name}' have different lengths: {sorted(lengths)}")
-        slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
-        unique, number = slug, 2
-        while unique in self.tables:
-            unique, number = f"{slug}-{number}", number + 1
+        unique = address(name, self.tables)
         self.tables[unique] = {key: list(values) for key, values in columns.items()}
         return unique
 
@@ -265,12 +263,17 @@ class Page:
         kept = tuple(block for block in blocks if block is not None)
         if not kept:
             return
-        slug = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-") or "section"
-        taken = {section.slug for section in self.sections}
-        unique, number = slug, 2
-        while unique in taken:
-            unique, number = f"{slug}-{number}", number + 1
-        self.sections.append(Section(title, kept, unique, detail))
+        slug = address(title, [section.slug for section in self.sections])
+        self.sections.append(Section(title, kept, slug, detail))
+
+
+def address(title: str, taken: Collection[str]) -> str:
+    """A title as an address has it: small letters, digits, dashes; of equal ones the later has a number."""
+    slug = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-") or "section"
+    unique, number = slug, 2
+    while unique in taken:
+        unique, number = f"{slug}-{number}", number + 1
+    return unique
 
 
 def rounded(value: Any, digits: int = 5) -> Any:

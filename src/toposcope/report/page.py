@@ -27,10 +27,12 @@ from toposcope.report.blocks import (
     Page,
     Particles,
     Row,
+    address,
     rounded,
     shown,
     without_series,
 )
+from toposcope.report.python_line import python_line
 
 CHARTS = ("vendor/vega.min.js", "vendor/vega-lite.min.js", "vendor/vega-embed.min.js", "chart.js")
 SCRIPTS = ("core.js", "heatmap.js", "attention.js", "particles.js", *CHARTS, "report.js")
@@ -45,9 +47,12 @@ def page_html(page: Page, results: Sequence[Mapping[str, Any]]) -> str:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     blocks: dict[str, Any] = {}
-    numbered = [_numbered(section.blocks, f"{section.slug}", blocks) for section in page.sections]
+    taken = {section.slug for section in page.sections}
+    numbered = [_numbered(section.blocks, section.slug, blocks, taken) for section in page.sections]
     kept = [rounded(without_series(each)) for each in results]
-    data = embeddable({"blocks": _seen(blocks), "tables": _seen(rounded(page.tables)), "results": kept})
+    lines = list(filter(None, map(python_line, results)))
+    seen = {"blocks": _seen(blocks), "tables": _seen(rounded(page.tables)), "python": _seen(lines)}
+    data = embeddable({**seen, "results": kept})
     charts = any(each["kind"] == "chart" or each.get("charts") for each in blocks.values())
     kinds = {each["kind"] for each in blocks.values()}
     left = (() if charts else CHARTS) + (() if "attention" in kinds else ("attention.js",))
@@ -129,13 +134,20 @@ def _digest(text: str) -> str:
     return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-def _numbered(blocks: Sequence[Any], prefix: str, into: dict[str, Any]) -> list[tuple[str, Any, Any]]:
-    """Each block with an address of its own and, for a group, its parts; what scripts need goes to `into`."""
+def _numbered(
+    blocks: Sequence[Any], prefix: str, into: dict[str, Any], taken: set[str]
+) -> list[tuple[str, Any, Any]]:
+    """Each block with an address of its own and, for a group, its parts; what scripts need goes to `into`.
+
+    The address of a picture or a table is its title, so that it stays the same when others are added.
+    """
     found = []
     for i, block in enumerate(blocks):
-        name = f"{prefix}-{i}"
+        title = getattr(block, "title", "")
+        name = address(f"chart-{title}" if title else f"{prefix}-{i}", taken)
+        taken.add(name)
         if isinstance(block, Attention | Chart | HeadMap | Matrix | Particles):
             into[name] = {"kind": block.kind, **rounded(asdict(block))}
-        parts = _numbered(block.blocks, name, into) if isinstance(block, Row) else None
+        parts = _numbered(block.blocks, name, into, taken) if isinstance(block, Row) else None
         found.append((name, block, parts))
     return found

@@ -204,7 +204,7 @@ def _head_map(block: HeadMap, page: Page, out: IndentedConsole) -> None:
         out.print("         " + ", ".join(f"{measure.words[word]} {word.replace('_', ' ')}" for word in there))
     else:
         out.print(f"         0 is {shown(low, measure.format)}, 9 is {shown(high, measure.format)}; - has none")
-    out.print(f"         {_safe(measure.sentence)}")
+    out.print(f"         {'' if measure.words else f'{measure.label}: '}{_safe(measure.sentence)}")
     for each in block.measures:
         if each.key == block.mean:
             out.print(f"         {each.label}: {_safe(each.sentence)}")

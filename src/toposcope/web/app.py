@@ -29,7 +29,7 @@ from toposcope.web.guard import LONGEST_QUERY
 from toposcope.web.library import Library
 from toposcope.web.models import ModelEntry, ModelRegistry
 from toposcope.web.query import Query
-from toposcope.web.reports import POLICY, report_of
+from toposcope.web.reports import POLICY, report_of, words_of
 from toposcope.web.texts import LONGEST_TEXT, MOST_TOKENS, TOKENS, Texts
 
 KINDS = {"js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
@@ -128,7 +128,14 @@ def application(served: Served) -> Starlette:
     def file_page(request: Request) -> dict[str, Any]:
         key = request.path_params["key"]
         name, found = library.file(key)
-        return {"here": "results", "key": key, "name": name, "found": found, "text": _readable(found)}
+        return {
+            "here": "results",
+            "key": key,
+            "name": name,
+            "found": found,
+            "said": words_of(found),
+            "text": _readable(found),
+        }
 
     def model_page(request: Request) -> dict[str, Any]:
         return {"here": "models", "facts": registry.get(request.path_params["id"]).facts()}

@@ -5,6 +5,7 @@
   page.attention = Object.keys(page.blocks).find((name) => page.blocks[name].kind === "attention");
   const maps = {};
   const chosen = { head: null, attention: null, open: null }; // the head that is open, its attention, and how another is opened
+  const python = page.python.length ? ["import toposcope", ...page.python].join("\n") : null;
 
   function rowsOf(name) {
     const columns = Object.entries(page.tables[name]);
@@ -13,14 +14,16 @@
   }
   /** Rows without the cells that hold lists: those are handed out with the chart that shows them. */
   const flat = (rows) => rows.map((row) => Object.fromEntries(Object.entries(row).filter(([, value]) => !Array.isArray(value))));
+  const canvasOf = (here) => async () => here.querySelector(".heat canvas").toDataURL("image/png");
   const place = (name) => document.querySelector(`#${CSS.escape(name)} .picture`);
 
   // -------------------------------------------------------------- charts and matrices
   async function drawChart(name, block) {
     const here = place(name);
     const box = element("div", { class: "chart", "data-label": `${block.title}. ${block.sentence}` });
-    here.append(box, saveButtons(block.title, () => rowsOf(block.table)));
-    await toposcope.chart(box, block.spec, rowsOf(block.table));
+    let view = null;
+    here.append(box, saveButtons(block.title, () => rowsOf(block.table), { image: () => view.toImageURL("png", 2), python }));
+    view = await toposcope.chart(box, block.spec, rowsOf(block.table));
   }
   function drawMatrix(name, block) {
     const here = place(name);
@@ -28,7 +31,7 @@
     maps[name] = toposcope.heatmap(here, { name, label: `${block.title}. ${block.sentence}`, rows: block.rows, columns: block.columns, rowName: block.row_name, columnName: block.column_name, measures, cell: 26, square: block.square });
     const rows = () => block.rows.flatMap((row, i) => block.columns.map((column, j) => ({
       [block.row_name]: row, [block.column_name]: column, ...Object.fromEntries(block.measures.map((each) => [each.key, block.values[each.key][i][j] ?? null])) })));
-    here.append(saveButtons(block.title, rows));
+    here.append(saveButtons(block.title, rows, { image: canvasOf(here), python }));
   }
   function drawParticles(name, block) {
     const here = place(name);
@@ -57,10 +60,10 @@
     const select = (i) => maps[name].select(layers.indexOf(rows[i].layer), heads.indexOf(rows[i].head));
     maps[name] = toposcope.heatmap(here, {
       name, label: `${block.title}. ${block.sentence}`, rows: layers, columns: heads, rowName: "layer", columnName: "head",
-      measures: block.measures.map((measure) => ({ ...measure, values: grid(measure.key) })),
+      measures: block.measures.map((measure) => ({ ...measure, values: grid(measure.key), sure: measure.faded_unless ? grid(measure.faded_unless) : null })),
       choose: panel ? (row, column) => { const i = index.get(`${layers[row]}.${heads[column]}`); if (i !== undefined) { history.replaceState(null, "", `#head-${layers[row]}.${heads[column]}`); open(i, true); } } : null,
     });
-    here.append(saveButtons(block.title, () => flat(rows)));
+    here.append(saveButtons(block.title, () => flat(rows), { image: canvasOf(here), python }));
     if (!panel || !rows.length) return;
     const fromAddress = () => {
       const asked = /^#head-(\d+\.\d+)$/.exec(location.hash);
@@ -107,7 +110,7 @@
   }
 
   // -------------------------------------------------------------- tables, contents, downloads
-  for (const spot of document.querySelectorAll(".save-here")) spot.append(saveButtons(spot.dataset.table, () => flat(rowsOf(spot.dataset.table))));
+  for (const spot of document.querySelectorAll(".save-here")) spot.append(saveButtons(spot.dataset.table, () => flat(rowsOf(spot.dataset.table)), { python }));
   document.getElementById("save-all").addEventListener("click", () => {
     save("toposcope-results.json", JSON.stringify({ results: page.results, tables: page.tables }, null, 1), "application/json");
   });
