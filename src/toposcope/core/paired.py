@@ -1,9 +1,9 @@
 """What pairs of runs decide: contrasts seed by seed, tests with Holm's correction, equivalence, and power.
 
 A study asks several questions of one set of runs. Each is a contrast (first less second, on the same seed), whose
-mean is compared with a value by Student's test. Two families are corrected by Holm's method, each at 5 %: "it differs from
-the value", and "it differs by less than the bound" (two one-sided tests). What neither decides is undecided, and then
-says how large a difference would have been seen.
+mean is compared with a value by Student's test. Two families are corrected by Holm's method, each at 5 %: "it differs
+from the value", and "it differs by less than the bound" (two one-sided tests). What neither decides is undecided, and
+then says how large a difference would have been seen.
 """
 
 from __future__ import annotations

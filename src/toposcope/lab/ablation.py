@@ -103,9 +103,9 @@ def scores(
 ) -> Array:
     """(S, variants): how right each sentence is with the layer's heads multiplied by each row of gates.
 
-    What a gate takes away is replaced by that share of `instead`. `below` holds gates of earlier layers, the same for
-    all variants. A sentence's score is its share of right answers times S over all asked, so that their mean is the
-    accuracy; gates of 1 give the model itself, bit for bit.
+    What a gate takes away is replaced by that share of `instead`, each time that the layer runs. `below` holds gates
+    of earlier layers, the same for all variants. A sentence's score is its share of right answers times S over all
+    asked, so that their mean is the accuracy; gates of 1 give the model itself, bit for bit.
     """
     columns: list[list[Tensor]] = [[] for _ in gates_VH]
     order: list[Tensor] = []
@@ -124,8 +124,14 @@ def scores(
                 if instead_HV is not None:
                     changed = changed + (1 - gate_H)[:, None] * instead_HV
                 y_BND = here.after(x_BND, here.attention.o_proj(changed.flatten(2)))
-                for above in model.layers[layer + 1 :]:
-                    y_BND = above(y_BND, mask, raw_BND)
+                again = {**(below or {}), layer: gate_H}  # a layer that runs once more runs without the same heads
+                for number, above in enumerate(model.running[layer + 1 :], layer + 1):
+                    removed = again.get(number % len(model.layers))
+                    if removed is None:
+                        y_BND = above(y_BND, mask, raw_BND)
+                    else:
+                        fill_HV = instead_HV if above is here else None
+                        y_BND = _gated(above, y_BND, mask, raw_BND, removed, fill_HV)
                 column.append(_right(model.read(y_BND, part.lengths_B), part.labels))
     right_SV = torch.stack([torch.cat(column) for column in columns], dim=1)
     found_SV = torch.empty_like(right_SV)
@@ -134,9 +140,19 @@ def scores(
     return found_SV.cpu().double().numpy() * (len(batch.labels) / asked)
 
 
-def _gated(layer: Any, x_BND: Tensor, mask: Tensor | None, raw_BND: Tensor | None, gate_H: Tensor) -> Tensor:
+def _gated(
+    layer: Any,
+    x_BND: Tensor,
+    mask: Tensor | None,
+    raw_BND: Tensor | None,
+    gate_H: Tensor,
+    instead_HV: Tensor | None = None,
+) -> Tensor:
     out_BNHV = layer.attention.by_head(layer.attention.flat(layer.attention_norm(x_BND), raw_BND), mask)
-    return layer.after(x_BND, layer.attention.o_proj((out_BNHV * gate_H[:, None]).flatten(2)))
+    changed = out_BNHV * gate_H[:, None]
+    if instead_HV is not None:
+        changed = changed + (1 - gate_H)[:, None] * instead_HV
+    return layer.after(x_BND, layer.attention.o_proj(changed.flatten(2)))
 
 
 @torch.no_grad()
@@ -153,12 +169,13 @@ def _whole(model: Transformer, batch: Batch) -> tuple[Array, list[Tensor]]:
             tokens += int(seen_BN.sum())
             x_BND = model.embedded(part.ids_BN)
             mask, raw_BND = model.mask(part.ids_BN, part.lengths_B), x_BND if model.raw else None
-            for number, layer in enumerate(model.layers):
+            for place, layer in enumerate(model.running):
+                number = place % len(model.layers)
                 out_BNHV = layer.attention.by_head(layer.attention.flat(layer.attention_norm(x_BND), raw_BND), mask)
                 sums[number] = sums[number] + double(out_BNHV[seen_BN]).sum(dim=0)
                 x_BND = layer.after(x_BND, layer.attention.o_proj(out_BNHV.flatten(2)))
     base_S = scores(model, batch, config.layers - 1, torch.ones(1, config.heads, device=model.device))[:, 0]
-    return base_S, [(total_HV / tokens).float().to(model.device) for total_HV in sums]
+    return base_S, [(total_HV / (tokens * config.loops)).float().to(model.device) for total_HV in sums]
 
 
 def _joint(model: Transformer, batch: Batch, layers: Sequence[LayerAblation]) -> JointAblation | None:

@@ -14,6 +14,7 @@ from toposcope.core.sealed import COUNT, SHARE, SIZE, SUM, Expected, Number, rea
 from toposcope.models.deposit import Interval
 
 NAME = "result.json"
+ENOUGH = 0.9  # the accuracy at which a task counts as learned, for the steps it took
 WRITTEN = (saved.NAME, "run.json", NAME, "model")  # into the directory of a run
 ByHead = tuple[tuple[float | None, ...], ...]  # a number per layer and head
 
@@ -131,6 +132,7 @@ class TrainResult(Result):
     * `ablation`: what each head is worth on the test sentences; None until the run is finished
     * `seconds`: of the whole run, evaluation and probes included, over all its sessions; `seconds_per_sample`: of the
       training steps alone
+    * `steps_to_90`: the first point of the curve with an accuracy of 90 %; None where there is none
     * `device`: what it was trained on; after a resumption elsewhere all of them, in order
     * `directory`: where the run is kept; the file in it does not say. `trained_now` is False where the run had been
       finished before it was asked for
@@ -159,6 +161,7 @@ class TrainResult(Result):
     probe_seconds: float
     seconds_per_sample: float
     device: str = "cpu"
+    steps_to_90: int | None = None
     directory: str | None = None
     trained_now: bool = True
 

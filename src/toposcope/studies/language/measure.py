@@ -92,7 +92,7 @@ def along_depth(model: Transformer, ids_BN: Tensor) -> dict[str, list[float]]:
         found["rank"].append(float(np.mean([effective_rank(cloud) for cloud in clouds])))
 
     look()
-    for layer in model.layers:
+    for layer in model.running:
         a_BND = layer.attention(layer.attention_norm(x_BND))
         found["radial"].append(float(((x_BND * a_BND).sum(-1) / (x_BND * x_BND).sum(-1)).mean()))
         x, a = (each - each.mean(1, keepdim=True) for each in (x_BND, a_BND))
