@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from toposcope.checkpoints.opened import subject
 from toposcope.core.result import Provenance
 from toposcope.lab.model import Transformer
 from toposcope.lab.probes import evaluating
-from toposcope.lab.result import AblationMap, JointAblation, LabAblateResult, LayerAblation, RemovedHead
+from toposcope.lab.result import AblationMap, JointAblation, LabAblateResult, LayerAblation, PairAblation, RemovedHead
 from toposcope.lab.tasks import NOTHING_ASKED, Batch
 from toposcope.models.about import weights_digest
 from toposcope.models.deposit import bootstrap
@@ -34,11 +35,14 @@ from toposcope.models.device import chosen_device, computation, double
 Array = NDArray[np.float64]
 CHUNK_TOKENS = 4096  # sentences are taken together up to so many tokens
 
+PAIR_SENTENCES = 512  # for every two heads
 SENTENCES = 2048  # of its own task, on which a small model is measured
 
 
-def ablation_map(model: Transformer, batch: Batch, floor: float, *, draws: int = 2000, seed: int = 0) -> AblationMap:
-    """Remove every head in turn, by zero and by mean. `batch` must not have been trained on."""
+def ablation_map(
+    model: Transformer, batch: Batch, floor: float, *, draws: int = 2000, seed: int = 0, pairs: bool = False
+) -> AblationMap:
+    """Remove every head in turn, by zero and by mean, and every two of a layer. `batch` must be new to the model."""
     heads, layers = model.config.heads, model.config.layers
     base_S, means = _whole(model, batch)
     gates_VH = 1 - torch.eye(heads, device=model.device)
@@ -61,7 +65,19 @@ def ablation_map(model: Transformer, batch: Batch, floor: float, *, draws: int =
         joint=_joint(model, batch, kept["zero"]),
         draws=found.draws,
         level=found.level,
+        pairs=tuple(_pairs(model, batch, layer) for layer in range(layers)) if pairs else (),
     )
+
+
+def _pairs(model: Transformer, batch: Batch, layer: int) -> PairAblation:
+    some = Batch(*(each[:PAIR_SENTENCES] for each in (batch.ids_BN, batch.lengths_B, batch.labels)))
+    heads = model.config.heads
+    both = tuple(combinations(range(heads), 2))
+    removed = [(), *((head,) for head in range(heads)), *both]
+    gates_VH = torch.tensor([[float(head not in some) for head in range(heads)] for some in removed])
+    found = scores(model, some, layer, gates_VH.to(model.device)).mean(axis=0).tolist()
+    alone, together = found[1 : heads + 1], found[heads + 1 :]
+    return PairAblation(layer, len(some.labels), found[0], both, tuple(together), tuple(alone))
 
 
 def ablate_lab(

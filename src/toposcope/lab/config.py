@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 SCHEMA = 3  # of the canonical form; a change of meaning makes every key a new one (3: sentences share rows)
 MAY_COLLIDE = ("distance",)  # tasks whose fillers can be triggers
 VARIANTS = ("described", "published")
-TOLD_LATER: Mapping[str, Any] = {**LATER, "curve_points": 20}
+TOLD_LATER: Mapping[str, Any] = {**LATER, "curve_points": 20, "pairs": False}
 WRITTEN_LATER: Mapping[str, Any] = {**TOLD_LATER, "parameters": None}  # which shows in ff
 
 
@@ -39,7 +39,8 @@ class RunConfig:
     pairs. `probes` records gradients, spectra and curvature during training; it does not change the training, nor do
     the `curve_points` at which accuracy is looked at. The stack of layers runs `loops` times with the same weights;
     logits are multiplied by `logit_scale`, position's own bias excepted; `latent_rank` and `shared_key` are MLA's.
-    `parameters` chooses `ff` so that the model has as many, or as nearly as can be.
+    `pairs` removes every two heads of a layer at the end. `parameters` chooses `ff` so that the model has as many, or
+    as nearly as can be.
     """
 
     task: str
@@ -67,6 +68,7 @@ class RunConfig:
     latent_rank: int | None = None
     shared_key: bool = True
     curve_points: int = 20
+    pairs: bool = False
     parameters: int | None = None
 
     def __post_init__(self) -> None:

@@ -88,8 +88,23 @@ class JointAblation:
 
 
 @dataclass(frozen=True)
+class PairAblation:
+    """One layer without each two of its heads, by zero, on the first test sentences; `alone`: without each one."""
+
+    layer: int
+    sentences: int
+    base: float
+    heads: tuple[tuple[int, int], ...]
+    accuracy: tuple[float, ...]
+    alone: tuple[float, ...]
+
+
+@dataclass(frozen=True)
 class AblationMap:
-    """All heads of a model, by zero and by mean. `base` is the whole model's accuracy on the same sentences."""
+    """All heads of a model, by zero and by mean. `base` is the whole model's accuracy on the same sentences.
+
+    `pairs` are there where the run was asked for them.
+    """
 
     sentences: int
     base: float
@@ -99,6 +114,7 @@ class AblationMap:
     joint: JointAblation | None
     draws: int
     level: float
+    pairs: tuple[PairAblation, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -157,3 +157,17 @@ def test_a_finer_curve_changes_nothing_but_the_curve(tmp_path: Path) -> None:
     }.items()
     assert len(usual.spectra[0].rho) == 2  # each time that the layer runs
     assert finer.steps_to_90 == next((point.step for point in finer.curve if point.accuracy >= 0.9), None)
+
+
+def test_every_two_heads_of_a_layer() -> None:
+    made = model("rope", loops=2)
+    data = batch(made, 60)
+    found = ablation_map(made, data, FLOOR, draws=20, pairs=True).pairs
+    assert [each.layer for each in found] == [0, 1]
+    for each in found:
+        assert each.base == pytest.approx(accuracy(made, data)[0], abs=1e-9)
+        assert len(each.heads) == 6
+        for pair, right in list(zip(each.heads, each.accuracy, strict=True))[::2]:
+            theirs = without(made, [(each.layer, head) for head in pair])
+            assert right == pytest.approx(accuracy(theirs, data)[0], abs=1e-9)
+        assert each.alone == pytest.approx(ablation_map(made, data, FLOOR, draws=20).zero[each.layer].accuracy)

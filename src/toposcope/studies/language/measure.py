@@ -55,6 +55,7 @@ def measured(config: ProbeConfig, model: Transformer, generator: torch.Generator
         "accuracy": right,
         "noise_cost": noisy - held_bits,
         "longer_cost": longer_cost(config, model, generator),
+        "shuffled_cost": shuffled_cost(config, model, held, generator),
         **along_depth(model, held.ids_BN[:LOOKED_AT]),
     }
 
@@ -73,6 +74,19 @@ def longer_cost(config: ProbeConfig, model: Transformer, generator: torch.Genera
     late.labels[:, :first] = NOTHING_ASKED
     alone = Batch(long.ids_BN[:, first:], long.lengths_B - first, long.labels[:, first:])
     return bits(model, late) - bits(model, alone)
+
+
+def shuffled_cost(config: ProbeConfig, model: Transformer, held: Batch, generator: torch.Generator) -> float:
+    """Bits per byte of the second half of the windows after a first half in random order, less those after it as is.
+
+    Near 0 where the order of what came before does not matter to the model.
+    """
+    first = config.length // 2
+    labels = held.labels.clone()
+    labels[:, :first] = NOTHING_ASKED
+    order_N = torch.cat([torch.randperm(first, generator=generator), torch.arange(first, held.ids_BN.shape[1])])
+    shuffled = Batch(held.ids_BN[:, order_N], held.lengths_B, labels)
+    return bits(model, shuffled) - bits(model, Batch(held.ids_BN, held.lengths_B, labels))
 
 
 @torch.no_grad()
