@@ -133,6 +133,10 @@ def test_a_planted_effect_is_found_and_none_where_there_is_none(effect: float, o
     rules = parse_rules(RULES, "planted", "planted.toml")
     claims = study.claims_of(rules, found)
     assert [claim.verdict for claim in claims] == [outcome, ClaimVerdict.HOLDS]
+    for tried in found.self_tests:
+        assert tried.found_in_equal_arms is not None
+        assert tried.found_in_equal_arms <= 1
+        assert tried.power == pytest.approx(0.8)
     deep = [point for point in found.points if point.picture == "depth"]
     assert [point.x for point in deep] == [2, 4, 8]
     assert [point.x for point in found.points if point.picture == "dose"] == pytest.approx([0.1, 0.1, 0.2, 0.4, 0.8])
@@ -172,7 +176,7 @@ def test_equal_arms_and_a_handicap() -> None:
     """In numbers that spread as a normal distribution does, and in shuffles of arms that differ by much."""
     values = np.random.default_rng(1).standard_normal(12).tolist()
     assert equal_arms(values, PairedQuestion(), shuffles=400) <= 0.08 * 400
-    assert equal_arms([value + 3 for value in values], PairedQuestion()) <= 1
+    assert equal_arms(values, PairedQuestion()) == equal_arms([value + 3 for value in values], PairedQuestion()) <= 1
     tried = self_test("q", values, PairedQuestion())
     assert tried.handicap is not None
     assert tried.found_low is not None

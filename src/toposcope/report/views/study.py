@@ -46,7 +46,8 @@ def _effects(page: Page, answers: Sequence[StudyAnswer]) -> Chart:
     title = f"{first.measure}{f', {first.unit}' if first.unit else ''}"
     spec = charts.intervals("question", "mean", "low", "high", order=order, reference=first.at, x_title=title)
     names = spec["layer"][-1]["encoding"]["y"]
-    spec["layer"].append(
+    spec["layer"].insert(
+        1,
         {
             "mark": {"type": "point", "filled": True, "size": 16, "opacity": 0.5, "color": charts.PALETTE[1]},
             "encoding": {
@@ -54,7 +55,7 @@ def _effects(page: Page, answers: Sequence[StudyAnswer]) -> Chart:
                 "x": charts.quantity("value", title),
                 "tooltip": [{"field": name} for name in ("question", "seed", "value")],
             },
-        }
+        },
     )
     words = (
         "Mean over seeds with Student's 95 % interval, not corrected; small dots are single seeds; dashed: the value."
@@ -77,6 +78,9 @@ def _picture(page: Page, points: Sequence[StudyPoint]) -> Chart:
         "x", "mean", colour="series", log_x=doubling, points=True, x_title=first.x_name, y_title=first.measure
     )
     curve = spec["layer"][-1]["encoding"]
+    curve["x"]["scale"]["padding"] = 12
+    if doubling:
+        curve["x"]["axis"] = {"values": sorted({each.x for each in points})}
     spec["layer"].append(
         {
             "mark": {"type": "rule", "opacity": 0.6},
@@ -115,7 +119,8 @@ def _questions(page: Page, study: StudyOutcome) -> Listing:
 def _self_tests(page: Page, study: StudyOutcome) -> Listing:
     columns = (
         Column("question", "question", "wrap"), Column("pairs", "pairs"), Column("shuffles", "shuffles"),
-        Column("found_in_equal_arms", "found in equal arms"), Column("handicap", "handicap"),
+        Column("found_in_equal_arms", "found in equal arms"), Column("false_rate", "false alarms", ".3f"),
+        Column("handicap", "handicap"),
         Column("power", "stated power", ".2f"), Column("found", "found", ".2f"), Column("found_low", "from", ".2f"),
         Column("found_high", "to", ".2f"),
     )  # fmt: skip

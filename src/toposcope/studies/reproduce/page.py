@@ -140,11 +140,11 @@ def _study(result: ReproduceResult, study: StudyOutcome) -> str:
         "",
         "## The study tried on itself",
         "",
-        "The pairs of each deciding question, their arms swapped at random so that they are equal, and with a "
-        "handicap on one arm of the size that is said to be seen with 80 %.",
+        "The pairs of each deciding question, their arms made equal and swapped at random; and with a handicap on "
+        "one arm of the size that is said to be seen with 80 %. At the strictest level of the correction.",
         "",
-        "| question | pairs | found in equal arms | handicap | stated power | found (95 %) |",
-        "|---|---|---|---|---|---|",
+        "| question | pairs | found in equal arms | false alarms | handicap | stated power | found (95 %) |",
+        "|---|---|---|---|---|---|---|",
         *(_tried(each) for each in study.self_tests),
     ]
     return "\n".join(lines) + "\n"
@@ -164,12 +164,18 @@ def _answer(each: StudyAnswer) -> str:
 
 
 def _tried(each: StudySelfTest) -> str:
-    if each.handicap is None or each.found is None or each.power is None:
-        return f"| {_words(each.question)} | {each.pairs} | - | - | - | - |"
-    return (
-        f"| {_words(each.question)} | {each.pairs} | {each.found_in_equal_arms} of {each.shuffles} | "
-        f"{each.handicap:.3g} | {each.power:.2f} | {each.found:.2f} ({each.found_low:.2f} to {each.found_high:.2f}) |"
+    if each.handicap is None or each.found is None or each.power is None or each.false_rate is None:
+        return f"| {_words(each.question)} | {each.pairs} | - | - | - | - | - |"
+    cells = (
+        _words(each.question),
+        str(each.pairs),
+        f"{each.found_in_equal_arms} of {each.shuffles}",
+        f"{each.false_rate:.3f}",
+        f"{each.handicap:.3g}",
+        f"{each.power:.2f}",
+        f"{each.found:.2f} ({each.found_low:.2f} to {each.found_high:.2f})",
     )
+    return f"| {' | '.join(cells)} |"
 
 
 def _figure(mean: float | None, half: float | None) -> str:

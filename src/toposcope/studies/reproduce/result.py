@@ -208,12 +208,17 @@ class StudyPoint:
 
 @dataclass(frozen=True)
 class StudySelfTest:
-    """A question tried on arms made equal, and with a handicap on one: how often it was found, beside its power."""
+    """A question tried on arms made equal, and with a handicap on one: how often it was found, beside its power.
+
+    `found_in_equal_arms` counts in `shuffles`, `false_rate` and `found` are shares of `trials`; all at the strictest
+    level of the study's correction.
+    """
 
     question: str
     pairs: int
     shuffles: int
     found_in_equal_arms: int | None
+    false_rate: float | None
     handicap: float | None
     power: float | None
     trials: int

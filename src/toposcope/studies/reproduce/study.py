@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from toposcope.core.errors import BadConfig
-from toposcope.core.paired import answered, contrast, together
+from toposcope.core.paired import ERROR_RATE, answered, contrast, together
 from toposcope.core.statistics import interval
 from toposcope.lab.config import RunConfig
 from toposcope.lab.parameters import trained_parameters
@@ -205,8 +205,9 @@ def judged(rules: StudyRules, runs: StudyRuns) -> StudyOutcome:
                     runs=runs.keys(arms, found),
                 )
             )
+    strictest = ERROR_RATE / max(1, sum(each.decides for each in rules.asked))
     tests = tuple(
-        self_test(each.name, list(found.values()), each.question)
+        self_test(f"{each.name}, {each.measure}", list(found.values()), each.question, rate=strictest)
         for each, found in zip(rules.asked, values, strict=True)
         if each.decides and len(found) > 1
     )
