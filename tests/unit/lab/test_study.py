@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import subprocess
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -131,8 +132,10 @@ def test_a_planted_effect_is_found_and_none_where_there_is_none(effect: float, o
     assert (rates.outcome, len(rates.runs)) == (ClaimVerdict.EQUIVALENT, 24)  # the better rung; both are named
     assert found.family == 2
     rules = parse_rules(RULES, "planted", "planted.toml")
-    claims = study.claims_of(rules, found)
+    claims = study.claims_of(rules, rules.size("demo"), found)
     assert [claim.verdict for claim in claims] == [outcome, ClaimVerdict.HOLDS]
+    smaller = replace(rules.size("demo"), settings={"steps": 2})  # not the study that the rules are about
+    assert {claim.verdict for claim in study.claims_of(rules, smaller, found)} == {ClaimVerdict.UNMEASURED}
     for tried in found.self_tests:
         assert tried.found_in_equal_arms is not None
         assert tried.found_in_equal_arms <= 1
@@ -145,10 +148,10 @@ def test_a_planted_effect_is_found_and_none_where_there_is_none(effect: float, o
 def test_the_page_says_by_which_rules() -> None:
     found = planted(0.2)
     rules = parse_rules(RULES, "planted", "planted.toml")
+    claims, numbers = study.claims_of(rules, rules.size("demo"), found), study.numbers_of(found)
     result = ReproduceResult(
-        what="planted", size="demo", seeds=8, claims=tuple(study.claims_of(rules, found)), study=found,
-        numbers=tuple(study.numbers_of(found)),
-    )  # fmt: skip
+        what="planted", size="demo", seeds=8, claims=tuple(claims), study=found, numbers=tuple(numbers)
+    )
     text = page(result)
     assert hashlib.sha256(RULES).hexdigest() in text
     assert ReproduceResult.from_dict(result.as_dict()).study == found

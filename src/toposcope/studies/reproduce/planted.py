@@ -18,6 +18,7 @@ from toposcope.studies.reproduce.result import StudySelfTest
 
 SHUFFLES = 20
 TRIALS = 400
+LEAST_PAIRS = 5  # fewer, drawn with replacement, are often all the same
 
 
 def equal_arms(
@@ -52,7 +53,7 @@ def self_test(
     """Both, for one question tested at `rate`: the handicap is the difference that is said to be seen with 80 %."""
     n, spread = len(values), spread_of(values, question.resolution)
     size = None if spread is None else detectable(n, spread, rate=rate)
-    if spread is None or size is None:
+    if n < LEAST_PAIRS or spread is None or size is None:
         return StudySelfTest(name, n, SHUFFLES, None, None, None, None, 0, None, None, None)
     found = handicapped(values, question, size, seed=seed, rate=rate)
     low, high = share_interval(found, TRIALS)

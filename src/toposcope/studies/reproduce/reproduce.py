@@ -112,7 +112,7 @@ def _study(
             what=rules.name,
             size=name,
             seeds=len(chosen),
-            claims=tuple(study.claims_of(rules, found)),
+            claims=tuple(study.claims_of(rules, size, found)),
             runs_done=len(results),
             numbers=tuple(study.numbers_of(found)),
             study=found,

@@ -244,12 +244,12 @@ def _points(rules: StudyRules, runs: StudyRuns) -> Iterable[StudyPoint]:
             )  # fmt: skip
 
 
-def claims_of(rules: StudyRules, found: StudyOutcome) -> list[ReproducedClaim]:
-    """Each claim with its outcome."""
-    return [_claim(claim, found) for claim in rules.claims]
+def claims_of(rules: StudyRules, size: StudySize, found: StudyOutcome) -> list[ReproducedClaim]:
+    """Each claim with its outcome; a size with other settings than the study's only shows how it is done."""
+    return [_claim(claim, found, judge=not size.settings) for claim in rules.claims]
 
 
-def _claim(claim: StudyClaim, found: StudyOutcome) -> ReproducedClaim:
+def _claim(claim: StudyClaim, found: StudyOutcome, *, judge: bool) -> ReproducedClaim:
     mine = [each for each in found.answers if each.claim == claim.id]
     deciding = [each for each in mine if each.decides]
     said = together([each.paired for each in deciding], claim.needs)
@@ -259,7 +259,7 @@ def _claim(claim: StudyClaim, found: StudyOutcome) -> ReproducedClaim:
         claim=claim.claim,
         released_code=claim.released,
         measured=tuple(str(each) if each.decides else f"(beside: {each})" for each in mine),
-        verdict=ClaimVerdict(said),
+        verdict=ClaimVerdict(said) if judge else ClaimVerdict.UNMEASURED,
         rule=f"{claim.needs} of {len(deciding)}: " + "; ".join(each.rule for each in deciding),
         runs=tuple(sorted(key[:SHORT_KEY] for key in keys)),
         before=claim.before or None,
