@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from toposcope.core import saved
 from toposcope.core.errors import NotFound
@@ -181,6 +181,15 @@ class TrainResult(Result):
     directory: str | None = None
     trained_now: bool = True
 
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any], where: str = "the result") -> Self:
+        """As for every result; a run kept before these fields existed has them empty, or off its curve."""
+        made = {"steps_to_90": steps_to(data.get("curve")), **data}
+        ablation = data.get("ablation")
+        if isinstance(ablation, Mapping):
+            made["ablation"] = {"pairs": [], **ablation}
+        return super().from_dict(made, where)
+
     def write(self, directory: Path) -> Path:
         """Seal the result in its run's directory."""
         return write_sealed(directory / NAME, self.key, self.as_dict())
@@ -194,6 +203,16 @@ class TrainResult(Result):
         except NotFound:
             return None
         return cls.from_dict({name: value for name, value in data.items() if name != SUM}, str(path))
+
+
+def steps_to(curve: Any) -> int | None:
+    """The step of a curve's first point with enough accuracy; None where there is none, or no curve."""
+    points = curve if isinstance(curve, list | tuple) else ()
+    for point in points:
+        right = point.get("accuracy") if isinstance(point, Mapping) else None
+        if isinstance(right, int | float) and right >= ENOUGH:
+            return point.get("step")
+    return None
 
 
 _LAYER = {"layer": COUNT, "accuracy": [SHARE]}

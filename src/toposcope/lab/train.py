@@ -29,7 +29,15 @@ from toposcope.lab.config import RunConfig
 from toposcope.lab.export import export
 from toposcope.lab.model import ModelConfig, Transformer
 from toposcope.lab.packed import passes_worth, scored
-from toposcope.lab.result import ENOUGH, WRITTEN, CurvePoint, GradientNorms, LogitSpectra, Sharpness, TrainResult
+from toposcope.lab.result import (
+    WRITTEN,
+    CurvePoint,
+    GradientNorms,
+    LogitSpectra,
+    Sharpness,
+    TrainResult,
+    steps_to,
+)
 from toposcope.lab.tasks import Batch, Task
 from toposcope.models.device import running_on
 
@@ -298,7 +306,7 @@ class Evaluator:
             ceiling=self.task.ceiling.value,
             parameters=sum(p.numel() for p in self.model.parameters()),
             curve=rebuilt(tuple[CurvePoint, ...], history.curve),
-            steps_to_90=next((point["step"] for point in history.curve if point["accuracy"] >= ENOUGH), None),
+            steps_to_90=steps_to(history.curve),
             gradients=rebuilt(tuple[GradientNorms, ...], history.gradients),
             spectra=rebuilt(tuple[LogitSpectra, ...], history.spectra),
             hessian=rebuilt(tuple[Sharpness, ...], history.hessian),

@@ -11,8 +11,9 @@ import torch
 
 from tests.unit.lab.making import model, sentences
 from tests.unit.lab.test_ablation import FLOOR, batch, without
+from tests.unit.runs.making import trained
 from toposcope.checkpoints import load
-from toposcope.core.errors import BadValue
+from toposcope.core.errors import BadFile, BadValue
 from toposcope.lab.ablation import ablation_map
 from toposcope.lab.batches import accuracy
 from toposcope.lab.config import RunConfig
@@ -21,6 +22,7 @@ from toposcope.lab.load import load_model
 from toposcope.lab.model import Transformer
 from toposcope.lab.packed import scored
 from toposcope.lab.parameters import trained_parameters
+from toposcope.lab.result import TrainResult
 from toposcope.lab.train import train
 from toposcope.runs.grid import read_changes
 from toposcope.studies.language import config as language
@@ -171,3 +173,17 @@ def test_every_two_heads_of_a_layer() -> None:
             theirs = without(made, [(each.layer, head) for head in pair])
             assert right == pytest.approx(accuracy(theirs, data)[0], abs=1e-9)
         assert each.alone == pytest.approx(ablation_map(made, data, FLOOR, draws=20).zero[each.layer].accuracy)
+
+
+def test_results_kept_before_these_settings_are_read() -> None:
+    """Without the fields that came later; steps to 90 % come off the curve that they have."""
+    curve = [{"step": step, "loss": 1.0, "accuracy": right} for step, right in ((0, 0.1), (21, 0.95), (40, 0.9))]
+    old = trained(curve=curve)
+    assert not {"steps_to_90"} & old.keys()
+    found = TrainResult.from_dict(old)
+    assert found.ablation is not None
+    assert (found.steps_to_90, found.ablation.pairs) == (21, ())
+    assert TrainResult.from_dict(found.as_dict()) == found
+    for damaged in ({"curve": 3}, {"curve": [3]}, {"ablation": []}, {"curve": [{"accuracy": "much"}]}):
+        with pytest.raises(BadFile):
+            TrainResult.from_dict({**old, **damaged})
