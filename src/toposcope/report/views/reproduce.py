@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from toposcope.core.fields import plain
 from toposcope.report import charts
 from toposcope.report.blocks import Chart, Column, Listing, Page, Pairs, Paragraphs, Summary, count
+from toposcope.report.views.study import study_sections
 
 if TYPE_CHECKING:
     from toposcope.studies.reproduce.result import CouplingCell, ProbeRow, ReproducedClaim, ReproduceResult
@@ -25,6 +26,8 @@ _MEANING = {
     "does not hold": "the measurements are against it, beyond their intervals",
     "not at this scale": "runs of this size do not decide it",
     "not measured here": "nothing was run for it",
+    "equivalent": "the difference is smaller than any that matters, by the bound fixed beforehand",
+    "undecided": "neither; each number says how large a difference would have been seen",
 }
 _DECIDED = ("holds", "does not hold")
 MOST = 8  # claims that the summary tells in full
@@ -64,6 +67,8 @@ def view(result: ReproduceResult, page: Page) -> None:
         _accuracies(page, result.cells)
     if result.probe is not None:
         _probe(page, result.probe.rows)
+    if result.study is not None:
+        study_sections(page, result.study)
     if result.numbers:
         page.add("Every number", _numbers(page, result), detail=True)
     words = (
@@ -126,7 +131,11 @@ def _card(claim: ReproducedClaim, both: bool) -> Pairs:
     items.append(("models as described" if both else "here", _outcome(claim.verdict, claim.measured)))
     if both and claim.verdict_published is not None:
         items.append(("models as released", _outcome(claim.verdict_published, claim.measured_published or ())))
+    if claim.before:
+        items.append(("before this study", claim.before))
     items.append(("rule", claim.rule))
+    if claim.change:
+        items.append(("would change it", claim.change))
     if claim.runs:
         items.append(("runs", f"{len(claim.runs)}; their keys are in the data of the table above"))
     return Pairs(f"{claim.id}: {_WORDS[claim.verdict]}", tuple(items), dot=_DOTS.get(claim.verdict, "indeterminate"))
