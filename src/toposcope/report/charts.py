@@ -19,7 +19,7 @@ POWERS: dict[str, Any] = {  # of two, as contexts are told: 512, 1k, 128k, 1M
     "labelOverlap": "greedy",
     "labelSeparation": 6,
 }
-WHOLE = ("layer", "step", "offset", "sequence")  # counted: no ticks between whole numbers
+WHOLE = ("layer", "layers", "step", "offset", "sequence")  # counted: no ticks between whole numbers
 Spec = dict[str, Any]
 
 

@@ -10,6 +10,7 @@ from toposcope.models.rank import RankCorrelation
 from toposcope.models.tracing.agreement import Agreement
 from toposcope.models.tracing.depth import LayerDepth
 from toposcope.models.tracing.logits import LogitPicture
+from toposcope.models.tracing.stream import Stream
 from toposcope.models.tracing.verify import HeadRun, VerdictSummary
 
 METRICS = (
@@ -121,7 +122,8 @@ class TraceResult(Result):
     difference between the heads' outputs and those rebuilt from the content that was measured; `null_share` the
     gram_position that content alone would leave in the means; `patterns` names the heads above each of `thresholds`,
     the strongest first. `logits` are pictures of a few heads on the first sequence. `depth`, with its rank
-    correlations, and the runs `verified` with their `verdicts`, speak of the tokens that `depth_text` names.
+    correlations, and the runs `verified` with their `verdicts`, speak of the tokens that `depth_text` names. `stream`
+    holds the tokens through depth as the model is, with positions off, and under other encodings.
     """
 
     kind = "trace"
@@ -144,6 +146,7 @@ class TraceResult(Result):
     depth_correlations: tuple[RankCorrelation, ...] = ()
     verdicts: VerdictSummary | None = None
     verified: tuple[HeadRun, ...] = ()
+    stream: tuple[Stream, ...] = ()
 
     def named(self, pattern: str) -> tuple[HeadTrace, ...]:
         """The heads named for a pattern, the strongest first."""

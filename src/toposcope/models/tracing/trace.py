@@ -1,4 +1,4 @@
-"""`trace`: a model on a text, head by head, and on request its tokens through depth."""
+"""`trace`: a model on a text, head by head, and its tokens through depth."""
 
 from __future__ import annotations
 
@@ -39,6 +39,7 @@ from toposcope.models.tracing.depth import correlations, through_depth
 from toposcope.models.tracing.hidden import hidden_states
 from toposcope.models.tracing.measure import outputs, trace_corpus
 from toposcope.models.tracing.result import TraceResult
+from toposcope.models.tracing.stream import follow
 from toposcope.models.tracing.verify import verify as verified_heads
 
 ROUNDED = "the heads' outputs in a layer, relative to their size"
@@ -59,6 +60,7 @@ def trace(
     encoding: str | None = None,
     logits: str | None = None,
     depth: bool = False,
+    depth_encoding: str | Sequence[str] = (),
     verify: bool = False,
     jobs: int | None = None,
     seed: int = 0,
@@ -76,7 +78,8 @@ def trace(
     `dense_limit` tokens all singular values are computed, beyond it norms only; `encoding` is put into the traced
     heads in place of their own; `logits` names heads whose logits are pictured ("none": of no head).
 
-    `depth` follows the first tokens through the layers, beside the flow; `verify` lets every certified head act alone
+    Tokens are followed through the layers with the model as it is, with positions off, and under each
+    `depth_encoding`. `depth` sets the first of them beside the flow; `verify` lets every certified head act alone
     on the tokens that really enter it, beside its verdict, with `jobs` processes (default: one per core). `batch`
     sequences of one length are run together; `device`, `dtype` and `device_map` say where a model is loaded to, and
     in which precision (docs/devices.md).
@@ -86,22 +89,25 @@ def trace(
     pictured = PICTURED if logits is None else [] if logits == "none" else parse_heads(logits)
     if encoding is not None and (depth or verify):
         raise BadValue("tokens are followed through depth under the model's own encoding: leave `encoding` out.")
+    others = [parse(each) for each in ((depth_encoding,) if isinstance(depth_encoding, str) else depth_encoding)]
     place = placement(device, dtype, device_map)
     reference, corpus = _opened(model, text, tokens, sequences, begin, lines, seed, place)
     asked = {
         "text": corpus.name, "tokens": tokens, "sequences": sequences, "begin": begin, "lines": lines,
         "layers": layers, "heads": heads, "dense_limit": dense_limit, "encoding": encoding, "logits": logits,
-        "depth": depth, "verify": verify, "seed": seed, "device": device, "dtype": dtype, "device_map": device_map,
-        "batch": require_batch(batch),
+        "depth": depth, "depth_encoding": [str(each) for each in others], "verify": verify, "seed": seed,
+        "device": device, "dtype": dtype, "device_map": device_map, "batch": require_batch(batch),
     }  # fmt: skip
     runs = reference.model if isinstance(reference, Reference) else reference
     with memory_told(batch), running_on(runs) as unsure, attached(reference) as instrument:
         numbers = parse_range(layers, len(instrument.sites))
         chosen = heads_by_layer(heads, instrument.sites, numbers)
+        streams, not_followed = follow(reference, corpus, others, batch=batch, progress=progress)
         found = trace_corpus(
             reference, corpus, layers=numbers if chosen is None else sorted(chosen), heads=chosen,
             dense_limit=dense_limit, seed=seed, encoding=spec, logits=pictured, batch=batch, progress=progress,
         )  # fmt: skip
+        found = replace(found, stream=streams, skipped=(*found.skipped, *not_followed))
         ran = computation(runs)
         if is_rounded(runs):
             ran = measured(ran, runs, lambda: outputs(instrument, corpus.sequences[0]), relative, ROUNDED)
@@ -173,10 +179,9 @@ def _followed(
     progress: Progress | None,
 ) -> TraceResult:
     """The same with the first tokens followed through depth; `jobs` is None for a model that is not in files."""
-    if not isinstance(reference, Reference):
-        raise BadValue("a model of the laboratory does not show its hidden states: leave depth and verify out.")
-    hidden = hidden_states(reference.model, corpus)
-    with nullcontext(view(reference.model)) if jobs is None else load(reference.path) as model:
+    runs = reference.model if isinstance(reference, Reference) else reference
+    hidden = hidden_states(runs, corpus)
+    with nullcontext(view(runs)) if jobs is None else load(reference.path) as model:
         found = replace(found, depth_text=hidden.cut)
         if depth:
             rows = through_depth(model, hidden, layers, progress)
