@@ -71,7 +71,7 @@ class LayerSplit:
             return first, between, second, y
         if self.reader is not None:
             return seen[self.reader][0], y
-        added = seen[self.attention][1]
+        added: Any = seen[self.attention][1]
         wide = added.float() if added.device.type == "mps" else added.double()
         return x + self.attention_factor * wide, y
 

@@ -10,8 +10,9 @@ MLP of each layer (and after the norms that stand on the stream), and after the 
 * largest              the share of all squared norms that the largest token has: where it is near 1, rank, dispersion
                        and norm speak of that token; the cosine counts every token alike
 
-are taken in float64 from the states as the model has them, sequence by sequence. Changes are against the place before:
-differences of cosines, logarithms of ratios of the others. Under another encoding the same sequences run again.
+are taken in float64 from the states as the model has them, sequence by sequence. Changes are against the place
+before: differences of cosines, logarithms of ratios of the others. Under another encoding the same sequences run
+again.
 """
 
 from __future__ import annotations
@@ -198,12 +199,14 @@ def phases(cosines: Sequence[float]) -> tuple[Phase, ...]:
             rising, high = True, at
     if rising is None:
         return ()
-    last = high if rising else low
+    turns.append(high if rising else low)
+    if abs(cosines[turns[1]] - cosines[turns[0]]) < turn:  # a little way before the first move
+        del turns[0]
     return tuple(
         Phase(
             "together" if cosines[stop] > cosines[start] else "apart", start, stop - 1, cosines[start], cosines[stop]
         )
-        for start, stop in pairwise([*turns, last])
+        for start, stop in pairwise(turns)
     )
 
 
@@ -253,7 +256,8 @@ def _places(residual: Residual) -> list[tuple[int | None, Part]]:
     for number, (split, joined) in enumerate(zip(residual.splits, residual.joined, strict=True)):
         if number and not joined:
             found.append((number, "between"))
-        found += [(number, part) for part in (("layer",) if split is None else split.parts)]
+        parts: tuple[Part, ...] = ("layer",) if split is None else split.parts
+        found += [(number, part) for part in parts]
     return [*found, (None, "final norm")] if residual.final_norm is not None else found
 
 

@@ -1,14 +1,14 @@
-"""Tokens through depth, the headline of `trace`: together or apart, where, by which part, and what position changes."""
+"""Tokens through depth, the headline of `trace`: together or apart, where, by what, and what position changes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
 from toposcope.core.statistics import told_from_zero
 from toposcope.models.tracing.result import TraceResult
-from toposcope.models.tracing.stream import MOST, OFF, WHAT, Mean, Phase, Stream, StreamState
+from toposcope.models.tracing.stream import MOST, OFF, OWN, WHAT, Mean, Phase, Stream, StreamState
 from toposcope.report import charts
 from toposcope.report.blocks import Chart, Column, Listing, Page, Paragraphs, Row, count
 
@@ -29,6 +29,7 @@ def add_stream(result: TraceResult, page: Page) -> None:
         return
     own = result.stream[0]
     curves = page.rows("tokens through depth", [row for each in result.stream for row in _curve(each)])
+    colours = charts.palette([_label(each) for each in result.stream])
     spec = charts.band(
         "layers", "cosine", "cosine_low", "cosine_high", colour="under", height=280, x_title="layers passed",
         y_title="mean cosine of tokens",
@@ -38,10 +39,11 @@ def add_stream(result: TraceResult, page: Page) -> None:
         "Mean cosine over pairs of tokens at the input and after each layer: up is together, down is apart. Bands: "
         "95 % intervals over sequences.",
         curves,
-        spec,
+        charts.in_colours(spec, "under", colours),
         in_figure=True,
     )
-    page.add("Tokens through depth", headline, _numbers(page, result.stream), _parts(page, result), _others(curves))
+    numbers, parts = _numbers(page, result.stream), _parts(page, result)
+    page.add("Tokens through depth", headline, numbers, parts, _others(curves, colours))
     page.add("Tokens at every place", _every(page, result.stream), Paragraphs((_how(own),), soft=True), detail=True)
 
 
@@ -53,10 +55,12 @@ def stream_summary(result: TraceResult) -> list[str]:
     if any(state.cosine is None for state in own.states):
         return ["Whether tokens move together cannot be told: no sequence has two of them."]
     said = [f"{_moves(own)}; {_position(result)}."]
-    alone = [state.layer for state in own.states if state.largest.mean > ALONE and state.layer is not None]
+    alone = sorted({each.layer for each in own.states if each.largest.mean > ALONE and each.layer is not None})
     if alone:
+        first, last = alone[0], alone[-1]
+        every = last - first + 1 == len(alone)
         said.append(
-            f"In {_layers(min(alone), max(alone))} one token holds up to "
+            f"In {_layers(first, last) if every else count(len(alone), 'layer')} one token holds up to "
             f"{max(state.largest.mean for state in own.states):.0%} of all squared norms: rank, dispersion and norm "
             "are mostly its, the cosine counts all tokens alike."
         )
@@ -73,19 +77,19 @@ def _moves(own: Stream) -> str:
     if own.final is not None and own.final.cosine_change is not None:
         did["the final norm"] = own.final.cosine_change.mean
     parts = ", ".join(f"{words} {total:+.2f}" for words, total in did.items())
-    where = f"the largest step is that of layer {largest} ({steps[largest]:+.2f}); in all {parts}"
+    where = f"{parts}, the largest step in layer {largest} ({steps[largest]:+.2f})"
     if not own.phases:
         return (
             f"Tokens move neither together nor apart: their mean cosine stays between {min(cosines):.2f} and "
-            f"{max(cosines):.2f}; {where}"
+            f"{max(cosines):.2f}: {where}"
         )
     first = own.phases[0]
-    said = [f"Tokens move {_phase(first)}, mean cosine {first.start:.2f} to {first.end:.2f}"]
-    said += [f"then {_phase(each)}, to {each.end:.2f}" for each in own.phases[1:NAMED]]
+    said = [f"Tokens move {_phase(first)} (mean cosine {first.start:.2f} to {first.end:.2f})"]
+    said += [f"then {_phase(each)} (to {each.end:.2f})" for each in own.phases[1:NAMED]]
     more = len(own.phases) - NAMED
     if more > 0:
-        said.append(f"and turn {count(more, 'time')} more, to {cosines[-1]:.2f}")
-    return f"{'; '.join(said)}; {where}"
+        said.append(f"and turn {count(more, 'time')} more (to {cosines[-1]:.2f})")
+    return f"{', '.join(said)}: {where}"
 
 
 def _phase(phase: Phase) -> str:
@@ -112,10 +116,10 @@ def _position(result: TraceResult) -> str:
         return "what position changes could not be measured"
     if difference.half_width is None:
         return (
-            f"with positions off it ends at {end.mean:.2f} ({difference.mean:+.2f} on one sequence, which has no "
-            "interval)"
+            f"with positions off the cosine ends at {end.mean:.2f} ({difference.mean:+.2f} on one sequence, which "
+            "has no interval)"
         )
-    words = f"with positions off it ends at {end.mean:.2f} ({_with_interval(difference)})"
+    words = f"with positions off the cosine ends at {end.mean:.2f} ({_with_interval(difference)})"
     if told_from_zero(difference.mean, difference.half_width):
         return f"position {'keeps them apart' if difference.mean > 0 else 'brings them together'}: {words}"
     told = [each for each in off.after_layers if _told(each)]
@@ -151,6 +155,11 @@ def _how(own: Stream) -> str:
 
 
 # ------------------------------------------------------------------ tables and charts
+def _label(stream: Stream) -> str:
+    """What the model ran under, as short as it was asked for."""
+    return stream.title if stream.encoding in (OWN, OFF) else stream.encoding
+
+
 def _cosines(stream: Stream) -> list[float]:
     return [each.cosine.mean for each in stream.after_layers if each.cosine is not None]
 
@@ -159,8 +168,8 @@ def _curve(stream: Stream) -> list[dict[str, Any]]:
     """The input and the state after each layer, with the ends of their intervals."""
     rows = []
     for passed, state in enumerate(stream.after_layers):
-        row: dict[str, Any] = {"under": stream.title, "layers": passed}
-        for name in ("cosine", "effective_rank", "relative_dispersion", "norm"):
+        row: dict[str, Any] = {"under": _label(stream), "layers": passed}
+        for name in ("cosine", "effective_rank", "dispersion", "relative_dispersion", "norm"):
             mean: Mean | None = getattr(state, name)
             if mean is not None:
                 half = mean.half_width or 0.0
@@ -169,18 +178,21 @@ def _curve(stream: Stream) -> list[dict[str, Any]]:
     return rows
 
 
-def _others(curves: str) -> Row:
+def _others(curves: str, colours: Mapping[str, str]) -> Row:
     """The other measures of the same clouds."""
 
-    def chart(name: str, title: str, sentence: str) -> Chart:
-        spec = charts.band("layers", name, f"{name}_low", f"{name}_high", colour="under", x_title="layers passed")
-        return Chart(title, sentence, curves, spec)
+    def chart(name: str, title: str, sentence: str, *, log_y: bool = False) -> Chart:
+        if log_y:
+            spec = charts.line("layers", name, colour="under", log_y=True, x_title="layers passed")
+        else:
+            spec = charts.band("layers", name, f"{name}_low", f"{name}_high", colour="under", x_title="layers passed")
+        return Chart(title, sentence, curves, charts.in_colours(spec, "under", colours))
 
-    norm = charts.line("layers", "norm", colour="under", log_y=True, x_title="layers passed")
     return Row((
         chart("effective_rank", "Effective rank", "How many directions the tokens fill."),
         chart("relative_dispersion", "Relative dispersion", "Distance from the mean token over the norm, both rms."),
-        Chart("Norm", "Root mean square norm of the tokens.", curves, norm),
+        chart("dispersion", "Dispersion", "Root mean square distance from the mean token.", log_y=True),
+        chart("norm", "Norm", "Root mean square norm of the tokens.", log_y=True),
     ))  # fmt: skip
 
 
@@ -203,6 +215,8 @@ def _parts(page: Page, result: TraceResult) -> Chart:
             if each.flow is not None
         ]
     spec = charts.line("layer", "change", colour="part", zero=True, points=True, y_title="change of mean cosine")
+    there = [part for part in (*PARTS.values(), "flow") if any(row["part"] == part for row in listed)]
+    spec = charts.in_colours(spec, "part", charts.palette(there))
     return Chart("Which part moves them?", words, page.rows("parts of layers", listed), spec, in_figure=True)
 
 
@@ -212,7 +226,7 @@ def _numbers(page: Page, streams: Sequence[Stream]) -> Listing:
         layers, cosines = each.after_layers, _cosines(each)
         rows.append(
             {
-                "under": "off" if each.encoding == OFF else each.title,
+                "under": "off" if each.encoding == OFF else _label(each),
                 "first": cosines[0] if cosines else None,
                 "last": cosines[-1] if cosines else None,
                 "difference": None if layers[-1].difference is None else _with_interval(layers[-1].difference),
@@ -242,7 +256,7 @@ def _numbers(page: Page, streams: Sequence[Stream]) -> Listing:
 def _every(page: Page, streams: Sequence[Stream]) -> Listing:
     rows = [
         {
-            "under": stream.title,
+            "under": _label(stream),
             "layer": state.layer,
             "part": state.part,
             "cosine": None if state.cosine is None else state.cosine.mean,
