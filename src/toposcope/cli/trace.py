@@ -47,8 +47,16 @@ def run(
         str | None, typer.Option("--encoding", metavar="NAME", help="Put this encoding into the traced heads.")
     ] = None,
     depth: Annotated[
-        bool, typer.Option("--depth", help="Follow the tokens through the layers, beside the flow of the weights.")
+        bool, typer.Option("--depth", help="Set the layers beside the flow of their weights, on the first tokens.")
     ] = False,
+    depth_encoding: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--depth-encoding",
+            metavar="NAME",
+            help="Follow tokens through depth under this encoding too (beside 'none'); may be repeated.",
+        ),
+    ] = None,
     verify: Annotated[
         bool, typer.Option("--verify", help="Run every certified head on its real tokens, beside its verdict.")
     ] = False,
@@ -100,8 +108,9 @@ def run(
     with watched() as progress:
         result = trace(
             model, text, tokens=tokens, sequences=sequences, begin=begin, lines=lines, layers=layers, heads=heads,
-            dense_limit=dense_limit, encoding=encoding, logits=logits, window=window, depth=depth, verify=verify,
-            jobs=jobs, seed=seed, device=device, dtype=dtype, device_map=device_map, batch=batch, progress=progress,
+            dense_limit=dense_limit, encoding=encoding, logits=logits, window=window, depth=depth,
+            depth_encoding=depth_encoding or (), verify=verify, jobs=jobs, seed=seed, device=device, dtype=dtype,
+            device_map=device_map, batch=batch, progress=progress,
         )  # fmt: skip
     deliver(result, json=json, csv=csv, html=html, figure=figure, full=head_table)
     if result.verdicts is not None and result.verdicts.contradictions:

@@ -30,8 +30,24 @@ class LabModel(nn.Module):
         self.inner, self.path = inner, path
         self.config = SimpleNamespace(to_dict=lambda: description(inner.config))
 
-    def forward(self, input_ids: Tensor, **_: Any) -> Tensor:
-        return self.inner(input_ids)
+    def forward(self, input_ids: Tensor, *, output_hidden_states: bool = False, **_: Any) -> Any:
+        """Scores of the classes; or, with the name and the order of transformers, what enters each layer.
+
+        The last of the hidden states is what is read from, after the final norm.
+        """
+        if not output_hidden_states:
+            return self.inner(input_ids)
+        states: list[Tensor] = []
+        hooks = [
+            layer.register_forward_pre_hook(lambda _, args: states.append(args[0])) for layer in self.inner.layers
+        ]
+        hooks.append(self.inner.norm.register_forward_hook(lambda _, args, output: states.append(output)))
+        try:
+            scores = self.inner(input_ids)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        return SimpleNamespace(logits=scores, hidden_states=tuple(states))
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         return self.inner.state_dict(*args, **kwargs)

@@ -19,7 +19,7 @@ POWERS: dict[str, Any] = {  # of two, as contexts are told: 512, 1k, 128k, 1M
     "labelOverlap": "greedy",
     "labelSeparation": 6,
 }
-WHOLE = ("layer", "step", "offset", "sequence")  # counted: no ticks between whole numbers
+WHOLE = ("layer", "layers", "step", "offset", "sequence")  # counted: no ticks between whole numbers
 Spec = dict[str, Any]
 
 
@@ -46,7 +46,11 @@ def coloured(field: str, colours: Mapping[str, str] | None = None, title: str | 
 
 def in_colours_of_encodings(spec: Spec, field: str, names: Sequence[str]) -> Spec:
     """The same chart with the categories of `field`, which begin with an encoding, in the colours of encodings."""
-    found = paint.encoding_colours(names)
+    return in_colours(spec, field, paint.encoding_colours(names))
+
+
+def in_colours(spec: Spec, field: str, colours: Mapping[str, str]) -> Spec:
+    """The same chart with the categories of `field` in these colours, and in this order."""
 
     def recoloured(part: Spec) -> Spec:
         made = dict(part)
@@ -54,7 +58,7 @@ def in_colours_of_encodings(spec: Spec, field: str, names: Sequence[str]) -> Spe
             made["layer"] = [recoloured(each) for each in part["layer"]]
         channels = part.get("encoding", {})
         if channels.get("color", {}).get("field") == field:
-            made["encoding"] = {**channels, "color": coloured(field, found, channels["color"].get("title"))}
+            made["encoding"] = {**channels, "color": coloured(field, colours, channels["color"].get("title"))}
         return made
 
     return recoloured(spec)

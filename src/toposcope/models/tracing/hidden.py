@@ -44,7 +44,7 @@ class HiddenStates:
 
 
 def hidden_states(model: Any, corpus: Corpus, *, tokens: int = TOKENS) -> HiddenStates:
-    """Run a model of transformers on the first tokens of the first sequence, and keep every layer's input."""
+    """Run a model of transformers, or of the laboratory, on the first tokens of a text; keep every layer's input."""
     ids = corpus.sequences[0][:tokens]
     states = run_states(model, ids)
     return HiddenStates(ids, states[:-1], states[-1], f"the first {len(ids)} tokens of {corpus.name}")

@@ -11,6 +11,7 @@ from toposcope.models.tracing.agreement import Agreement
 from toposcope.models.tracing.attention import AttentionWindow
 from toposcope.models.tracing.depth import LayerDepth
 from toposcope.models.tracing.logits import LogitPicture
+from toposcope.models.tracing.stream import Stream
 from toposcope.models.tracing.verify import HeadRun, VerdictSummary
 
 METRICS = (
@@ -123,7 +124,8 @@ class TraceResult(Result):
     gram_position that content alone would leave in the means; `patterns` names the heads above each of `thresholds`,
     the strongest first. `logits` are pictures of a few heads on the first sequence, and `attention` windows of it
     with heads' attention pair by pair. `depth`, with its rank correlations, and the runs `verified` with their
-    `verdicts`, speak of the tokens that `depth_text` names.
+    `verdicts`, speak of the tokens that `depth_text` names. `stream` holds the tokens through depth as the model is,
+    with positions off, and under other encodings.
     """
 
     kind = "trace"
@@ -147,6 +149,7 @@ class TraceResult(Result):
     depth_correlations: tuple[RankCorrelation, ...] = ()
     verdicts: VerdictSummary | None = None
     verified: tuple[HeadRun, ...] = ()
+    stream: tuple[Stream, ...] = ()
 
     def named(self, pattern: str) -> tuple[HeadTrace, ...]:
         """The heads named for a pattern, the strongest first."""

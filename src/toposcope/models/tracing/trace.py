@@ -1,4 +1,4 @@
-"""`trace`: a model on a text, head by head, and on request its tokens through depth."""
+"""`trace`: a model on a text, head by head, and its tokens through depth."""
 
 from __future__ import annotations
 
@@ -41,6 +41,7 @@ from toposcope.models.tracing.foreseen import SIDE_BY_SIDE, in_words, pace, seco
 from toposcope.models.tracing.hidden import hidden_states
 from toposcope.models.tracing.measure import outputs, trace_corpus
 from toposcope.models.tracing.result import TraceResult
+from toposcope.models.tracing.stream import follow
 from toposcope.models.tracing.verify import verify as verified_heads
 
 _log = logging.getLogger("toposcope")
@@ -64,6 +65,7 @@ def trace(
     logits: str | None = None,
     window: int | None = None,
     depth: bool = False,
+    depth_encoding: str | Sequence[str] = (),
     verify: bool = False,
     jobs: int | None = None,
     seed: int = 0,
@@ -82,7 +84,8 @@ def trace(
     heads in place of their own; `logits` names heads whose logits are pictured, and whose attention is kept with its
     tokens ("none": of no head), on a `window` of the first sequence that begins at this token.
 
-    `depth` follows the first tokens through the layers, beside the flow; `verify` lets every certified head act alone
+    Tokens are followed through the layers with the model as it is, with positions off, and under each
+    `depth_encoding`. `depth` sets the first of them beside the flow; `verify` lets every certified head act alone
     on the tokens that really enter it, beside its verdict, with `jobs` processes (default: one per core). `batch`
     sequences of one length are run together; `device`, `dtype` and `device_map` say where a model is loaded to, and
     in which precision (docs/devices.md).
@@ -92,24 +95,27 @@ def trace(
     pictured = PICTURED if logits is None else [] if logits == "none" else parse_heads(logits)
     if encoding is not None and (depth or verify):
         raise BadValue("tokens are followed through depth under the model's own encoding: leave `encoding` out.")
+    others = [parse(each) for each in ((depth_encoding,) if isinstance(depth_encoding, str) else depth_encoding)]
     place = placement(device, dtype, device_map)
     reference, corpus = _opened(model, text, tokens, sequences, begin, lines, seed, place)
     asked = {
         "text": corpus.name, "tokens": tokens, "sequences": sequences, "begin": begin, "lines": lines,
         "layers": layers, "heads": heads, "dense_limit": dense_limit, "encoding": encoding, "logits": logits,
-        "window": window, "depth": depth, "verify": verify, "seed": seed, "device": device, "dtype": dtype,
-        "device_map": device_map, "batch": require_batch(batch),
+        "window": window, "depth": depth, "depth_encoding": [str(each) for each in others], "verify": verify,
+        "seed": seed, "device": device, "dtype": dtype, "device_map": device_map, "batch": require_batch(batch),
     }  # fmt: skip
     runs = reference.model if isinstance(reference, Reference) else reference
     with memory_told(batch), running_on(runs) as unsure, attached(reference) as instrument:
         numbers = parse_range(layers, len(instrument.sites))
         chosen = heads_by_layer(heads, instrument.sites, numbers)
         _foretell(runs, corpus, chosen or {n: instrument.sites[n].heads for n in numbers}, dense_limit)
+        streams, not_followed = follow(reference, corpus, others, batch=batch, progress=progress)
         found = trace_corpus(
             reference, corpus, layers=numbers if chosen is None else sorted(chosen), heads=chosen,
             dense_limit=dense_limit, seed=seed, encoding=spec, logits=pictured, window=window, batch=batch,
             progress=progress,
         )  # fmt: skip
+        found = replace(found, stream=streams, skipped=(*found.skipped, *not_followed))
         ran = computation(runs)
         if is_rounded(runs):
             ran = measured(ran, runs, lambda: outputs(instrument, corpus.sequences[0]), relative, ROUNDED)
@@ -191,10 +197,9 @@ def _followed(
     progress: Progress | None,
 ) -> TraceResult:
     """The same with the first tokens followed through depth; `jobs` is None for a model that is not in files."""
-    if not isinstance(reference, Reference):
-        raise BadValue("a model of the laboratory does not show its hidden states: leave depth and verify out.")
-    hidden = hidden_states(reference.model, corpus)
-    with nullcontext(view(reference.model)) if jobs is None else load(reference.path) as model:
+    runs = reference.model if isinstance(reference, Reference) else reference
+    hidden = hidden_states(runs, corpus)
+    with nullcontext(view(runs)) if jobs is None else load(reference.path) as model:
         found = replace(found, depth_text=hidden.cut)
         if depth:
             rows = through_depth(model, hidden, layers, progress)

@@ -29,6 +29,7 @@ from toposcope.report.blocks import (
     Summary,
 )
 from toposcope.report.views.trace_depth import add_depth
+from toposcope.report.views.trace_stream import add_stream, stream_summary
 
 LETTERS = {"previous": "p", "next": "n", "self": "s", "first": "1", "induction": "i", "local": "l"}
 NONE = "none"
@@ -68,14 +69,16 @@ def view(result: TraceResult, page: Page) -> None:
         (f"{result.tokens:,}", "tokens of each"),
     ]
     if not heads:
-        page.add("Summary", Summary(("No head was traced.",)))
+        page.add("Summary", Summary((*stream_summary(result), "No head was traced.")))
+        add_stream(result, page)
         _add_missing(page, result)
         return
     rows = [_row(each) for each in heads]
     max(rows, key=_positional)["shown_first"] = True
     table = page.rows("traced heads", rows)
     there = [key for key in METRICS if any(row[key] is not None for row in rows)]
-    page.add("Summary", Summary(tuple(_summary(result))))
+    page.add("Summary", Summary((*stream_summary(result), *_summary(result))))
+    add_stream(result, page)
     page.add("What heads attend to", _patterns(page, result))
     page.add("The most positional heads", _listing(page, rows, there))
     page.add("Head by head", _head_map(result, rows, table, there))

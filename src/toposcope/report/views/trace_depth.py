@@ -1,4 +1,4 @@
-"""Tokens through depth, for the view of `trace`: layers beside their flow, verdicts beside runs of real tokens."""
+"""What `trace` adds with --depth and --verify: layers beside their flow, verdicts beside runs of real tokens."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def add_depth(result: TraceResult, page: Page) -> None:
         page.add("Do the verdicts hold on these tokens?", *blocks)
         page.add("Every run", every, detail=True)
     if result.depth:
-        page.add("Tokens through depth", *_layers(page, text, result.depth, result.depth_correlations))
+        page.add("Layers beside their flow", *_layers(page, text, result.depth, result.depth_correlations))
 
 
 # ------------------------------------------------------------------ layers

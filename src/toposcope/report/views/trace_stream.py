@@ -1,0 +1,281 @@
+"""Tokens through depth, the headline of `trace`: together or apart, where, by what, and what position changes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from toposcope.core.statistics import told_from_zero
+from toposcope.models.tracing.result import TraceResult
+from toposcope.models.tracing.stream import MOST, OFF, OWN, WHAT, Mean, Phase, Stream, StreamState
+from toposcope.report import charts
+from toposcope.report.blocks import Chart, Column, Listing, Page, Paragraphs, Row, count
+
+PARTS = {
+    "attention": "attention",
+    "mlp": "MLPs",
+    "norm": "norms",
+    "layer": "layers",
+    "between": "what stands between",
+}
+NAMED = 3  # phases that the sentence names
+ALONE = 0.5  # share of all squared norms from which one token speaks for the cloud
+
+
+def add_stream(result: TraceResult, page: Page) -> None:
+    """Add the tokens through depth."""
+    if not result.stream:
+        return
+    own = result.stream[0]
+    curves = page.rows("tokens through depth", [row for each in result.stream for row in _curve(each)])
+    colours = charts.palette([_label(each) for each in result.stream])
+    spec = charts.band(
+        "layers", "cosine", "cosine_low", "cosine_high", colour="under", height=280, x_title="layers passed",
+        y_title="mean cosine of tokens",
+    )  # fmt: skip
+    headline = Chart(
+        "Do tokens move together?",
+        "Mean cosine over pairs of tokens at the input and after each layer: up is together, down is apart. Bands: "
+        "95 % intervals over sequences.",
+        curves,
+        charts.in_colours(spec, "under", colours),
+        in_figure=True,
+    )
+    numbers, parts = _numbers(page, result.stream), _parts(page, result)
+    page.add("Tokens through depth", headline, numbers, parts, _others(curves, colours))
+    page.add("Tokens at every place", _every(page, result.stream), Paragraphs((_how(own),), soft=True), detail=True)
+
+
+def stream_summary(result: TraceResult) -> list[str]:
+    """One sentence that answers; then what stands in the way of reading the other measures."""
+    if not result.stream:
+        return []
+    own = result.stream[0]
+    if any(state.cosine is None for state in own.states):
+        return ["Whether tokens move together cannot be told: no sequence has two of them."]
+    said = [f"{_moves(own)}; {_position(result)}."]
+    alone = sorted({each.layer for each in own.states if each.largest.mean > ALONE and each.layer is not None})
+    if alone:
+        first, last = alone[0], alone[-1]
+        every = last - first + 1 == len(alone)
+        said.append(
+            f"In {_layers(first, last) if every else count(len(alone), 'layer')} one token holds up to "
+            f"{max(state.largest.mean for state in own.states):.0%} of all squared norms: rank, dispersion and norm "
+            "are mostly its, the cosine counts all tokens alike."
+        )
+    return said
+
+
+# ------------------------------------------------------------------ words
+def _moves(own: Stream) -> str:
+    """Together or apart, in which layers, and by which parts."""
+    cosines = _cosines(own)
+    steps = [after - before for before, after in pairwise(cosines)]
+    largest = max(range(len(steps)), key=lambda layer: abs(steps[layer]))
+    did = {words: total for part, words in PARTS.items() if (total := own.total(part)) is not None}  # type: ignore[arg-type]
+    if own.final is not None and own.final.cosine_change is not None:
+        did["the final norm"] = own.final.cosine_change.mean
+    parts = ", ".join(f"{words} {total:+.2f}" for words, total in did.items())
+    where = f"{parts}, the largest step in layer {largest} ({steps[largest]:+.2f})"
+    if not own.phases:
+        return (
+            f"Tokens move neither together nor apart: their mean cosine stays between {min(cosines):.2f} and "
+            f"{max(cosines):.2f}: {where}"
+        )
+    first = own.phases[0]
+    said = [f"Tokens move {_phase(first)} (mean cosine {first.start:.2f} to {first.end:.2f})"]
+    said += [f"then {_phase(each)} (to {each.end:.2f})" for each in own.phases[1:NAMED]]
+    more = len(own.phases) - NAMED
+    if more > 0:
+        said.append(f"and turn {count(more, 'time')} more (to {cosines[-1]:.2f})")
+    return f"{', '.join(said)}: {where}"
+
+
+def _phase(phase: Phase) -> str:
+    return f"{phase.move} in {_layers(phase.first, phase.last)}"
+
+
+def _layers(first: int, last: int) -> str:
+    return f"layer {first}" if first == last else f"layers {first} to {last}"
+
+
+def _position(result: TraceResult) -> str:
+    """What position changes in the end; where that cannot be told, the place at which it changes most."""
+    off = next((each for each in result.stream if each.encoding == OFF), None)
+    if off is None:
+        missing = any(each.what == f"{WHAT}, positions off" for each in result.skipped)
+        return (
+            "what position changes could not be measured"
+            if missing
+            else "there is no positional encoding to switch off"
+        )
+    last = off.after_layers[-1]
+    end, difference = last.cosine, last.difference
+    if end is None or difference is None:
+        return "what position changes could not be measured"
+    if difference.half_width is None:
+        return (
+            f"with positions off the cosine ends at {end.mean:.2f} ({difference.mean:+.2f} on one sequence, which "
+            "has no interval)"
+        )
+    words = f"with positions off the cosine ends at {end.mean:.2f} ({_with_interval(difference)})"
+    if told_from_zero(difference.mean, difference.half_width):
+        return f"position {'keeps them apart' if difference.mean > 0 else 'brings them together'}: {words}"
+    told = [each for each in off.after_layers if _told(each)]
+    words = f"{words}, which is not told from no change"
+    if not told:
+        return words
+    most = max(told, key=lambda each: abs(each.difference.mean) if each.difference else 0.0)
+    where = "at the input" if most.layer is None else f"after layer {most.layer}"
+    return f"{words}, but {where} it differs by {_with_interval(most.difference)}"
+
+
+def _told(state: StreamState) -> bool:
+    return state.difference is not None and told_from_zero(state.difference.mean, state.difference.half_width)
+
+
+def _with_interval(mean: Mean | None) -> str:
+    if mean is None:
+        return "–"
+    return f"{mean.mean:+.2f}" + ("" if mean.half_width is None else f" ± {mean.half_width:.2f}")
+
+
+def _how(own: Stream) -> str:
+    built = {
+        "sequential": "Attention, then the MLP, add to the stream; norms stand inside these branches.",
+        "parallel": "Attention and MLP read the same state and add to it together; attention is counted first.",
+        "post-norm": "A norm stands on the stream after each addition.",
+    }
+    words = " ".join(words for name, words in built.items() if name in own.order)
+    if "whole" in own.order:
+        words += " Layers that do not add up from an attention and an MLP are taken whole."
+    cut = f" Of each sequence the first {MOST} tokens are followed." if own.tokens == MOST else ""
+    return f"{words.strip()} Found by running a few tokens and adding up what modules hand on.{cut}"
+
+
+# ------------------------------------------------------------------ tables and charts
+def _label(stream: Stream) -> str:
+    """What the model ran under, as short as it was asked for."""
+    return stream.title if stream.encoding in (OWN, OFF) else stream.encoding
+
+
+def _cosines(stream: Stream) -> list[float]:
+    return [each.cosine.mean for each in stream.after_layers if each.cosine is not None]
+
+
+def _curve(stream: Stream) -> list[dict[str, Any]]:
+    """The input and the state after each layer, with the ends of their intervals."""
+    rows = []
+    for passed, state in enumerate(stream.after_layers):
+        row: dict[str, Any] = {"under": _label(stream), "layers": passed}
+        for name in ("cosine", "effective_rank", "dispersion", "relative_dispersion", "norm"):
+            mean: Mean | None = getattr(state, name)
+            if mean is not None:
+                half = mean.half_width or 0.0
+                row |= {name: mean.mean, f"{name}_low": mean.mean - half, f"{name}_high": mean.mean + half}
+        rows.append(row)
+    return rows
+
+
+def _others(curves: str, colours: Mapping[str, str]) -> Row:
+    """The other measures of the same clouds."""
+
+    def chart(name: str, title: str, sentence: str, *, log_y: bool = False) -> Chart:
+        if log_y:
+            spec = charts.line("layers", name, colour="under", log_y=True, x_title="layers passed")
+        else:
+            spec = charts.band("layers", name, f"{name}_low", f"{name}_high", colour="under", x_title="layers passed")
+        return Chart(title, sentence, curves, charts.in_colours(spec, "under", colours))
+
+    return Row((
+        chart("effective_rank", "Effective rank", "How many directions the tokens fill."),
+        chart("relative_dispersion", "Relative dispersion", "Distance from the mean token over the norm, both rms."),
+        chart("dispersion", "Dispersion", "Root mean square distance from the mean token.", log_y=True),
+        chart("norm", "Norm", "Root mean square norm of the tokens.", log_y=True),
+    ))  # fmt: skip
+
+
+def _parts(page: Page, result: TraceResult) -> Chart:
+    """What each part of each layer did to the cosine; with `depth`, what the flow of the weights would do."""
+    own = result.stream[0]
+    rows: dict[tuple[int, str], float] = {}
+    for state in own.states:
+        if state.layer is not None and state.cosine_change is not None:
+            key = (state.layer, PARTS[state.part])
+            rows[key] = rows.get(key, 0.0) + state.cosine_change.mean
+    listed = [{"layer": layer, "part": part, "change": change} for (layer, part), change in rows.items()]
+    words = "Change of the mean cosine by each part of a layer: above 0 it moves tokens together."
+    flow = [each for each in result.depth if each.flow is not None]
+    if flow:
+        words += f" The flow is one unit of time under the layer's attention, on {result.depth_text}."
+        listed += [
+            {"layer": each.layer, "part": "flow", "change": each.flow.cosine_change}
+            for each in flow
+            if each.flow is not None
+        ]
+    spec = charts.line("layer", "change", colour="part", zero=True, points=True, y_title="change of mean cosine")
+    there = [part for part in (*PARTS.values(), "flow") if any(row["part"] == part for row in listed)]
+    spec = charts.in_colours(spec, "part", charts.palette(there))
+    return Chart("Which part moves them?", words, page.rows("parts of layers", listed), spec, in_figure=True)
+
+
+def _numbers(page: Page, streams: Sequence[Stream]) -> Listing:
+    rows = []
+    for each in streams:
+        layers, cosines = each.after_layers, _cosines(each)
+        rows.append(
+            {
+                "under": "off" if each.encoding == OFF else _label(each),
+                "first": cosines[0] if cosines else None,
+                "last": cosines[-1] if cosines else None,
+                "difference": None if layers[-1].difference is None else _with_interval(layers[-1].difference),
+                "final": None if each.final is None or each.final.cosine is None else each.final.cosine.mean,
+                **{part: each.total(part) for part in PARTS},  # type: ignore[arg-type]
+                "rank_first": layers[0].effective_rank.mean,
+                "rank_last": layers[-1].effective_rank.mean,
+            }
+        )
+    there = [part for part in PARTS if any(row[part] is not None for row in rows)]
+    columns = [
+        Column("under", "positions", "plain"), Column("first", "cos in", ".2f"), Column("last", "out", ".2f"),
+        Column("difference", "change", "plain"), *(Column(part, PARTS[part], "+.2f") for part in there),
+        Column("final", "final norm", ".2f"), Column("rank_first", "rank in", ".0f"),
+        Column("rank_last", "out", ".0f"),
+    ]  # fmt: skip
+    if all(row["final"] is None for row in rows):
+        columns = [each for each in columns if each.key != "final"]
+    words = (
+        "Mean cosine at the input and after the last layer; change: from the model as it is, with the 95 % interval "
+        "over sequences; what each part did in all layers; effective rank."
+    )
+    brief = tuple(each.key for each in columns if each.key != "final")
+    return Listing("In and out", words, page.rows("in and out", rows), tuple(columns), top=16, brief=brief)
+
+
+def _every(page: Page, streams: Sequence[Stream]) -> Listing:
+    rows = [
+        {
+            "under": _label(stream),
+            "layer": state.layer,
+            "part": state.part,
+            "cosine": None if state.cosine is None else state.cosine.mean,
+            "cosine_change": None if state.cosine_change is None else _with_interval(state.cosine_change),
+            "difference": None if state.difference is None else _with_interval(state.difference),
+            **{
+                name: getattr(state, name).mean
+                for name in ("effective_rank", "dispersion", "relative_dispersion", "norm", "largest")
+            },
+        }
+        for stream in streams
+        for state in stream.states
+    ]
+    columns = (
+        Column("under", "positions", "plain"), Column("layer", "layer"), Column("part", "after", "plain"),
+        Column("cosine", "cosine", ".3f"), Column("cosine_change", "by this part", "plain"),
+        Column("difference", "from as it is", "plain"), Column("effective_rank", "rank", ".1f"),
+        Column("dispersion", "dispersion", ".4g"), Column("relative_dispersion", "relative", ".3f"),
+        Column("norm", "norm", ".4g"), Column("largest", "largest token", ".2f"),
+    )  # fmt: skip
+    words = "Means over sequences, at the input and after every part that acts on the stream."
+    return Listing("Every place", words, page.rows("places", rows), columns, folded=True)
