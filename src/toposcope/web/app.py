@@ -197,7 +197,8 @@ def application(served: Served) -> Starlette:
                 )
             ),
         ),
-        Route("/api/models/{id}/text", on_text(lambda request, query: texts.heads(model_of(request), query))),
+        Route("/api/models/{id}/text", on_text(lambda request, query: texts.losses(model_of(request), query))),
+        Route("/api/models/{id}/text/heads", on_text(lambda request, query: texts.heads(model_of(request), query))),
         Route(
             "/api/models/{id}/text/{layer:int}.{head:int}",
             on_text(

@@ -102,8 +102,17 @@ class Texts:
         return None
 
     # ------------------------------------------------------------ answers
+    def losses(self, entry: ModelEntry, query: Query) -> dict[str, Any]:
+        """What the text costs, by position, as the model is and with what is put in."""
+        text, tokens = _text(query)
+        asked = _asked(query)
+        query.close()
+        return self._answered(
+            entry, ("losses", text, str(tokens), *asked), lambda model: _losses(model, text, tokens, asked)
+        )
+
     def heads(self, entry: ModelEntry, query: Query) -> dict[str, Any]:
-        """Loss by position and what every head attends to, as the model is and with what is put in."""
+        """What every head attends to, with what is put in."""
         text, tokens = _text(query)
         asked = _asked(query)
         query.close()
@@ -168,12 +177,12 @@ def _cut(reference: Reference, text: str, tokens: int) -> Corpus:
     return cut(reference, text, tokens=tokens, count=1, name="this text")
 
 
-def _heads(reference: Reference, text: str, tokens: int, asked: Asked) -> dict[str, Any]:
+def _losses(reference: Reference, text: str, tokens: int, asked: Asked) -> dict[str, Any]:
     corpus = _cut(reference, text, tokens)
+    predicts = kind_of(reference.model)
+    conditions: list[Any] = []
     with attached(reference):
         wanted = _put_in(reference, asked)
-        predicts = kind_of(reference.model)
-        conditions: list[Any] = []
         if predicts != "drift":
             found, every = measure_tokens(reference, corpus, [] if wanted is None else [wanted])
             conditions = [
@@ -184,18 +193,21 @@ def _heads(reference: Reference, text: str, tokens: int, asked: Asked) -> dict[s
                 }
                 for condition, losses in zip(found.conditions, every, strict=True)
             ]
-        traced = heads_on(reference, corpus, wanted)
-    rows, measures = heads_of(traced)
     return {
         "text": corpus.cut,
         "tokens": list(labels(reference.tokenizer, corpus.sequences[0])),
         "predicts": predicts,
         "unit": UNITS[predicts],
         "conditions": conditions,
-        "rows": plain(rows),
-        "measures": plain(measures),
-        "skipped": plain(traced.skipped),
     }
+
+
+def _heads(reference: Reference, text: str, tokens: int, asked: Asked) -> dict[str, Any]:
+    corpus = _cut(reference, text, tokens)
+    with attached(reference):
+        traced = heads_on(reference, corpus, _put_in(reference, asked))
+    rows, measures = heads_of(traced)
+    return {"rows": plain(rows), "measures": plain(measures), "skipped": plain(traced.skipped)}
 
 
 def _head(reference: Reference, text: str, tokens: int, asked: Asked, layer: int, head: int) -> dict[str, Any]:

@@ -79,7 +79,7 @@ def test_losses_are_those_of_the_command(reading: TestClient, place: Path, chang
 
 @pytest.mark.parametrize("changed", [{}, {"encoding": "none"}, {"encoding": "alibi", "heads": "1.1,1.2"}])
 def test_heads_are_those_of_a_trace(reading: TestClient, place: Path, changed: dict[str, str]) -> None:
-    rows = {(row["layer"], row["head"]): row for row in asked(reading, **changed)["rows"]}
+    rows = {(row["layer"], row["head"]): row for row in asked(reading, "/heads", **changed)["rows"]}
     assert len(rows) == 12
     expected = trace(str(place), place / "said.txt", tokens=128, sequences=1, logits="none", **changed)
     assert len(expected.heads) == (2 if "heads" in changed else 12)
@@ -87,7 +87,7 @@ def test_heads_are_those_of_a_trace(reading: TestClient, place: Path, changed: d
         for name in ("distance", "entropy", "on_previous", "on_first", "on_self"):
             assert rows[head.layer, head.head][name] == head.median(name)
     if "heads" in changed:  # what comes later sees the change, what comes before does not
-        plain = {(row["layer"], row["head"]): row for row in asked(reading)["rows"]}
+        plain = {(row["layer"], row["head"]): row for row in asked(reading, "/heads")["rows"]}
         same = {key for key, row in rows.items() if row["entropy"] == plain[key]["entropy"]}
         assert same == {key for key in rows if key[0] == 0} | {(1, 0), (1, 3)}
 
@@ -146,10 +146,10 @@ def test_files_that_are_replaced_are_loaded_anew(tmp_path: Path) -> None:
     write_llama_lm(place)
     registry = ModelRegistry([str(place)], with_installed=False)
     with make_client(tmp_path, registry) as client:
-        first = asked(client)
+        first = asked(client, "/heads")
         assert "error" not in first
         write_llama_lm(place, num_hidden_layers=1)
-        again = asked(client)
+        again = asked(client, "/heads")
     registry.close()
     assert [len(each["rows"]) for each in (first, again)] == [12, 4]
 

@@ -13,7 +13,7 @@
   let chart = null;
 
   const given = () => ({ text: field("text").value.trim(), tokens: field("tokens").value, encoding: field("encoding").value.trim(), layers: field("layers").value.trim(), heads: field("heads").value.trim() });
-  const address = (parameters, head) => query(`/api/models/${field("model").value}/text${head ? "/" + head : ""}`, parameters);
+  const address = (parameters, what, model = field("model").value) => query(`/api/models/${model}/text${what ? "/" + what : ""}`, parameters);
 
   /** Ask until the model is loaded; null where something newer is asked meanwhile. */
   async function patiently(path, mine) {
@@ -39,8 +39,14 @@
       const fresh = !text || text.text !== parameters.text || text.model !== field("model").value || text.tokens !== parameters.tokens;
       text = { ...parameters, model: field("model").value };
       draw(found, fresh);
-      await attend(mine);
-      if (mine === asked) busy("");
+      if (fresh) chosen = null;
+      if (chosen) await attend(mine); // the chosen head first: the map takes longest
+      const known = chosen !== null;
+      const map = await patiently(address(parameters, "heads", text.model), mine);
+      if (!map) return;
+      heads(map);
+      if (!known) await attend(mine);
+      if (mine === asked) { busy(""); document.body.dataset.encoding = `${text.encoding} ${text.layers} ${text.heads}`.trim(); }
     } catch (error) { if (mine === asked) { busy(""); tell(error.message); } }
   }
 
@@ -70,7 +76,6 @@
         { name: named(each), look: i ? "dash" : "line", colour: colours[i], points: each.bins.map((bin) => [(bin.first + bin.last) / 2, bin.loss]) },
         { name: named(each) + ", each token", look: "dots", radius: 1.6, colour: colours[i], points: each.losses.map((loss, n) => [each.positions[n], loss]) }]));
     }
-    heads(found);
   }
 
   // -------------------------------------------------------------- heads
@@ -93,12 +98,13 @@
     window.toposcopeMap = map;
   }
   async function again() {
+    if (field("results").getAttribute("aria-busy") === "true") { go(); return; } // the map is still that of another question
     const mine = ++asked;
     try { await attend(mine); if (mine === asked) tell(""); } catch (error) { if (mine === asked) tell(error.message); }
   }
   async function attend(mine) {
     const { model, ...parameters } = text;
-    const found = await patiently(address(parameters, chosen.join(".")), mine);
+    const found = await patiently(address(parameters, chosen.join("."), model), mine);
     if (!found) return;
     if (view) view.set(found.windows);
     else view = toposcope.attention(field("attention"), { name: "attention", label: "attention", windows: found.windows });
@@ -108,7 +114,6 @@
       if (button.dataset.off === "head") button.textContent = `Off in head ${chosen.join(".")}`;
     }
     document.body.dataset.head = chosen.join(".");
-    document.body.dataset.encoding = `${text.encoding} ${text.layers} ${text.heads}`.trim();
   }
   for (const button of document.querySelectorAll("[data-off]")) button.addEventListener("click", () => {
     const where = button.dataset.off;
