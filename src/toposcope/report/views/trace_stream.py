@@ -122,7 +122,8 @@ def _position(result: TraceResult) -> str:
     words = f"with positions off the cosine ends at {end.mean:.2f} ({_with_interval(difference)})"
     if told_from_zero(difference.mean, difference.half_width):
         little = " a little" if abs(difference.mean) < LEAST_TURN else ""
-        return f"position {f'keeps them{little} apart' if difference.mean > 0 else f'brings them{little} together'}: {words}"
+        does = f"keeps them{little} apart" if difference.mean > 0 else f"brings them{little} together"
+        return f"position {does}: {words}"
     told = [each for each in off.after_layers if _told(each)]
     words = f"{words}, which is not told from no change"
     if not told:
