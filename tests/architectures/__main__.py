@@ -6,7 +6,6 @@ import argparse
 import os
 import sys
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 
 import transformers
@@ -49,8 +48,12 @@ def _all(asked: list[tuple[str, str]], jobs: int) -> Iterator[Judged]:
     if jobs == 1 or len(asked) < 8:
         yield from (judge(*each) for each in asked)
         return
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), max_tasks_per_child=60) as pool:
-        yield from pool.map(judge, *zip(*asked, strict=True), chunksize=4)
+    with get_context("spawn").Pool(jobs, maxtasksperchild=15) as pool:  # as in tests.zoo
+        yield from pool.imap(_judge, asked, chunksize=4)
+
+
+def _judge(each: tuple[str, str]) -> Judged:
+    return judge(*each)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from tests.unit.report import making
 from tests.unit.tiny import write_llama
 from tests.unit.web.running import Visitor, running
 from toposcope.core.result import Result
+from toposcope.models.tracing.result import TraceResult
 from toposcope.report import render
 
 if TYPE_CHECKING:
@@ -229,6 +230,24 @@ def test_downloads_hold_the_numbers_of_the_result(scan_page: Visit, results: dic
     assert all(each.locator("[data-save=csv]").count() == 1 for each in buttons.all())
 
 
+def test_a_picture_is_handed_out_with_its_address_and_its_python(scan_page: Visit, results: dict[str, Any]) -> None:
+    page = scan_page.page
+    names = page.locator("figure[id]").evaluate_all("nodes => nodes.map(node => node.id)")
+    assert len(names) == len(set(names)) > 5
+    assert all(name.startswith("chart-") for name in names)
+    chart = page.locator("figure[data-block=chart]").first
+    assert chart.locator("a.address").get_attribute("href") == f"#{chart.get_attribute('id')}"
+    for figure in (chart, page.locator("figure[data-block=headmap]")):
+        with page.expect_download() as caught:
+            figure.locator("[data-save=image]").first.click()
+        assert Path(caught.value.path()).read_bytes().startswith(b"\x89PNG")
+    lines = page.evaluate("toposcope.page.data.python")
+    assert [line.partition("(")[0] for line in lines] == ["result = toposcope.check", "result = toposcope.scan"]
+    passed = [each for each in results["scan"][0]["findings"] if each["status"] == "ok"]
+    assert page.locator(".finding.ok .finding.ok").count() == len(passed) > 1
+    assert page.locator("main .finding.ok:visible").count() == 1
+
+
 def test_a_table_sorts_by_its_headings(scan_page: Visit, results: dict[str, Any]) -> None:
     alphas = sorted((head["alpha"] for head in results["scan"][1]["heads"]), reverse=True)
     seen = scan_page
@@ -327,3 +346,45 @@ def test_markup_in_names_is_shown_and_does_not_run(browser: Browser, results: di
         assert "onerror" in seen.page.locator(".head-page").inner_text()
         assert seen.page.evaluate("window.hit === undefined")
         assert seen.page.locator("img").count() == 0
+
+
+def test_attention_shows_where_a_token_looks(
+    browser: Browser, address: Callable[[str], str], results: dict[str, Any]
+) -> None:
+    """By mouse and by keys alone: the row of a token, held and let go, of the head that the map chose."""
+    (window,) = TraceResult.from_dict(results["trace"][0]).attention
+    with visit(browser, address("trace")) as seen:
+        page = seen.page
+        place = page.locator("figure[data-block=attention] .picture")
+        text = place.get_by_role("listbox")
+        assert text.locator("span").all_text_contents() == list(window.tokens)
+        last = window.heads[-1]
+        place.get_by_label("Layer and head").select_option(last.name)
+        assert place.get_attribute("data-head") == page.locator(".head-page").get_attribute("data-head") == last.name
+        state = "Object.values(toposcope.page.maps).find((map) => map.state).state()"
+        for key, table in (("probability", last.probabilities_BM), ("position", last.position_BM)):
+            shown = page.evaluate(f"{state}.tables.{key}.map((row) => [...row].map((value) => value ?? null))")
+            np.testing.assert_allclose(np.array(shown, dtype=float)[last.seen], table[last.seen], atol=1e-5)
+        text.locator("span").nth(9).hover()
+        assert place.get_attribute("data-query") == "9"
+        best = int(np.nanargmax(last.probabilities_BM[9]))
+        first = place.locator("tbody tr").first.locator("td").all_text_contents()
+        assert first[0].endswith(f"({best})")
+        assert float(first[1].split()[0]) == pytest.approx(100 * last.probabilities_BM[9, best], abs=0.06)
+        text.locator("span").nth(9).click()
+        text.locator("span").nth(3).hover()
+        assert place.get_attribute("data-query") == "9"  # it is held
+        text.focus()
+        for pressed, query in (("Home", "0"), ("ArrowRight", "1"), ("Escape", "1"), ("End", "23"), ("Enter", "23")):
+            page.keyboard.press(pressed)
+            assert place.get_attribute("data-query") == query
+        assert text.locator("[aria-selected=true]").count() == 1
+        assert seen.violations() == []
+        page.evaluate("location.hash = '#head-0.1'")
+        page.wait_for_function("document.querySelector('.attention').dataset.head === '0.1'")
+        seen.picture(f"report-attention-light-{WIDE}")
+        seen.resize(NARROW)
+        assert not seen.too_wide()
+        page.get_by_role("button", name="Switch between light and dark").click()
+        assert seen.violations() == []
+        seen.picture(f"report-attention-dark-{NARROW}")

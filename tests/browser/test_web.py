@@ -11,10 +11,12 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from tests.browser.browser import NARROW, WIDE, Visit
+from tests.browser.browser import NARROW, WIDE, Visit, visit
+from tests.unit.models.making import TEXT, write_llama_lm
 from tests.unit.tiny import write_llama
 from tests.unit.web.making import HOSTILE, write_spectrum, write_store
 from tests.unit.web.running import Visitor, running
+from toposcope.models.loss import loss
 
 expect = pytest.importorskip("playwright.sync_api", reason="playwright is not installed").expect
 pytestmark = pytest.mark.xdist_group("browser")
@@ -103,6 +105,19 @@ def drag(page: Any, selector: str, share: float) -> None:
 
 def model_id(place: Visitor) -> str:
     return str(data(place, "/api/models")[0]["id"])
+
+
+SAID = TEXT.strip()[:120].strip()
+
+
+@pytest.fixture(scope="module")
+def speaking(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny model that predicts words, with a text."""
+    pytest.importorskip("torch", reason="running a model needs torch: pip install torch")
+    here = tmp_path_factory.mktemp("lm")
+    write_llama_lm(here)
+    (here / "said.txt").write_text(SAID)
+    return here
 
 
 PAGES = {
@@ -394,3 +409,49 @@ def test_no_injected_script_runs(browser: Any, place: Visitor) -> None:
     assert ran == ["refused", "refused", "refused", "loaded"]
     assert page.evaluate("window.hit") == 0
     context.close()
+
+
+# ---------------------------------------------------------------- a text under a model
+def test_a_text_shows_its_patterns_and_what_the_encoding_is_worth(browser: Any, speaking: Path) -> None:
+    """Text in, pattern out, encoding off: the loss changes exactly as `toposcope.loss` says."""
+    expected = loss(str(speaking), speaking / "said.txt", tokens=128, sequences=1, encoding="none")
+    with (
+        running(speaking, str(speaking), "--port", "0") as (_, url),
+        visit(browser, url.replace("/?", "/text?"), ready="#controls") as seen,
+    ):
+        page = seen.page
+        page.set_default_timeout(60_000)
+        page.fill("#text", SAID)
+        page.keyboard.press("Tab")
+        page.press("#tokens", "Enter")  # as by the button
+        page.wait_for_selector("body[data-head]")
+        tokens = page.locator("#attention [role=option]")
+        assert "".join(tokens.all_text_contents()).replace(" ", "") == SAID.replace(" ", "")
+        assert page.evaluate("toposcopeMap !== undefined")
+        tokens.nth(5).hover()
+        assert page.locator("#attention").get_attribute("data-query") == "5"
+
+        def losses() -> list[tuple[float, float]]:
+            rows = page.locator("#losses tr")
+            return rows.evaluate_all(
+                "rows => rows.map(row => [Number(row.dataset.loss), Number(row.dataset.difference)])"
+            )
+
+        assert losses() == [[expected.conditions[0].loss, 0]]
+        page.click("[data-off=all]")
+        page.wait_for_selector("body[data-encoding=none]")
+        assert losses() == [[each.loss, each.difference] for each in expected.conditions]
+        page.click("[data-off=head]")
+        page.wait_for_selector("#losses tr:nth-child(3)")
+        head = page.locator("body").get_attribute("data-head")
+        one = loss(str(speaking), speaking / "said.txt", tokens=128, sequences=1, encoding="none", heads=head)
+        assert losses()[2] == [one.conditions[1].loss, one.conditions[1].difference]
+        page.fill("#encoding", "nothing-like-it")
+        assert not seen.too_wide()
+        assert seen.violations() == []
+        seen.picture(f"web-text-light-{WIDE}")
+        page.click("#theme")
+        seen.resize(NARROW)
+        assert not seen.too_wide()
+        assert seen.violations() == []
+        seen.picture(f"web-text-dark-{NARROW}")

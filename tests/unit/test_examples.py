@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -87,14 +88,42 @@ def test_encoding_designer() -> None:
     assert share[0] == pytest.approx(np.linalg.eigvalsh(dense.mean(axis=-1))[-1] / 512, rel=1e-9)
 
 
+def test_check_my_attention() -> None:
+    pytest.importorskip("torch", reason="modules are torch's")
+    _, names = told("check_my_attention.ipynb")
+    assert {finding.id for finding in names["batch"].findings if finding.status == "fault"} == {"batch-axis"}
+    assert [finding.status for finding in names["keys"].findings].count("fault") == 1
+
+
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", NOTEBOOKS)
-def test_notebooks_are_kept_without_outputs(name: str) -> None:
-    notebook = json.loads((EXAMPLES / name).read_text())
-    assert notebook["nbformat"] == 4
-    for cell in notebook["cells"]:
-        if cell["cell_type"] == "code":
-            assert cell["outputs"] == []
-            assert cell["execution_count"] is None
+def test_a_notebook_runs_in_jupyter_and_shows_what_is_stored(name: str, supplied: None) -> None:
+    """On a tiny model: the same kinds of output in the same cells; the numbers are another model's."""
+    nbclient = pytest.importorskip("nbclient", reason="notebooks are run by nbclient")
+    nbformat = pytest.importorskip("nbformat", reason="notebooks are run by nbclient")
+    kept = nbformat.read(EXAMPLES / name, as_version=4)
+    book = nbformat.read(EXAMPLES / name, as_version=4)
+    nbclient.NotebookClient(book, timeout=300, resources={"metadata": {"path": "."}}).execute()
+    assert [kinds(cell) for cell in book.cells] == [kinds(cell) for cell in kept.cells]
+
+
+def kinds(cell: Any) -> list[str]:
+    """What a cell shows, by kind; progress is not stored."""
+    shown = [each for each in cell.get("outputs", []) if each.get("name") != "stderr"]
+    return ["page" if "text/html" in each.get("data", {}) else str(each["output_type"]) for each in shown]
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_notebooks_are_kept_with_outputs_of_a_whole_run(name: str) -> None:
+    """Run python examples/store_outputs.py after a change."""
+    text = (EXAMPLES / name).read_text()
+    code = [cell for cell in json.loads(text)["cells"] if cell["cell_type"] == "code"]
+    assert [cell["execution_count"] for cell in code] == list(range(1, len(code) + 1))
+    outputs = [output for cell in code for output in cell["outputs"]]
+    assert outputs
+    assert not [output for output in outputs if output["output_type"] == "error" or output.get("name") == "stderr"]
+    assert len(text) < 60_000, "too much to keep"
+    assert not re.search(r"/(home|root|tmp|usr|work|Users)/|site-packages", text), "the path of a machine"
 
 
 def test_every_notebook_has_its_test() -> None:

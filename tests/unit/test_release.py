@@ -76,7 +76,7 @@ def test_the_source_archive_holds_what_is_needed_to_work_on_it(built: tuple[Path
 def test_the_extras_of_the_wheel_lead_to_known_names(built: tuple[Path, Path]) -> None:
     said = metadata(built[0])
     extras = set(said.get_all("Provides-Extra", []))
-    assert {"torch", "hf", "plot", "web", "cluster", "all", "docs", "dev"} <= extras
+    assert {"torch", "hf", "plot", "web", "cluster", "notebook", "all", "docs", "dev"} <= extras
     needs = [Requirement(text) for text in said.get_all("Requires-Dist", [])]
     own = [each for each in needs if each.name == "toposcope"]
     assert all(each.extras <= extras for each in own)
@@ -86,7 +86,9 @@ def test_the_extras_of_the_wheel_lead_to_known_names(built: tuple[Path, Path]) -
         inner = [reached(name) for each in chosen if each.name == "toposcope" for name in each.extras]
         return {each.name for each in chosen if each.name != "toposcope"}.union(*inner)
 
-    assert reached("all") == set().union(*(reached(name) for name in ("torch", "hf", "plot", "web", "cluster")))
+    assert reached("all") == set().union(
+        *(reached(name) for name in ("torch", "hf", "plot", "web", "cluster", "notebook"))
+    )
     assert {"torch", "transformers", "matplotlib", "starlette", "ray"} <= reached("all")
     core = {each.name for each in needs if each.marker is None or each.marker.evaluate({"extra": ""})}
     assert core & reached("all") == set()

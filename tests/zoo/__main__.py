@@ -10,7 +10,6 @@ import json
 import os
 import sys
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
 from multiprocessing import get_context
 from pathlib import Path
@@ -54,8 +53,9 @@ def _all(asked: list[Case], jobs: int, kept: Path | None) -> Iterator[Record]:
             known[tuple(case)] = Record(**{**fields, "said": tuple(Said(**each) for each in fields["said"])})
     yield from (known[case] for case in asked if case in known)
     new = [case for case in asked if case not in known]
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), max_tasks_per_child=80) as pool:
-        for case, record in zip(new, pool.map(judge, new, chunksize=4), strict=True):
+    # fresh processes now and then: memory is not given back (an executor of Python 3.11 may stop when it renews them)
+    with get_context("spawn").Pool(jobs, maxtasksperchild=20) as pool:
+        for case, record in zip(new, pool.imap(judge, new, chunksize=4), strict=True):
             what = "found" if record.found else record.error or "no fault"
             print(
                 f"{record.case} {record.bug} {record.name} {record.setting} {record.dtype}: {what}", file=sys.stderr

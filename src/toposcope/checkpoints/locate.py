@@ -121,7 +121,7 @@ def _not_found(path: Path, name: str) -> NotFound:
     known = [item.name for item in installed.MODELS]
     hint = did_you_mean(name, [*known, *neighbours])
     if hint.startswith("Known"):  # nothing like it: then the models, not whatever lies in this directory
-        hint = did_you_mean(name, known)
+        hint = f"{did_you_mean(name, known)} On the hub, models are called org/name."
     return NotFound(f"'{name}' is neither a path nor the name of an installed model. {hint}")
 
 

@@ -132,6 +132,8 @@ def _application(called: str) -> Callable[..., None]:
     """The typer application, of which only the called command is imported."""
     import typer
 
+    from toposcope.cli.plain_help import PlainHelp
+
     app = typer.Typer(
         add_completion=False,
         pretty_exceptions_enable=False,
@@ -140,5 +142,5 @@ def _application(called: str) -> Callable[..., None]:
     )
     app.callback()(lambda: None)  # with it, the command keeps its name though it is the only one
     run = importlib.import_module(f"toposcope.cli.{called}").run
-    app.command(called, epilog=f"Example: {EXAMPLES[called]}")(run)
+    app.command(called, cls=PlainHelp, epilog=f"Example: {EXAMPLES[called]}")(run)
     return app

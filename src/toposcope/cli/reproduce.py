@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
@@ -14,7 +14,12 @@ from toposcope.cli.lab_options import JobsOption, LabDeviceOption, StoreOption, 
 
 def run(
     what: Annotated[
-        Literal["coupling", "dynamics"], typer.Argument(help="Content-position coupling, or token dynamics.")
+        str,
+        typer.Argument(
+            metavar="WHAT",
+            help="coupling; dynamics; a study by its own rules: contraction, convergence, deposit, depth, mla, "
+            "position-tasks, refinements, regimes, timing; or a file of rules (.toml).",
+        ),
     ],
     size: Annotated[
         str, typer.Option("--size", metavar="NAME", help="demo; full: more seeds; dynamics also: facts.")
@@ -45,7 +50,7 @@ def run(
             what, size=size, seeds=seeds, jobs=jobs or workers, device=device, store=store, progress=progress
         )
     if markdown is None and size != FACTS:
-        markdown = str(Path(store) / f"reproduce-{what}.md")
+        markdown = str(Path(store) / f"reproduce-{result.what}.md")
     if markdown is not None:
         write_text(Path(markdown), page(result))
     deliver(result, json=json, csv=csv, html=html, figure=figure)

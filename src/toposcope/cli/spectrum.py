@@ -25,6 +25,11 @@ def run(
     width: Annotated[
         int | None, typer.Option("--width", metavar="D", min=1, help="Width of the model (default: H x h).")
     ] = None,
+    trained: Annotated[
+        str | None,
+        typer.Option("--trained", metavar="N", help="Context of training (default: a scaling's original, or 8k)."),
+    ] = None,
+    full: Annotated[bool, typer.Option("--full", help="All tables, not only the answer.")] = False,
     head: Annotated[int, typer.Option("--head", metavar="I", min=0, help="Which head of a bias, from 0.")] = 0,
     json: JsonOption = None,
     csv: CsvOption = None,
@@ -33,9 +38,10 @@ def run(
     plot: Annotated[str | None, typer.Option("--plot", hidden=True)] = None,
     heads: Annotated[int | None, typer.Option("--heads", hidden=True, min=1)] = None,
 ) -> None:
-    """Show what encodings do to constant content: norm, effective rank and condition of their kernels, by context.
+    """Is an encoding good for 128k, after training on less, and why? No model is needed.
 
-    No model is needed. 'toposcope ls encodings' lists the encodings and their parameters.
+    --full adds what encodings do to constant content: norm, effective rank and condition by context.
+    'toposcope ls encodings' lists the encodings and their parameters.
     """
     from toposcope.spectra.spectrum import spectrum
 
@@ -43,6 +49,6 @@ def run(
     with watched() as progress:
         result = spectrum(
             encodings, context, head_dim=head_dim, num_heads=heads or num_heads, width=width, head=head,
-            progress=progress,
+            trained=trained, progress=progress,
         )  # fmt: skip
-    deliver(result, json=json, csv=csv, html=html, figure=figure)
+    deliver(result, json=json, csv=csv, html=html, figure=figure, full=full)

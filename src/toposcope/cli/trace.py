@@ -66,6 +66,16 @@ def run(
             "--logits", metavar="3.2,5.0", help="Picture these heads' logits, or 'none'.", show_default="4 heads"
         ),
     ] = None,
+    window: Annotated[
+        int | None,
+        typer.Option(
+            "--window",
+            metavar="N",
+            min=0,
+            help="Keep heads' attention on 128 tokens from token N on.",
+            show_default="the first and the last",
+        ),
+    ] = None,
     dense_limit: Annotated[
         int, typer.Option("--dense-limit", metavar="N", min=2, help="All singular values up to so many tokens.")
     ] = 512,
@@ -98,7 +108,7 @@ def run(
     with watched() as progress:
         result = trace(
             model, text, tokens=tokens, sequences=sequences, begin=begin, lines=lines, layers=layers, heads=heads,
-            dense_limit=dense_limit, encoding=encoding, logits=logits, depth=depth,
+            dense_limit=dense_limit, encoding=encoding, logits=logits, window=window, depth=depth,
             depth_encoding=depth_encoding or (), verify=verify, jobs=jobs, seed=seed, device=device, dtype=dtype,
             device_map=device_map, batch=batch, progress=progress,
         )  # fmt: skip

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:  # `import toposcope` comes through here, and should cost nothing
     from collections.abc import Callable, Sequence
     from pathlib import Path
-    from typing import Protocol
+    from typing import Any, Protocol
 
     from toposcope.core.result import Result
 
@@ -25,6 +25,9 @@ if TYPE_CHECKING:  # `import toposcope` comes through here, and should cost noth
 
         def draw(self, result: Result, path: str | Path) -> Path:
             """A figure for a paper, written to a file."""
+
+        def widget(self, result: Result) -> Any:
+            """The head map and the attention of a result, as a widget for a notebook."""
 
         def movie(self, result: Result, path: str | Path) -> Path:
             """An animated picture of a flow, written to a file."""

@@ -4,6 +4,7 @@ result.save("scan.json")        JSON: the fields, one to one; toposcope.read giv
 result.frame("heads")           pandas or polars; result.csv("heads.csv") has the same columns
 result.html("scan.html")        one self-contained page
 result.figure("scan.pdf")       for a paper: .pdf, .svg or .png
+result.widget()                 heads to play with in a notebook
 print(result)                   as the command prints it; a notebook shows it by itself
 """
 
@@ -190,6 +191,10 @@ class Result:
     def figure(self, path: str | Path) -> Path:
         """A figure for a paper: .pdf, .svg or .png (needs the [plot] extra)."""
         return drawing().draw(self, path)
+
+    def widget(self) -> Any:
+        """The head map, and a trace's attention with its tokens, to play with in a notebook ([notebook] extra)."""
+        return drawing().widget(self)
 
     def __str__(self) -> str:
         return drawing().text(self)

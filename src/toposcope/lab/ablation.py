@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from toposcope.checkpoints.opened import subject
 from toposcope.core.result import Provenance
 from toposcope.lab.model import Transformer
 from toposcope.lab.probes import evaluating
-from toposcope.lab.result import AblationMap, JointAblation, LabAblateResult, LayerAblation, RemovedHead
+from toposcope.lab.result import AblationMap, JointAblation, LabAblateResult, LayerAblation, PairAblation, RemovedHead
 from toposcope.lab.tasks import NOTHING_ASKED, Batch
 from toposcope.models.about import weights_digest
 from toposcope.models.deposit import bootstrap
@@ -34,11 +35,14 @@ from toposcope.models.device import chosen_device, computation, double
 Array = NDArray[np.float64]
 CHUNK_TOKENS = 4096  # sentences are taken together up to so many tokens
 
+PAIR_SENTENCES = 512  # for every two heads
 SENTENCES = 2048  # of its own task, on which a small model is measured
 
 
-def ablation_map(model: Transformer, batch: Batch, floor: float, *, draws: int = 2000, seed: int = 0) -> AblationMap:
-    """Remove every head in turn, by zero and by mean. `batch` must not have been trained on."""
+def ablation_map(
+    model: Transformer, batch: Batch, floor: float, *, draws: int = 2000, seed: int = 0, pairs: bool = False
+) -> AblationMap:
+    """Remove every head in turn, by zero and by mean, and every two of a layer. `batch` must be new to the model."""
     heads, layers = model.config.heads, model.config.layers
     base_S, means = _whole(model, batch)
     gates_VH = 1 - torch.eye(heads, device=model.device)
@@ -61,7 +65,19 @@ def ablation_map(model: Transformer, batch: Batch, floor: float, *, draws: int =
         joint=_joint(model, batch, kept["zero"]),
         draws=found.draws,
         level=found.level,
+        pairs=tuple(_pairs(model, batch, layer) for layer in range(layers)) if pairs else (),
     )
+
+
+def _pairs(model: Transformer, batch: Batch, layer: int) -> PairAblation:
+    some = Batch(*(each[:PAIR_SENTENCES] for each in (batch.ids_BN, batch.lengths_B, batch.labels)))
+    heads = model.config.heads
+    both = tuple(combinations(range(heads), 2))
+    removed = [(), *((head,) for head in range(heads)), *both]
+    gates_VH = torch.tensor([[float(head not in some) for head in range(heads)] for some in removed])
+    found = scores(model, some, layer, gates_VH.to(model.device)).mean(axis=0).tolist()
+    alone, together = found[1 : heads + 1], found[heads + 1 :]
+    return PairAblation(layer, len(some.labels), found[0], both, tuple(together), tuple(alone))
 
 
 def ablate_lab(
@@ -103,9 +119,9 @@ def scores(
 ) -> Array:
     """(S, variants): how right each sentence is with the layer's heads multiplied by each row of gates.
 
-    What a gate takes away is replaced by that share of `instead`. `below` holds gates of earlier layers, the same for
-    all variants. A sentence's score is its share of right answers times S over all asked, so that their mean is the
-    accuracy; gates of 1 give the model itself, bit for bit.
+    What a gate takes away is replaced by that share of `instead`, each time that the layer runs. `below` holds gates
+    of earlier layers, the same for all variants. A sentence's score is its share of right answers times S over all
+    asked, so that their mean is the accuracy; gates of 1 give the model itself, bit for bit.
     """
     columns: list[list[Tensor]] = [[] for _ in gates_VH]
     order: list[Tensor] = []
@@ -124,8 +140,14 @@ def scores(
                 if instead_HV is not None:
                     changed = changed + (1 - gate_H)[:, None] * instead_HV
                 y_BND = here.after(x_BND, here.attention.o_proj(changed.flatten(2)))
-                for above in model.layers[layer + 1 :]:
-                    y_BND = above(y_BND, mask, raw_BND)
+                again = {**(below or {}), layer: gate_H}  # a layer that runs once more runs without the same heads
+                for number, above in enumerate(model.running[layer + 1 :], layer + 1):
+                    removed = again.get(number % len(model.layers))
+                    if removed is None:
+                        y_BND = above(y_BND, mask, raw_BND)
+                    else:
+                        fill_HV = instead_HV if above is here else None
+                        y_BND = _gated(above, y_BND, mask, raw_BND, removed, fill_HV)
                 column.append(_right(model.read(y_BND, part.lengths_B), part.labels))
     right_SV = torch.stack([torch.cat(column) for column in columns], dim=1)
     found_SV = torch.empty_like(right_SV)
@@ -134,9 +156,19 @@ def scores(
     return found_SV.cpu().double().numpy() * (len(batch.labels) / asked)
 
 
-def _gated(layer: Any, x_BND: Tensor, mask: Tensor | None, raw_BND: Tensor | None, gate_H: Tensor) -> Tensor:
+def _gated(
+    layer: Any,
+    x_BND: Tensor,
+    mask: Tensor | None,
+    raw_BND: Tensor | None,
+    gate_H: Tensor,
+    instead_HV: Tensor | None = None,
+) -> Tensor:
     out_BNHV = layer.attention.by_head(layer.attention.flat(layer.attention_norm(x_BND), raw_BND), mask)
-    return layer.after(x_BND, layer.attention.o_proj((out_BNHV * gate_H[:, None]).flatten(2)))
+    changed = out_BNHV * gate_H[:, None]
+    if instead_HV is not None:
+        changed = changed + (1 - gate_H)[:, None] * instead_HV
+    return layer.after(x_BND, layer.attention.o_proj(changed.flatten(2)))
 
 
 @torch.no_grad()
@@ -153,12 +185,13 @@ def _whole(model: Transformer, batch: Batch) -> tuple[Array, list[Tensor]]:
             tokens += int(seen_BN.sum())
             x_BND = model.embedded(part.ids_BN)
             mask, raw_BND = model.mask(part.ids_BN, part.lengths_B), x_BND if model.raw else None
-            for number, layer in enumerate(model.layers):
+            for place, layer in enumerate(model.running):
+                number = place % len(model.layers)
                 out_BNHV = layer.attention.by_head(layer.attention.flat(layer.attention_norm(x_BND), raw_BND), mask)
                 sums[number] = sums[number] + double(out_BNHV[seen_BN]).sum(dim=0)
                 x_BND = layer.after(x_BND, layer.attention.o_proj(out_BNHV.flatten(2)))
     base_S = scores(model, batch, config.layers - 1, torch.ones(1, config.heads, device=model.device))[:, 0]
-    return base_S, [(total_HV / tokens).float().to(model.device) for total_HV in sums]
+    return base_S, [(total_HV / (tokens * config.loops)).float().to(model.device) for total_HV in sums]
 
 
 def _joint(model: Transformer, batch: Batch, layers: Sequence[LayerAblation]) -> JointAblation | None:

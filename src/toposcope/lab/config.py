@@ -7,7 +7,7 @@ import importlib.util
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -17,7 +17,7 @@ from toposcope.encodings.registry import kind_origins
 from toposcope.lab.mix import parse_mix
 from toposcope.lab.profiles import Profile, find_profile
 from toposcope.lab.quirks import Quirks
-from toposcope.lab.settings import from_settings
+from toposcope.lab.settings import LATER, from_settings
 from toposcope.lab.tasks import Task, find, task_origins
 
 if TYPE_CHECKING:
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 SCHEMA = 3  # of the canonical form; a change of meaning makes every key a new one (3: sentences share rows)
 MAY_COLLIDE = ("distance",)  # tasks whose fillers can be triggers
 VARIANTS = ("described", "published")
+TOLD_LATER: Mapping[str, Any] = {**LATER, "curve_points": 20, "pairs": False}
+WRITTEN_LATER: Mapping[str, Any] = {**TOLD_LATER, "parameters": None}  # which shows in ff
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,11 @@ class RunConfig:
 
     `variant` "published" turns on every quirk of the released scripts; `quirks` switches single ones on
     ("raw_keys_values") or off ("-raw_keys_values"). `task_options` changes parameters of the task, as (name, value)
-    pairs. `probes` records gradients, spectra and curvature during training; it does not change the training.
+    pairs. `probes` records gradients, spectra and curvature during training; it does not change the training, nor do
+    the `curve_points` at which accuracy is looked at. The stack of layers runs `loops` times with the same weights;
+    logits are multiplied by `logit_scale`, position's own bias excepted; `latent_rank` and `shared_key` are MLA's.
+    `pairs` removes every two heads of a layer at the end. `parameters` chooses `ff` so that the model has as many, or
+    as nearly as can be.
     """
 
     task: str
@@ -57,11 +63,18 @@ class RunConfig:
     dropout: float | None = None
     causal: bool = False
     probes: bool = True
+    loops: int = 1
+    logit_scale: float = 1.0
+    latent_rank: int | None = None
+    shared_key: bool = True
+    curve_points: int = 20
+    pairs: bool = False
+    parameters: int | None = None
 
     def __post_init__(self) -> None:
         if self.variant not in VARIANTS:
             raise BadValue(f"'{self.variant}' is no variant. {did_you_mean(self.variant, VARIANTS)}")
-        for name in ("steps", "batch"):
+        for name in ("steps", "batch", "curve_points", "parameters"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise BadValue(f"{name} must be at least 1, got {value}.")
@@ -95,7 +108,21 @@ class RunConfig:
             **{name: getattr(profile, name) for name in _FROM_PROFILE},
         }
         given = {name: getattr(self, name) for name in base if getattr(self, name) is not None}
+        given |= {} if self.parameters is None else {"ff": self._matched}
         return {**base, **given, "betas": list(betas)}
+
+    @cached_property
+    def _matched(self) -> int:
+        """The width of the MLPs with which the model has `parameters`, or one as near as can be."""
+        from toposcope.lab.model import Transformer
+        from toposcope.lab.parameters import nearest_ff, trained_parameters
+
+        if self.ff is not None:
+            raise BadValue("parameters chooses ff: give one of the two.")
+        plain = replace(self, parameters=None)
+        return nearest_ff(
+            lambda ff: trained_parameters(Transformer(replace(plain, ff=ff).model())), self.parameters or 1
+        )
 
     @cached_property
     def switches(self) -> Quirks:
@@ -126,6 +153,7 @@ class RunConfig:
             **{
                 name: settings[name] for name in ("width", "layers", "heads", "kv_heads", "head_dim", "ff", "dropout")
             },
+            **{name: getattr(self, name) for name in LATER},
         )
 
     def as_dict(self) -> dict[str, Any]:
@@ -133,7 +161,9 @@ class RunConfig:
         data = asdict(self)
         data["quirks"] = list(self.quirks)
         data["task_options"] = [list(option) for option in self.task_options]
-        return data
+        return {
+            name: value for name, value in data.items() if name not in WRITTEN_LATER or value != WRITTEN_LATER[name]
+        }
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
@@ -151,6 +181,7 @@ class RunConfig:
             "quirks": sorted(self.switches.names()),
             "causal": self.causal,
             "probes": self.probes,
+            **{name: getattr(self, name) for name, usual in TOLD_LATER.items() if getattr(self, name) != usual},
             **self._brought_by(),
             **self.settings,
         }

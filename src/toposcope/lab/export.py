@@ -12,6 +12,7 @@ from toposcope._version import __version__
 from toposcope.checkpoints.families.lab import MODEL_TYPE
 from toposcope.core.files import make_directory, write_bytes, write_json
 from toposcope.lab.model import EPS, ModelConfig, Transformer
+from toposcope.lab.settings import LATER
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
 
@@ -29,10 +30,10 @@ def description(config: ModelConfig) -> dict[str, Any]:
     """The configuration as config.json holds it: enough to rebuild the module, and to read it without torch."""
     content, turning = config.query_widths
     latent = {
-        "rank": config.width // 2,
+        "rank": config.rank,
         "head_dim": content + turning,
         "value_dim": config.value_dim,
-        "shared_key": turning,
+        "shared_key": turning if config.shared_key else 0,
     }
     return {
         "model_type": MODEL_TYPE,
@@ -61,5 +62,6 @@ def description(config: ModelConfig) -> dict[str, Any]:
             "seed": config.seed,
             "kv_heads": config.kv_heads,
             "head_dim": config.head_dim,
+            **{name: getattr(config, name) for name, usual in LATER.items() if getattr(config, name) != usual},
         },
     }

@@ -15,6 +15,7 @@ from toposcope.core.untrusted import SAVED, read_bytes, read_object, require_ins
 from toposcope.lab.export import CONFIG, WEIGHTS
 from toposcope.lab.model import ModelConfig, Transformer
 from toposcope.lab.quirks import Quirks
+from toposcope.lab.settings import LATER
 
 LARGEST = 1 << 32  # numbers, of a model whose weights are elsewhere
 HARMLESS = 1 << 22  # numbers that may be made of any file; its weights are looked at later
@@ -64,6 +65,7 @@ def load_config(directory: Path) -> ModelConfig:
             dropout=own["dropout"],
             seed=own["seed"],
             quirks=Quirks(**data["quirks"]),
+            **{name: own.get(name, usual) for name, usual in LATER.items()},
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise BadConfig(f"{path} does not describe a model of the lab ({error!r}).") from error
@@ -76,6 +78,7 @@ def _refuse_giants(data: Mapping[str, Any], own: Mapping[str, Any], directory: P
     sizes = {name: data[name] for name in ("vocab_size", "hidden_size", "num_hidden_layers", "intermediate_size")}
     sizes |= {"num_attention_heads": data["num_attention_heads"], "classes": own["classes"]}
     sizes |= {name: own[name] for name in ("kv_heads", "head_dim") if own[name] is not None}
+    sizes |= {name: own[name] for name in ("loops", "latent_rank") if own.get(name) is not None}
     for name, value in sizes.items():
         if not isinstance(value, int) or isinstance(value, bool) or not 0 < value <= room:
             raise BadConfig(f"{directory / CONFIG} says that {name} is {value!r:.40}, which its weights cannot have.")

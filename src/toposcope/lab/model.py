@@ -8,6 +8,7 @@ Shape suffixes: B batch, N tokens, D width, H heads, G key-value heads, R head w
 # mypy: allow-subclassing-any
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -31,7 +32,11 @@ Attend = Callable[..., tuple[Tensor, Tensor | None]]
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """Everything that decides a model before training. `head_dim` and `kv_heads` of None: width/heads, and heads."""
+    """Everything that decides a model before training. `head_dim` and `kv_heads` of None: width/heads, and heads.
+
+    The stack of layers runs `loops` times with the same weights; logits of content are multiplied by `logit_scale`,
+    a bias by position is not. Of MLA: `latent_rank` (None: half the width), and whether heads share the rotary key.
+    """
 
     vocabulary: int
     classes: int
@@ -48,11 +53,17 @@ class ModelConfig:
     dropout: float = 0.0
     seed: int = 0
     quirks: Quirks = field(default_factory=Quirks)
+    loops: int = 1
+    logit_scale: float = 1.0
+    latent_rank: int | None = None
+    shared_key: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("vocabulary", "classes", "length", "width", "layers", "heads", "ff"):
+        for name in ("vocabulary", "classes", "length", "width", "layers", "heads", "ff", "loops"):
             if getattr(self, name) < 1:
                 raise BadValue(f"{name} must be at least 1, got {getattr(self, name)}.")
+        if self.layers * self.loops > LARGEST["layers"]:
+            raise BadValue(f"{self.layers} layers, {self.loops} times: expected at most {LARGEST['layers']} in all.")
         for name, most in LARGEST.items():  # before anything of that size is made, or looked at one by one
             if (getattr(self, name) or 0) > most:
                 raise BadValue(f"{name} must be at most {most}, got {getattr(self, name):.3g}.")
@@ -72,6 +83,14 @@ class ModelConfig:
             raise BadValue("MLA has a key for every head: leave out kv_heads.")
         if self.latent and self.width < 2:
             raise BadValue(f"MLA's latent has half the width, got {self.width}.")
+        if not (math.isfinite(self.logit_scale) and self.logit_scale > 0):
+            raise BadValue(f"logit_scale must be above 0, got {self.logit_scale}.")
+        if not self.latent and (self.latent_rank is not None or not self.shared_key):
+            raise BadValue(
+                "latent_rank and shared_key are settings of MLA. Choose the encoding mla, or leave them out."
+            )
+        if self.latent and not 1 <= self.rank <= self.width:
+            raise BadValue(f"latent_rank must be between 1 and the width {self.width}, got {self.latent_rank}.")
         if self.quirks.raw_keys_values and self.causal and not self.apart:
             raise BadValue("raw_keys_values is a quirk of models without a causal mask. Leave out one of the two.")
         for layer in range(self.layers):  # complains now, not when the model is built
@@ -99,6 +118,11 @@ class ModelConfig:
         if set(self.mix.names) - {"mla", "none"}:
             raise BadEncoding(f"'mla' is a way to build attention: '{self.mix}' cannot mix it with other encodings.")
         return True
+
+    @property
+    def rank(self) -> int:
+        """Of MLA's latents: with the full width nothing is left out."""
+        return self.width // 2 if self.latent_rank is None else self.latent_rank
 
     @property
     def apart(self) -> bool:
@@ -188,7 +212,7 @@ class SelfAttention(nn.Module):
         self.num_key_value_groups = self.heads // self.groups
         self.is_causal = config.causal
         self.head_dim, self.value_dim = sum(config.query_widths), config.value_dim
-        self.scaling = self.head_dim**-0.5
+        self.scaling = config.logit_scale * self.head_dim**-0.5
         self.dropout = config.dropout
         self._build(config)
         self.o_proj = nn.Linear(self.heads * self.value_dim, config.width, bias=False)
@@ -248,11 +272,12 @@ class SelfAttention(nn.Module):
 
 
 class LatentAttention(SelfAttention):
-    """MLA: queries, keys and values from latents of half the width, beside a rotary key that all heads share."""
+    """MLA: queries, keys and values from latents, beside a rotary key that all heads share or each has for itself."""
 
     def _build(self, config: ModelConfig) -> None:
-        self.content, self.shared = config.query_widths
-        self.rank = config.width // 2
+        content, turning = config.query_widths
+        self.content, self.shared = (content, turning) if config.shared_key else (content + turning, 0)
+        self.rank = config.rank
         self.q_a_proj = nn.Linear(config.width, self.rank, bias=False)
         self.q_b_proj = nn.Linear(self.rank, self.heads * self.head_dim, bias=False)
         self.kv_a_proj = nn.Linear(config.width, self.rank + self.shared, bias=False)
@@ -325,9 +350,14 @@ class Transformer(nn.Module):
         """Scores of the classes: (B, C), or (B, N, C) for a task that is read at every token."""
         x_BND = self.embedded(ids_BN)
         mask, raw_BND = self.mask(ids_BN, lengths_B), x_BND if self.raw else None
-        for layer in self.layers:
+        for layer in self.running:
             x_BND = layer(x_BND, mask, raw_BND)
         return self.read(x_BND, lengths_B)
+
+    @property
+    def running(self) -> list[Block]:
+        """The layers in the order in which they run: all of them, as often as there are loops."""
+        return [*self.layers] * self.config.loops
 
     def embedded(self, ids_BN: Tensor) -> Tensor:
         """What enters the first layer."""

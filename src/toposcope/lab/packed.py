@@ -140,7 +140,7 @@ def packed_scores(model: Transformer, packed: Packed) -> Tensor:
         x_TD = x_TD + model.position(int(packed.lengths_S.max()))[packed.place_T]
     raw_TD = x_TD if model.raw else None
     tokens = [group.tokens for group in packed.groups]
-    for layer in model.layers:
+    for layer in model.running:
         attention = layer.attention
         flat_TW = attention.flat(layer.attention_norm(x_TD), raw_TD)
         mixed = [

@@ -76,7 +76,7 @@ def logit_pairs(model: Transformer, ids_BN: Tensor) -> Iterator[tuple[Tensor, Te
         x_BND = model.embedded(ids_BN)
         raw_BND = x_BND if model.raw else None
         bare_BND = model.embed(ids_BN)
-        for index, layer in enumerate(model.layers):
+        for index, layer in enumerate(model.running):
             attention = layer.attention
             still_BND = x_BND
             if model.position is not None:

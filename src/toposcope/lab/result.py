@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from toposcope.core import saved
 from toposcope.core.errors import NotFound
@@ -14,6 +14,7 @@ from toposcope.core.sealed import COUNT, SHARE, SIZE, SUM, Expected, Number, rea
 from toposcope.models.deposit import Interval
 
 NAME = "result.json"
+ENOUGH = 0.9  # the accuracy at which a task counts as learned, for the steps it took
 WRITTEN = (saved.NAME, "run.json", NAME, "model")  # into the directory of a run
 ByHead = tuple[tuple[float | None, ...], ...]  # a number per layer and head
 
@@ -87,8 +88,23 @@ class JointAblation:
 
 
 @dataclass(frozen=True)
+class PairAblation:
+    """One layer without each two of its heads, by zero, on the first test sentences; `alone`: without each one."""
+
+    layer: int
+    sentences: int
+    base: float
+    heads: tuple[tuple[int, int], ...]
+    accuracy: tuple[float, ...]
+    alone: tuple[float, ...]
+
+
+@dataclass(frozen=True)
 class AblationMap:
-    """All heads of a model, by zero and by mean. `base` is the whole model's accuracy on the same sentences."""
+    """All heads of a model, by zero and by mean. `base` is the whole model's accuracy on the same sentences.
+
+    `pairs` are there where the run was asked for them.
+    """
 
     sentences: int
     base: float
@@ -98,6 +114,7 @@ class AblationMap:
     joint: JointAblation | None
     draws: int
     level: float
+    pairs: tuple[PairAblation, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -131,6 +148,7 @@ class TrainResult(Result):
     * `ablation`: what each head is worth on the test sentences; None until the run is finished
     * `seconds`: of the whole run, evaluation and probes included, over all its sessions; `seconds_per_sample`: of the
       training steps alone
+    * `steps_to_90`: the first point of the curve with an accuracy of 90 %; None where there is none
     * `device`: what it was trained on; after a resumption elsewhere all of them, in order
     * `directory`: where the run is kept; the file in it does not say. `trained_now` is False where the run had been
       finished before it was asked for
@@ -159,8 +177,18 @@ class TrainResult(Result):
     probe_seconds: float
     seconds_per_sample: float
     device: str = "cpu"
+    steps_to_90: int | None = None
     directory: str | None = None
     trained_now: bool = True
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any], where: str = "the result") -> Self:
+        """As for every result; a run kept before these fields existed has them empty, or off its curve."""
+        made = {"steps_to_90": steps_to(data.get("curve")), **data}
+        ablation = data.get("ablation")
+        if isinstance(ablation, Mapping):
+            made["ablation"] = {"pairs": [], **ablation}
+        return super().from_dict(made, where)
 
     def write(self, directory: Path) -> Path:
         """Seal the result in its run's directory."""
@@ -175,6 +203,16 @@ class TrainResult(Result):
         except NotFound:
             return None
         return cls.from_dict({name: value for name, value in data.items() if name != SUM}, str(path))
+
+
+def steps_to(curve: Any) -> int | None:
+    """The step of a curve's first point with enough accuracy; None where there is none, or no curve."""
+    points = curve if isinstance(curve, list | tuple) else ()
+    for point in points:
+        right = point.get("accuracy") if isinstance(point, Mapping) else None
+        if isinstance(right, int | float) and right >= ENOUGH:
+            return point.get("step")
+    return None
 
 
 _LAYER = {"layer": COUNT, "accuracy": [SHARE]}

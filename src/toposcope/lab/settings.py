@@ -9,6 +9,9 @@ from typing import Any, TypeVar
 from toposcope.core.errors import BadValue, did_you_mean
 
 T = TypeVar("T")
+# Settings of a model that came after runs had been kept, and their usual values: left out of what names and describes
+# a run where they are usual, so that those runs keep their names.
+LATER: Mapping[str, Any] = {"loops": 1, "logit_scale": 1.0, "latent_rank": None, "shared_key": True}
 
 
 def from_settings(kind: type[T], data: Mapping[str, Any]) -> T:

@@ -29,14 +29,22 @@ from toposcope.lab.config import RunConfig
 from toposcope.lab.export import export
 from toposcope.lab.model import ModelConfig, Transformer
 from toposcope.lab.packed import passes_worth, scored
-from toposcope.lab.result import WRITTEN, CurvePoint, GradientNorms, LogitSpectra, Sharpness, TrainResult
+from toposcope.lab.result import (
+    WRITTEN,
+    CurvePoint,
+    GradientNorms,
+    LogitSpectra,
+    Sharpness,
+    TrainResult,
+    steps_to,
+)
 from toposcope.lab.tasks import Batch, Task
 from toposcope.models.device import running_on
 
 Report = Callable[[int, int, float, float | None], None]
 
 TEST_SENTENCES, GLANCE = 2048, 256  # for the final accuracy; for the curve
-MOMENTS, SHARP_MOMENTS = 20, 5  # how often the curve, and how often the curvature is measured
+MOMENTS, SHARP_MOMENTS = 20, 5  # how often gradients and spectra, and how often the curvature is measured
 SAVE_EVERY = 50
 WARM_UP = 0.06
 CLIP = 1.0
@@ -246,7 +254,8 @@ class Evaluator:
         self.test = self.counted(fixed_sentences(config, task)).to(model.device)
         self.glance = Batch(self.test.ids_BN[:GLANCE], self.test.lengths_B[:GLANCE], self.test.labels[:GLANCE])
         steps = config.settings["steps"]
-        self.moments = moments(steps, MOMENTS)
+        self.moments = moments(steps, config.curve_points)
+        self.probed = moments(steps, MOMENTS) if config.probes else frozenset()
         self.sharp = moments(steps, SHARP_MOMENTS) if config.probes else frozenset()
         self.sentences = probes.probe_sentences(task, 4, _seed(config.seed, PROBE)).to(model.device)
         self.curved = self.counted(task.generate(16, stream(config.seed, PROBE))).to(model.device)
@@ -257,16 +266,16 @@ class Evaluator:
 
     def measure(self, step: int, loss: float, history: History) -> Glance:
         """Measure what is due at this step, with the step's gradients in place and before they are used."""
-        if step not in self.moments and step not in self.sharp:
+        if step not in self.moments | self.probed | self.sharp:
             return Glance()
         began = time.perf_counter()
         seen = None
         if step in self.moments:
             seen, _ = accuracy(self.model, self.glance, cuts=self.cuts)
             history.curve.append({"step": step, "loss": loss, "accuracy": seen})
-            if self.config.probes:
-                history.gradients.append({"step": step, **probes.gradient_norms(self.model)})
-                history.spectra.append({"step": step, **probes.logit_spectra(self.model, self.sentences)})
+        if step in self.probed:
+            history.gradients.append({"step": step, **probes.gradient_norms(self.model)})
+            history.spectra.append({"step": step, **probes.logit_spectra(self.model, self.sentences)})
         if step in self.sharp:
             history.hessian.append({"step": step, **probes.sharpness(self.model, self.curved)})
         took = time.perf_counter() - began
@@ -281,7 +290,9 @@ class Evaluator:
         if finished:
             cuts = 1 if self.model.sees_padding else 2 * self.cuts  # a part is trimmed: there would be less to see
             right, loss = accuracy(self.model, self.test, cuts=cuts)
-            removed = ablation_map(self.model, self.test, self.task.floor, seed=self.config.seed)
+            removed = ablation_map(
+                self.model, self.test, self.task.floor, seed=self.config.seed, pairs=self.config.pairs
+            )
         return TrainResult(
             key=self.config.key(),
             config=self.config.as_dict(),
@@ -295,6 +306,7 @@ class Evaluator:
             ceiling=self.task.ceiling.value,
             parameters=sum(p.numel() for p in self.model.parameters()),
             curve=rebuilt(tuple[CurvePoint, ...], history.curve),
+            steps_to_90=steps_to(history.curve),
             gradients=rebuilt(tuple[GradientNorms, ...], history.gradients),
             spectra=rebuilt(tuple[LogitSpectra, ...], history.spectra),
             hessian=rebuilt(tuple[Sharpness, ...], history.hessian),

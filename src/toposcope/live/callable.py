@@ -115,7 +115,7 @@ def _called(
     for name, turned, before in zip(("queries", "keys"), out, (before_q, before_k), strict=True):
         if tuple(turned.shape) != tuple(before.shape):
             raise BadValue(f"{name} came back as {tuple(turned.shape)}; expected {tuple(before.shape)}.")
-        x_TPHR = turned.detach().to(torch.float64).cpu().numpy().swapaxes(1, 2)
+        x_TPHR = turned.detach().cpu().to(torch.float64).numpy().swapaxes(1, 2)
         start_TR = before[:, 0, 0].double().numpy()
         source = fit.sources(x_TPHR[:, 0, 0], [start_TR], ROUNDING[dtype])
         found[name] = RecoveredSide(x_TPHR, at_P, ROUNDING[dtype], source.gain_R, source.row_R)

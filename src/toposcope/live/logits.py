@@ -177,5 +177,5 @@ def _rounding(dtype: Any) -> float:
 def _array(tensor: Any) -> Array:
     import torch
 
-    array: Array = tensor.detach().to(torch.float64).cpu().numpy()
+    array: Array = tensor.detach().cpu().to(torch.float64).numpy()
     return array

@@ -191,7 +191,6 @@ def recover(
 def _run(
     running: Running, attending: frozenset[str], at_P: Array, contents: int, mode: Mode, seed: int
 ) -> Sequence[Attention]:
-    import torch
 
     tokens_T = running.tokens(contents, seed)
     many = len(at_P)
@@ -210,7 +209,7 @@ def _run(
             return (out[:, 0] if out.shape[0] == rows else out[0]).clone()
         if out.shape[0] % rows:
             return None
-        return out.reshape(rows, -1)[torch.arange(0, rows, many)].clone()
+        return out.reshape(rows, -1)[::many].clone()
 
     with running.failing_as_told(), given_content(running.model, attending, numbers):
         return running.attentions(ids, position_ids, maps=first_position)
@@ -264,7 +263,7 @@ def _wide(dtype: Any) -> Any:
 def _array(tensor: Any) -> Array:
     import torch
 
-    array: Array = tensor.detach().to(torch.float64).cpu().numpy()
+    array: Array = tensor.detach().cpu().to(torch.float64).numpy()
     return array
 
 

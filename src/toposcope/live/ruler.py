@@ -109,7 +109,7 @@ def doubled(tensor: Any) -> Array:
     """A tensor as float64, in the memory of numpy."""
     import torch
 
-    found: Array = tensor.detach().to(torch.float64).cpu().numpy()
+    found: Array = tensor.detach().cpu().to(torch.float64).numpy()
     return found
 
 

@@ -100,6 +100,14 @@ class Wanted:
     where: str | None = None
 
 
+@dataclass(frozen=True, eq=False)
+class TokenLosses:
+    """The loss of each predicted token of a sequence, and from which position it was predicted."""
+
+    positions_P: NDArray[np.int64]
+    losses_P: Array
+
+
 def loss(
     model: RunnableLike,
     text: str | Path = "wiki",
@@ -144,7 +152,7 @@ def loss(
         place=placement(device, dtype, device_map),
     )  # fmt: skip
     with memory_told(batch), running_on(reference.model) as unsure, attached(reference) as instrument:
-        wanted = _wanted(instrument.sites, specs, layers, heads, each)
+        wanted = wanted_conditions(instrument.sites, specs, layers, heads, each)
         found = measure(reference, corpus, wanted, seed=seed, batch=batch, progress=progress)
         first = trial(reference, corpus.sequences[0], seed=seed)
         ran = with_rounding(computation(reference.model), reference.model, first)
@@ -163,6 +171,19 @@ def measure(
     progress: Progress | None = None,
 ) -> LossResult:
     """The loss of a corpus as the model is, and in each wanted condition; `batch` sequences are run together."""
+    return measure_tokens(reference, corpus, wanted, seed=seed, batch=batch, progress=progress)[0]
+
+
+def measure_tokens(
+    reference: Reference,
+    corpus: Corpus,
+    wanted: Sequence[Wanted] = (),
+    *,
+    seed: int = 0,
+    batch: int = 1,
+    progress: Progress | None = None,
+) -> tuple[LossResult, list[list[TokenLosses]]]:
+    """The same, with the loss of every predicted token: by condition, then by sequence."""
     predicts = kind_of(reference.model)
     if predicts == "drift":
         raise BadConfig(
@@ -173,20 +194,27 @@ def measure(
     _require_memory(reference, max(each.tokens for each in trials) * min(batch, len(trials)))
     edges = bin_edges(max(int(each.positions_P.max()) + 1 for each in trials))
     found: list[Condition] = []
+    every: list[list[TokenLosses]] = []
     step = steps(progress, "conditions", 1 + len(wanted))
+
+    def note(name: str, title: str, where: str | None, losses: list[Array]) -> None:
+        found.append(_condition(name, title, where, trials, losses, base, edges))
+        at = [each.positions_P.cpu().numpy() for each in trials]
+        every.append([TokenLosses(here, part) for here, part in zip(at, losses, strict=True)])
+        step()
+
     with attached(reference.model):
         base = _losses(reference.model, trials, batch)
-        found.append(_condition("own", "as it is", None, trials, base, base, edges))
-        step()
+        note("own", "as it is", None, base)
         for each in wanted:
             with swap_encoding(reference.model, each.spec, layers=each.layers, heads=each.heads) as put_in:
                 losses = _losses(reference.model, trials, batch)
-            found.append(_condition(str(each.spec), put_in.title, each.where, trials, losses, base, edges))
-            step()
-    return LossResult(text=corpus.cut, predicts=predicts, context=reference.context, conditions=tuple(found))
+            note(str(each.spec), put_in.title, each.where, losses)
+    result = LossResult(text=corpus.cut, predicts=predicts, context=reference.context, conditions=tuple(found))
+    return result, every
 
 
-def _wanted(
+def wanted_conditions(
     sites: Sequence[Site], specs: Sequence[EncodingSpec], layers: str | None, heads: str | None, each: str | None
 ) -> list[Wanted]:
     """The conditions that the options ask for."""
@@ -224,6 +252,7 @@ def _losses(model: Any, trials: Sequence[Trial], batch: int) -> list[Array]:
             some = [trials[number] for number in numbers]
             output = model(**together(some))
             found += [token_losses(each, output, row).cpu().numpy() for row, each in enumerate(some)]
+            del output  # the next one's logits are as large
     return found
 
 

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 Columns = Mapping[str, Sequence[Any]]
+MOST_ROWS = 2048  # of a result that stand in a page beside the tables made of them
+LONGEST_WORDS = 1000  # of one piece: longer ones are packed numbers
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,7 @@ class Measure:
     high: float | None = None
     words: Mapping[str, str] = field(default_factory=dict)
     harm: bool = False  # a diverging one in which more is worse, or grows: red above the middle
+    faded_unless: str | None = None  # a column that is true where the value is sure; the others are drawn pale
 
 
 @dataclass(frozen=True)
@@ -154,6 +157,35 @@ class Matrix:
     measures: tuple[Measure, ...]
     values: Mapping[str, Sequence[Sequence[float | None]]]
     square: bool = False  # cells as high as they are wide
+
+
+class Packed(str):
+    """Numbers in base64, for a script to unpack: they are no words, and not shortened as words are."""
+
+
+@dataclass(frozen=True)
+class StillAttention:
+    """What of attention is shown where no script runs: one head on the first tokens, and its strongest pairs."""
+
+    head: str
+    tokens: tuple[str, ...]
+    cells: tuple[tuple[float | None, ...], ...]
+    pairs: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Attention with its tokens: windows of a text, heads on them (`report.attention` packs both).
+
+    `others` is the command that shows a head which is not kept, written {head} there.
+    """
+
+    kind: ClassVar[str] = "attention"
+    title: str
+    sentence: str
+    windows: tuple[Mapping[str, Any], ...]
+    others: str
+    still: StillAttention
 
 
 @dataclass(frozen=True)
@@ -217,10 +249,7 @@ class Page:
         lengths = {len(values) for values in columns.values()}
         if len(lengths) > 1:
             raise ValueError(f"columns of table '{name}' have different lengths: {sorted(lengths)}")
-        slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
-        unique, number = slug, 2
-        while unique in self.tables:
-            unique, number = f"{slug}-{number}", number + 1
+        unique = address(name, self.tables)
         self.tables[unique] = {key: list(values) for key, values in columns.items()}
         return unique
 
@@ -234,12 +263,17 @@ class Page:
         kept = tuple(block for block in blocks if block is not None)
         if not kept:
             return
-        slug = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-") or "section"
-        taken = {section.slug for section in self.sections}
-        unique, number = slug, 2
-        while unique in taken:
-            unique, number = f"{slug}-{number}", number + 1
-        self.sections.append(Section(title, kept, unique, detail))
+        slug = address(title, [section.slug for section in self.sections])
+        self.sections.append(Section(title, kept, slug, detail))
+
+
+def address(title: str, taken: Collection[str]) -> str:
+    """A title as an address has it: small letters, digits, dashes; of equal ones the later has a number."""
+    slug = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-") or "section"
+    unique, number = slug, 2
+    while unique in taken:
+        unique, number = f"{slug}-{number}", number + 1
+    return unique
 
 
 def rounded(value: Any, digits: int = 5) -> Any:
@@ -254,13 +288,17 @@ def rounded(value: Any, digits: int = 5) -> Any:
 
 
 def without_series(value: Any, longest: int = 16) -> Any:
-    """A result without its long lists of numbers: those stand in the page's tables, once."""
+    """A result without its long lists of numbers and rows, and packed numbers: those stand in tables and pictures."""
     if isinstance(value, Mapping):
         return {key: without_series(each, longest) for key, each in value.items()}
     if isinstance(value, list | tuple):
         if len(value) > longest and all(not isinstance(each, Mapping | str) for each in value):
             return f"{len(value)} entries: see the tables"
+        if len(value) > MOST_ROWS:
+            return f"{len(value)} rows: see the tables"
         return [without_series(each, longest) for each in value]
+    if isinstance(value, str) and len(value) > LONGEST_WORDS and not re.search(r"\s", value):
+        return f"{len(value)} characters: see the pictures"
     return value
 
 

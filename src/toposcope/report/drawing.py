@@ -40,6 +40,13 @@ def draw(result: Result, path: str | Path) -> Path:
     return figure.draw(page_of([result]), path)
 
 
+def widget(result: Result) -> Any:
+    """The head map and the attention of a result, as a widget for a notebook."""
+    from toposcope.report import widget as living
+
+    return living.widget(page_of([result]))
+
+
 def movie(result: Result, path: str | Path) -> Path:
     """The moving picture of a flow, in a file."""
     from toposcope.report import movie as animated

@@ -97,7 +97,7 @@ def _spec(page: Page, block: Chart | HeadMap) -> dict[str, Any]:
 def _map(page: Page, block: HeadMap) -> dict[str, Any]:
     """Layers down, heads across, in the colours of the map's first measure."""
     measure = block.measures[0]
-    columns = ("layer", "head", measure.key)
+    columns = ("layer", "head", measure.key, *filter(None, (measure.faded_unless,)))
     rows = [{name: row[name] for name in columns} for row in _rows(page, block.table)]
     return {
         "title": f"{measure.label} of each head",
@@ -107,7 +107,17 @@ def _map(page: Page, block: HeadMap) -> dict[str, Any]:
             "x": {"field": "head", "type": "ordinal", "title": "head", "axis": {"labelAngle": 0}},
             "y": {"field": "layer", "type": "ordinal", "title": "layer"},
             "color": _scale(measure, [row[measure.key] for row in rows]),
+            **_faded(measure),
         },
+    }
+
+
+def _faded(measure: Measure) -> dict[str, Any]:
+    """What is not sure is drawn pale."""
+    if measure.faded_unless is None:
+        return {}
+    return {
+        "opacity": {"condition": {"test": f"datum['{measure.faded_unless}'] === false", "value": 0.4}, "value": 1}
     }
 
 
@@ -125,7 +135,7 @@ def _scale(measure: Measure, values: Sequence[Any]) -> dict[str, Any]:
         high = max(abs(low), abs(high))
         low, names = -high, ["low-2", "low-1", "mid", "high-1", "high-2"]
         names = names[::-1] if measure.harm else names
-    kind = "log" if measure.kind == "logarithmic" and low > 0 else "linear"
+    kind = "linear" if measure.kind != "logarithmic" or low < 0 else "log" if low > 0 else "symlog"
     scale = {"type": kind, "domain": [low, high], "range": [colour(name) for name in names], "interpolate": "rgb"}
     return {"field": measure.key, "type": "quantitative", "title": measure.label.lower(), "scale": scale}
 

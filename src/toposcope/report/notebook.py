@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any
 
 from toposcope.core.printable import sentences
-from toposcope.report.blocks import HeadMap, Page, shown
+from toposcope.report.blocks import Attention, HeadMap, Measure, Page, shown
 from toposcope.report.paint import painted
 
 LONGEST = 20_000
@@ -28,7 +28,7 @@ def _template() -> Any:
         lstrip_blocks=True, finalize=lambda value: sentences(value, most=LONGEST) if type(value) is str else value,
     )  # fmt: skip
     environment.filters["shown"] = shown
-    environment.globals |= {"map_rows": map_rows}
+    environment.globals |= {"map_rows": map_rows, "attention_rows": attention_rows}
     return environment.get_template("notebook.html.j2")
 
 
@@ -42,3 +42,15 @@ def map_rows(block: HeadMap, page: Page) -> list[tuple[int, list[tuple[str, str]
     ):
         rows.setdefault(layer, []).append((colour, f"{layer}.{head}: {shown(value, measure.format)}"))
     return list(rows.items())
+
+
+def attention_rows(block: Attention) -> list[tuple[str, list[tuple[str, str] | None]]]:
+    """The still picture of attention: each token with its cells, a colour and a title where it sees that key."""
+    still = block.still
+    measure = Measure("attention", "attention", "sequential", "", low=0.0, high=1.0)
+    rows = []
+    for token, cells in zip(still.tokens, still.cells, strict=True):
+        colours = painted(measure, [None if each is None else each**0.5 for each in cells])
+        looks = zip(colours, cells, still.tokens, strict=False)
+        rows.append((token, [None if p is None else (paint, f"{token} > {key}: {p:.1%}") for paint, p, key in looks]))
+    return rows

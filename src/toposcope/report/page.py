@@ -19,12 +19,26 @@ from toposcope._version import __version__
 from toposcope.core.errors import BadFile
 from toposcope.core.printable import sentences
 from toposcope.core.result import json_text
-from toposcope.report.blocks import Chart, HeadMap, Matrix, Page, Particles, Row, rounded, shown, without_series
+from toposcope.report.blocks import (
+    Attention,
+    Chart,
+    HeadMap,
+    Matrix,
+    Page,
+    Particles,
+    Row,
+    address,
+    rounded,
+    shown,
+    without_series,
+)
+from toposcope.report.python_line import python_line
 
 CHARTS = ("vendor/vega.min.js", "vendor/vega-lite.min.js", "vendor/vega-embed.min.js", "chart.js")
-SCRIPTS = ("core.js", "heatmap.js", "particles.js", *CHARTS, "report.js")
+SCRIPTS = ("core.js", "heatmap.js", "attention.js", "particles.js", *CHARTS, "report.js")
 STYLE = "toposcope.css"
 LONGEST_PARAGRAPH = 100_000
+MOST_ROWS = 1000  # of a table that is read; its data hold all
 _UNSAFE: dict[str, str | int | None] = {each: f"\\u{ord(each):04x}" for each in "<>&\u2028\u2029"}
 
 
@@ -33,11 +47,16 @@ def page_html(page: Page, results: Sequence[Mapping[str, Any]]) -> str:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     blocks: dict[str, Any] = {}
-    numbered = [_numbered(section.blocks, f"{section.slug}", blocks) for section in page.sections]
+    taken = {section.slug for section in page.sections}
+    numbered = [_numbered(section.blocks, section.slug, blocks, taken) for section in page.sections]
     kept = [rounded(without_series(each)) for each in results]
-    data = embeddable({"blocks": _seen(blocks), "tables": _seen(rounded(page.tables)), "results": kept})
+    lines = list(filter(None, map(python_line, results)))
+    seen = {"blocks": _seen(blocks), "tables": _seen(rounded(page.tables)), "python": _seen(lines)}
+    data = embeddable({**seen, "results": kept})
     charts = any(each["kind"] == "chart" or each.get("charts") for each in blocks.values())
-    scripts = [asset(name) for name in SCRIPTS if charts or name not in CHARTS]
+    kinds = {each["kind"] for each in blocks.values()}
+    left = (() if charts else CHARTS) + (() if "attention" in kinds else ("attention.js",))
+    scripts = [asset(name) for name in SCRIPTS if name not in left]
     style = asset(STYLE)
     environment = Environment(
         loader=PackageLoader("toposcope.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
@@ -56,6 +75,7 @@ def page_html(page: Page, results: Sequence[Mapping[str, Any]]) -> str:
         style=style,
         scripts=scripts,
         data=data,
+        most_rows=MOST_ROWS,
     )
     if _script_tags(text) != 1 + len(scripts) + sum(map(_script_tags, (*scripts, style))):
         raise BadFile("a word of this result became code in its page, so there is no page. Please report it.")
@@ -96,6 +116,11 @@ def readable(value: Any) -> Any:
     return sentences(value, most=LONGEST_PARAGRAPH) if type(value) is str else value
 
 
+def for_scripts(value: Any) -> Any:
+    """Data as scripts are given them: numbers as exact as a picture needs, words from elsewhere as text."""
+    return _seen(rounded(value))
+
+
 def _seen(value: Any) -> Any:
     """The same for the words that scripts put into a page."""
     if isinstance(value, Mapping):
@@ -109,13 +134,20 @@ def _digest(text: str) -> str:
     return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-def _numbered(blocks: Sequence[Any], prefix: str, into: dict[str, Any]) -> list[tuple[str, Any, Any]]:
-    """Each block with an address of its own and, for a group, its parts; what scripts need goes to `into`."""
+def _numbered(
+    blocks: Sequence[Any], prefix: str, into: dict[str, Any], taken: set[str]
+) -> list[tuple[str, Any, Any]]:
+    """Each block with an address of its own and, for a group, its parts; what scripts need goes to `into`.
+
+    The address of a picture or a table is its title, so that it stays the same when others are added.
+    """
     found = []
     for i, block in enumerate(blocks):
-        name = f"{prefix}-{i}"
-        if isinstance(block, Chart | HeadMap | Matrix | Particles):
+        title = getattr(block, "title", "")
+        name = address(f"chart-{title}" if title else f"{prefix}-{i}", taken)
+        taken.add(name)
+        if isinstance(block, Attention | Chart | HeadMap | Matrix | Particles):
             into[name] = {"kind": block.kind, **rounded(asdict(block))}
-        parts = _numbered(block.blocks, name, into) if isinstance(block, Row) else None
+        parts = _numbered(block.blocks, name, into, taken) if isinstance(block, Row) else None
         found.append((name, block, parts))
     return found

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from toposcope.core.printable import printable, sentences
 from toposcope.report.blocks import (
+    Attention,
     Facts,
     Findings,
     HeadMap,
@@ -203,10 +204,17 @@ def _head_map(block: HeadMap, page: Page, out: IndentedConsole) -> None:
         out.print("         " + ", ".join(f"{measure.words[word]} {word.replace('_', ' ')}" for word in there))
     else:
         out.print(f"         0 is {shown(low, measure.format)}, 9 is {shown(high, measure.format)}; - has none")
-    out.print(f"         {_safe(measure.sentence)}")
+    out.print(f"         {'' if measure.words else f'{measure.label}: '}{_safe(measure.sentence)}")
     for each in block.measures:
         if each.key == block.mean:
             out.print(f"         {each.label}: {_safe(each.sentence)}")
+
+
+def _attention(block: Attention, page: Page, out: IndentedConsole) -> None:
+    """Its strongest pairs; the rest needs a page."""
+    out.print(f"  Head {_safe(block.still.head)}, its strongest pairs on the first tokens:")
+    for pair in block.still.pairs:
+        out.print(f"    {_safe(pair)}")
 
 
 def _means(block: HeadMap, columns: Mapping[str, Sequence[Any]]) -> dict[int, str]:
@@ -250,4 +258,5 @@ _DRAWERS: Mapping[type, Callable[[Any, Page, IndentedConsole], None]] = {
     Row: _row,
     Listing: _listing,
     HeadMap: _head_map,
+    Attention: _attention,
 }

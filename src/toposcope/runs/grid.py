@@ -17,8 +17,9 @@ _CONTINUED = re.compile(r"\s*([\w-]+\s*=.*|\d*\s*-?\s*\d*)\s*")  # a parameter (
 MOST_SEEDS = 100_000
 SETTINGS: Mapping[str, type] = {
     **dict.fromkeys(("steps", "batch", "width", "layers", "heads", "kv_heads", "head_dim", "ff"), int),
-    **dict.fromkeys(("lr", "weight_decay", "dropout"), float),
-    **dict.fromkeys(("causal", "probes"), bool),
+    **dict.fromkeys(("loops", "latent_rank", "curve_points", "parameters"), int),
+    **dict.fromkeys(("lr", "weight_decay", "dropout", "logit_scale"), float),
+    **dict.fromkeys(("causal", "probes", "shared_key", "pairs"), bool),
 }
 
 

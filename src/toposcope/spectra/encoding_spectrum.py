@@ -27,6 +27,7 @@ from toposcope.core.errors import BadValue
 from toposcope.core.printable import printable
 from toposcope.encodings.record import Encoding
 from toposcope.encodings.registry import LARGEST
+from toposcope.spectra.beyond import Beyond
 from toposcope.spectra.bias_points import bias_points
 from toposcope.spectra.offsets import OFFSETS, kernel_at, symbol_range
 from toposcope.spectra.points import KernelPoints, Point, along, ones
@@ -39,7 +40,8 @@ class EncodingSpectrum:
     """The spectrum of one encoding over contexts. `logit_points` is the summand B of a bias; empty for the others.
 
     `decay` is d ln(lambda_max/n) / d ln n from each point to the next, None where either is a bound; `kernel_at` the
-    kernel itself at `offsets`, and `symbol_range` the range of its symbol, where it has one.
+    kernel itself at `offsets`, and `symbol_range` the range of its symbol, where it has one. `beyond` is what a model
+    meets at the longest context that was trained on a shorter one; None where that was not asked.
     """
 
     spec: str
@@ -56,6 +58,7 @@ class EncodingSpectrum:
     kernel_at: tuple[float, ...] | None
     symbol_range: tuple[float, float] | None
     parameters: Mapping[str, Any]
+    beyond: Beyond | None = None
 
 
 def spectrum_of(

@@ -20,7 +20,7 @@ _ROWS = 4096
 def table_points(encoding: Encoding, table: InputTable, contexts: Sequence[int]) -> KernelPoints:
     """P P^T over its mean diagonal: a rotary kernel for sinusoids, else from the table itself."""
     kernel = "Gram matrix of the position vectors over its mean diagonal"
-    frequencies_F = _sinusoid(encoding, table)
+    frequencies_F = sinusoid(encoding, table)
     if frequencies_F is not None:
         weights_F = np.full(len(frequencies_F), 1 / len(frequencies_F))
         points = (
@@ -59,7 +59,7 @@ def _gram(table: InputTable, contexts: Sequence[int]) -> Iterator[Point]:
         )
 
 
-def _sinusoid(encoding: Encoding, table: InputTable) -> Array | None:
+def sinusoid(encoding: Encoding, table: InputTable) -> Array | None:
     """The frequencies of a sinusoid of even width, read from its own table: there P P^T is a rotary kernel."""
     if encoding.name != "sinusoidal" or table.length is not None or table.width % 2:
         return None

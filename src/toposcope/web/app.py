@@ -25,10 +25,12 @@ from toposcope.core.fields import plain
 from toposcope.encodings import kinds
 from toposcope.report.page import readable
 from toposcope.web import explore_encoding, explore_flow
+from toposcope.web.guard import LONGEST_QUERY
 from toposcope.web.library import Library
-from toposcope.web.models import ModelRegistry
+from toposcope.web.models import ModelEntry, ModelRegistry
 from toposcope.web.query import Query
-from toposcope.web.reports import POLICY, report_of
+from toposcope.web.reports import POLICY, report_of, words_of
+from toposcope.web.texts import LONGEST_TEXT, MOST_TOKENS, TOKENS, Texts
 
 KINDS = {"js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
 WORKERS = 3
@@ -51,6 +53,7 @@ def application(served: Served) -> Starlette:
         1, thread_name_prefix="settled"
     )  # long answers wait for each other, never for short ones
     pages = ThreadPoolExecutor(PAGES, thread_name_prefix="pages")
+    texts = Texts()
 
     async def worked(request: Request, pool: ThreadPoolExecutor, work: Callable[[], Response]) -> Response:
         """Do the work of a request beside the server's own thread, unless the browser has gone meanwhile."""
@@ -78,6 +81,18 @@ def application(served: Served) -> Starlette:
 
             settled = request.query_params.get("settled") in ("1", "true")
             return await worked(request, at_rest if settled else at_once, work)
+
+        return endpoint
+
+    def on_text(function: Callable[[Request, Query], Any]) -> Callable[[Request], Any]:
+        async def endpoint(request: Request) -> Response:
+            def work() -> Response:
+                answer = function(request, Query(request.query_params.multi_items()))
+                return Response(encoded(answer), media_type="application/json")
+
+            entry = registry.get(request.path_params["id"])
+            loading = await asyncio.get_running_loop().run_in_executor(at_once, texts.waits, entry)
+            return await worked(request, at_once if loading else texts.pool, work)
 
         return endpoint
 
@@ -113,7 +128,14 @@ def application(served: Served) -> Starlette:
     def file_page(request: Request) -> dict[str, Any]:
         key = request.path_params["key"]
         name, found = library.file(key)
-        return {"here": "results", "key": key, "name": name, "found": found, "text": _readable(found)}
+        return {
+            "here": "results",
+            "key": key,
+            "name": name,
+            "found": found,
+            "said": words_of(found),
+            "text": _readable(found),
+        }
 
     def model_page(request: Request) -> dict[str, Any]:
         return {"here": "models", "facts": registry.get(request.path_params["id"]).facts()}
@@ -132,14 +154,22 @@ def application(served: Served) -> Starlette:
         key = request.path_params["key"]
         return RedirectResponse(f"/models/{registry.of_run(key, library.model_of(key))}", 303)
 
-    def model(request: Request, query: Query) -> Any:
-        query.close()
+    def model_of(request: Request) -> ModelEntry:
         return registry.get(request.path_params["id"])
+
+    def model(request: Request, query: Query) -> ModelEntry:
+        query.close()
+        return model_of(request)
+
+    def text_page(request: Request) -> dict[str, Any]:
+        limits = {"characters": LONGEST_TEXT, "tokens": TOKENS, "most": MOST_TOKENS, "address": LONGEST_QUERY - 400}
+        return {"here": "text", "models": registry.list(), "kinds": _known_kinds(), "limits": limits}
 
     routes = [
         Route("/", page("home.html.j2", home)),
         Route("/encoding", page("encoding.html.j2", lambda request: {"here": "encoding", "kinds": _known_kinds()})),
         Route("/flow", page("flow.html.j2", flow_page)),
+        Route("/text", page("text.html.j2", text_page)),
         Route("/models", page("models.html.j2", lambda request: {"here": "models", "models": registry.list()})),
         Route("/models/{id}", page("model.html.j2", model_page)),
         Route(
@@ -164,6 +194,15 @@ def application(served: Served) -> Starlette:
             data(
                 lambda request, query: model(request, query).head(
                     request.path_params["layer"], request.path_params["head"]
+                )
+            ),
+        ),
+        Route("/api/models/{id}/text", on_text(lambda request, query: texts.heads(model_of(request), query))),
+        Route(
+            "/api/models/{id}/text/{layer:int}.{head:int}",
+            on_text(
+                lambda request, query: texts.head(
+                    model_of(request), query, request.path_params["layer"], request.path_params["head"]
                 )
             ),
         ),

@@ -166,6 +166,12 @@ class ModelEntry:
                 self._stamp = _stamp(self._model)
             return self._model
 
+    def version(self) -> Stamp:
+        """What changes when somebody writes to the model's files."""
+        with self._lock:
+            self.open()
+            return self._stamp
+
     def facts(self) -> dict[str, Any]:
         """What the model is, before anything is computed."""
         model = self.open()

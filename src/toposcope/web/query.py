@@ -27,15 +27,17 @@ class Query:
         """Whether the parameter is given and not empty."""
         return self._raw(name) is not None
 
-    def text(self, name: str, default: str | None = None, choices: Sequence[str] = ()) -> str:
+    def text(
+        self, name: str, default: str | None = None, choices: Sequence[str] = (), most: int = LONGEST_TEXT
+    ) -> str:
         """A text of ordinary length, one of `choices` where there are some."""
         value = self._raw(name)
         if value is None:
             if default is None:
                 raise BadValue(f"'{name}' is missing.")
             return default
-        if len(value) > LONGEST_TEXT:
-            raise BadValue(f"'{name}' has {len(value)} characters; expected at most {LONGEST_TEXT}.")
+        if len(value) > most:
+            raise BadValue(f"'{name}' has {len(value)} characters; expected at most {most}.")
         if choices and value not in choices:
             raise BadValue(
                 f"'{name}' is '{_short(value)}'; expected one of {', '.join(choices)}. {did_you_mean(value, choices)}"

@@ -12,13 +12,25 @@ from typing import Any
 
 from jinja2 import UndefinedError
 
-from toposcope.core.errors import BadFile
+from toposcope.core.errors import BadFile, ToposcopeError
 from toposcope.report.page import SCRIPTS, STYLE, asset, policy
 
+_UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, IndexError, ImportError, UndefinedError)
 POLICY = (
     policy([asset(name) for name in SCRIPTS], [asset(STYLE)])
     + "; frame-ancestors 'none'; sandbox allow-scripts allow-downloads"
 )
+
+
+def words_of(result: Mapping[str, Any]) -> str | None:
+    """A result as a terminal shows it; None for one that this version cannot read."""
+    from toposcope.report import drawing
+    from toposcope.report.kinds import from_dict
+
+    try:
+        return drawing.text(from_dict(result))
+    except (ToposcopeError, *_UNREADABLE):
+        return None
 
 
 def report_of(result: Mapping[str, Any]) -> str:
@@ -27,6 +39,6 @@ def report_of(result: Mapping[str, Any]) -> str:
 
     try:
         return render([result])
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError, ImportError, UndefinedError) as error:
+    except _UNREADABLE as error:
         words = f"this result cannot be shown as a report ({type(error).__name__}: {str(error)[:200]})."
         raise BadFile(f"{words} Was it written by this version, with --json?") from error

@@ -65,6 +65,7 @@ def test_every_command_explains_itself(name: str, capsys: pytest.CaptureFixture[
     assert "Usage: toposcope" in said
     assert said.rstrip().endswith(EXAMPLES[name])
     assert "--json" in said or name in ("schema", "explain")
+    assert not re.search(r"[{}<>](?!=)|\[\[|\.{4}", said), "braces and types are typer's, not a user's"
 
 
 @pytest.mark.parametrize("name", COMMANDS)

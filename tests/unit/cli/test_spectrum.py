@@ -56,7 +56,7 @@ def test_rope_to_a_million_positions(run: Run) -> None:
 def test_several_encodings_side_by_side_in_80_columns(run: Run, tmp_path: Path) -> None:
     where = tmp_path / "s.json"
     names = ("rope", "alibi", "t5", "rope:base=500000", "rope:scaling=yarn,factor=8", "learned", "none")
-    out = run(*names, "--context", "20000", "--json", str(where))
+    out = run(*names, "--context", "20000", "--json", str(where), "--full")
     assert out.returncode == 0, out.stderr
     assert max(map(len, out.stdout.splitlines()[:-1])) <= 80  # the last names the file
     longest = [line for line in out.stdout.splitlines() if line.lstrip().startswith("20,000")]
@@ -72,6 +72,20 @@ def test_several_encodings_side_by_side_in_80_columns(run: Run, tmp_path: Path) 
     assert len(by_name["alibi"]["logit_points"]) == len(by_name["alibi"]["points"]) == len(result["contexts"])
     assert at_512["none"]["effective_rank"] == 1
     assert by_name["learned"]["skipped"]
+
+
+def test_the_answer_comes_first_and_the_rest_only_when_asked(run: Run, tmp_path: Path) -> None:
+    where = tmp_path / "s.json"
+    asked = ("rope", "rope:scaling=yarn,factor=16", "pi:factor=4", "alibi", "--context", "128k", "--trained", "8k")
+    short, full = run(*asked, "--json", str(where)), run(*asked, "--full")
+    assert short.returncode == full.returncode == 0, short.stderr
+    told = [each["beyond"] for each in json.loads(where.read_text())["encodings"]]
+    assert [each["verdict"] for each in told] == ["bad", "good", "bad", "cannot tell"]
+    assert {(each["trained"], each["assumed"]) for each in told} == {(8192, False)}
+    head = short.stdout.splitlines()[:24]
+    assert max(map(len, head)) <= 80
+    assert any(line.split()[:2] == ["rope", "bad"] and "7 of 32" in line for line in head)
+    assert len(short.stdout.splitlines()) < 30 < len(full.stdout.splitlines())
 
 
 def test_sizes_and_heads_reach_the_encoding(run: Run) -> None:
@@ -96,6 +110,7 @@ def test_sizes_and_heads_reach_the_encoding(run: Run) -> None:
         (("alibi", "--heads", "2", "--head", "2"), "to 1"),
         (("rope", "--plot", "x.bmp"), ".png"),
         (("rope", "--context", "1G"), "128k"),
+        (("rope", "--trained", "0"), "128k"),
     ],
 )
 def test_mistakes_are_answered_by_a_sentence(run: Run, arguments: tuple[str, ...], words: str) -> None:

@@ -87,6 +87,21 @@ def test_a_verb_meets_no_tensor_of_another_device(reference: Reference, place: P
     assert ours.provenance.ran == Computation("cpu", "float32", "sdpa")
 
 
+def test_a_live_check_meets_none(reference: Reference) -> None:
+    """`generate` is left out: transformers asks the real device for its random numbers."""
+    ours = toposcope.check(reference.model)
+    with pretended():
+        theirs = toposcope.check(elsewhere(reference).model)
+    ways = [each for each in theirs.findings if each.id == "parity"]
+    assert len(ways) == 2
+    (lost,) = (each for each in ways if each.status == "cannot_tell")
+    assert "not linked with support for mps" in lost.explanation
+    same = [each for each in theirs.findings if each.id != "parity"]
+    assert same == [each for each in ours.findings if each.id != "parity"]
+    assert plain(theirs.by_layer) == plain(ours.by_layer)
+    assert (theirs.device, ours.device) == (AWAY, "cpu")
+
+
 @pytest.mark.sample(2, of="architectures elsewhere")
 @pytest.mark.parametrize("kind", ["bert", "bloom", "gpt2", "t5"])
 def test_other_architectures_meet_none(tmp_path: Path, kind: str) -> None:

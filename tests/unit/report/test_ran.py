@@ -40,7 +40,9 @@ def test_every_picture_has_a_sentence_and_its_data(pages: dict[str, Reader], nam
     assert page.data["blocks"]
     for block in page.data["blocks"].values():
         assert block["sentence"].endswith((".", "?", ".)")), block["sentence"]
-        if block["kind"] == "matrix":
+        if block["kind"] == "attention":
+            assert all(head["logits"] and head["position"] for each in block["windows"] for head in each["heads"])
+        if block["kind"] in ("attention", "matrix"):  # they hold their own
             continue
         columns = page.data["tables"][block["table"]]
         for fields in map(encoded, _layers(block.get("spec", {}))):

@@ -213,7 +213,7 @@ def test_a_stored_result_gives_the_same_file(tmp_path: Path) -> None:
     made = ("spectrum", "rope", "alibi", "--context", "64")
     first, stored, again = (str(tmp_path / name) for name in ("a.html", "r.json", "b.html"))
     main_quietly(*made, "--html", first, "--json", stored)
-    main_quietly("report", stored, "--html", again, "--title", "Positional kernels: rope, alibi")
+    main_quietly("report", stored, "--html", again, "--title", "Positional encodings: rope, alibi")
     assert Path(first).read_text() == Path(again).read_text()
 
 

@@ -20,11 +20,13 @@ from toposcope.web.app import assets, encoded
 from toposcope.web.library import Library
 from toposcope.web.models import ModelRegistry
 from toposcope.web.query import Query
+from toposcope.web.reports import words_of
 
 PAGES = (
     "/",
     "/encoding",
     "/flow",
+    "/text",
     "/models",
     "/runs",
     "/runs/aaaa1111",
@@ -35,8 +37,8 @@ PAGES = (
 
 MISSING = (
     "/nowhere", "/runs/zzzz", "/results/r1", "/models/none", "/api/nowhere", "/api/runs/zzzz", "/api/results/r1",
-    "/api/models/none", "/api/models/none/scan", "/api/models/none/heads/0.0", "/runs/zzzz/report",
-    "/results/r9/report", "/static/none.js", "/runs/cccc3333/report",
+    "/api/models/none", "/api/models/none/scan", "/api/models/none/heads/0.0", "/api/models/none/text",
+    "/runs/zzzz/report", "/results/r9/report", "/static/none.js", "/runs/cccc3333/report",
 )  # fmt: skip
 
 
@@ -53,6 +55,20 @@ def test_pages(client: TestClient, path: str) -> None:
         r"\son\w+=|\sstyle=|javascript:", re.sub(r"&lt;.*?&gt;|<script.*?</script>", "", text, flags=re.S)
     )
     assert not re.search(r"https?://", text.replace("http://www.w3.org/2000/svg", ""))
+
+
+def test_a_result_opens_in_words_and_one_of_another_version_as_it_is_stored(tmp_path: Path) -> None:
+    result = write_spectrum(tmp_path / "s.json")
+    library = Library(None, [result, write_file(tmp_path / "old.json")])
+    client = TestClient(app.application(app.Served(library, ModelRegistry([], with_installed=False))))
+    page, old = client.get("/results/r0").text, client.get("/results/r1").text
+    said = words_of(json.loads(result.read_text()))
+    assert said is not None
+    assert said.splitlines()[-1] in html.unescape(page)
+    assert page.count("<pre") == 2
+    assert '<details class="more">' in page
+    assert old.count("<pre") == 1
+    assert '<details class="more" open>' in old
 
 
 def test_model_page(client: TestClient, registry: ModelRegistry) -> None:

@@ -118,8 +118,12 @@ def describe(config: Config, source: TensorSource) -> ModelSpec:
     apart = bool(latent) and quirks.flag("mla_apart", default=False)
     raw = quirks.flag("raw_keys_values", default=False) and not apart
     eps = config.number("layer_norm_eps", default=1e-5)
+    own = config.part("lab")
+    loops = own.integer("loops", default=1, most=max(1, 10_000 // sizes.layers))
+    scale = own.number("logit_scale", default=1.0) * head_dim**-0.5
 
-    def layer(i: int) -> LayerSpec:
+    def layer(at_depth: int) -> LayerSpec:
+        i = at_depth % sizes.layers
         at = f"layers.{i}.attention."
         acting = _acting(per_layer[i], config.where)
         inside = layer_encoding(
@@ -131,9 +135,11 @@ def describe(config: Config, source: TensorSource) -> ModelSpec:
             inside = replace(inside, rotary=None, exact_tables=False, notes=(note,))
         plain = sizes.layer(
             stack="decoder" if causal else "encoder",
-            index=i,
+            index=at_depth,
             head_dim=head_dim,
             value_dim=value_dim,
+            scale=scale,
+            shared_with=i if at_depth != i else None,
             causal=causal,
             kind="cross" if raw else "self",
             encoding=combine(added, inside),
@@ -147,7 +153,7 @@ def describe(config: Config, source: TensorSource) -> ModelSpec:
         )
         if not latent:
             return plain
-        rank, turning = latent.integer("rank"), latent.integer("shared_key")
+        rank, turning = latent.integer("rank"), latent.integer("shared_key", least=0)
         return replace(
             plain,
             k=None,
@@ -161,7 +167,7 @@ def describe(config: Config, source: TensorSource) -> ModelSpec:
 
     return ModelSpec(
         family="lab",
-        layers=tuple(layer(i) for i in range(sizes.layers)),
+        layers=tuple(layer(i) for i in range(sizes.layers * loops)),
         embedding="embed.weight",
         context=context,
         accounted=tuple(tables),

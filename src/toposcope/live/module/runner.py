@@ -166,7 +166,7 @@ def _dtype_and_device(module: Any) -> tuple[Any, Any]:
 def _array(tensor: Any) -> Array:
     import torch
 
-    array: Array = tensor.detach().to(torch.float64).cpu().numpy()
+    array: Array = tensor.detach().cpu().to(torch.float64).numpy()
     return array
 
 

@@ -161,7 +161,7 @@ class Collected:
     def _head(self, content: Content, call: Call, output_BNHV: Any, head: int) -> float:
         """Note all numbers of one head; how far its outputs, rebuilt, are from the model's own."""
         notes = self._notes[content.site.number, head]
-        logits = head_logits(content, head, _sink(call, head))
+        logits = head_logits(content, head, sink_of(call, head))
         seen = patterns(logits, values_NV=content.v_HMV[head])
         notes.tokens = max(notes.tokens, logits.length)
         notes.note({"distance": seen.distance, "entropy": seen.entropy})
@@ -180,7 +180,7 @@ class Collected:
             return
 
         def score(head: int) -> None:
-            seen = patterns(head_logits(content, head, _sink(call, head)), ids)
+            seen = patterns(head_logits(content, head, sink_of(call, head)), ids)
             if "induction" in seen.scores:
                 self._notes[number, head].scores({"induction": seen.scores["induction"]})
 
@@ -298,7 +298,8 @@ def _allowed(dtype: Any) -> float:
     return max(REBUILT, ROUNDINGS * torch.finfo(dtype).eps)
 
 
-def _sink(call: Call, head: int) -> float | None:
+def sink_of(call: Call, head: int) -> float | None:
+    """The logit of a head that takes attention and gives nothing (GPT-OSS)."""
     return None if call.sinks is None else float(call.sinks[head])
 
 

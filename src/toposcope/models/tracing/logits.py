@@ -100,12 +100,13 @@ def block_rows(length: int) -> int:
     return int(np.clip(ENTRIES // length, 16, 512))
 
 
-def rows(head: HeadLogits) -> Iterator[Rows]:
-    """All rows, block after block, each cut to the keys that some of its queries see."""
+def rows(head: HeadLogits, begin: int = 0, end: int | None = None) -> Iterator[Rows]:
+    """All rows, or those from `begin` to `end`, block after block, each cut to the keys that its queries see."""
     length, step = head.length, block_rows(head.length)
+    end = length if end is None else end
     entries_T = bias_by_offset(head)
-    for start in range(0, length, step):
-        stop = min(start + step, length)
+    for start in range(begin, end, step):
+        stop = min(start + step, end)
         first = 0 if head.reach is None else max(0, start - head.reach)
         last = stop if head.causal else length if head.reach is None else min(length, stop + head.reach)
         offset_BM = np.arange(start, stop)[:, None] - np.arange(first, last)
@@ -173,7 +174,7 @@ class LogitPicture:
 def picture(layer: int, head: HeadLogits, side: int = SIDE) -> LogitPicture:
     """Two passes over the rows: the mean of every diagonal, then the means of cells of both matrices."""
     length = head.length
-    means_T, share = _diagonals(head)
+    means_T, share = diagonals(head)
     cell = -(-length // side)
     across = -(-length // cell)
     sums, fitted, counts = (np.zeros(across * across) for _ in range(3))
@@ -188,7 +189,7 @@ def picture(layer: int, head: HeadLogits, side: int = SIDE) -> LogitPicture:
     return LogitPicture(layer, head.head, length, cell, share, *both)
 
 
-def _diagonals(head: HeadLogits) -> tuple[Array, float | None]:
+def diagonals(head: HeadLogits) -> tuple[Array, float | None]:
     """The mean visible logit at t = -(n-1) .. n-1 (0 where none is seen), and these means' share of the square."""
     length, square = head.length, 0.0
     sums_T, counts_T = np.zeros(2 * length - 1), np.zeros(2 * length - 1)

@@ -10,7 +10,8 @@ nothing of it is kept but numbers. Per head, over sequences, median and quartile
 * the mean kernel (3.7), its peak and kernel_rho, its contraction at the sequence's length;
 * scores and names of attention patterns (`models.tracing.patterns`), mean distance and entropy.
 
-Of a few heads, the logits of the first sequence are kept as small pictures beside their Toeplitz part.
+Of a few heads, the logits of the first sequence are kept as small pictures beside their Toeplitz part, and their
+attention pair by pair (`models.tracing.attention`).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
-from itertools import groupby
+from itertools import groupby, zip_longest
 from typing import Any
 
 import numpy as np
@@ -39,7 +40,16 @@ from toposcope.models.load import Reference
 from toposcope.models.sites import Site, checked_heads, checked_site
 from toposcope.models.swap_encoding import built, swap_encoding
 from toposcope.models.tracing.agreement import agreement
-from toposcope.models.tracing.collect import Collected
+from toposcope.models.tracing.attention import (
+    WINDOW,
+    AttentionWindow,
+    HeadAttention,
+    affordable,
+    attention_of,
+    labels,
+    window_starts,
+)
+from toposcope.models.tracing.collect import Collected, sink_of
 from toposcope.models.tracing.contraction import DENSE_LIMIT
 from toposcope.models.tracing.head import in_input_only
 from toposcope.models.tracing.logits import LogitPicture, block_rows, head_logits, picture
@@ -63,6 +73,7 @@ def trace_corpus(
     seed: int = 0,
     encoding: str | EncodingSpec | None = None,
     logits: int | Sequence[tuple[int, int]] = 0,
+    window: int | None = None,
     batch: int = 1,
     progress: Progress | None = None,
 ) -> TraceResult:
@@ -70,7 +81,8 @@ def trace_corpus(
 
     `heads` limits the heads of the layers it names. `compare`: set the kernels of the weights beside those traced.
     `only_patterns`: measure what heads attend to and nothing else, several times faster. `logits` names heads (layer,
-    head) whose logits are kept as pictures, or is how many: then those in which position has the largest share.
+    head) whose logits are kept as pictures, or is how many: then those in which position has the largest share. Their
+    attention is kept pair by pair, and that of as many other heads as there is room for; `window` is the first token.
     `batch` sequences of one length run through the model together; they are measured one after the other.
     """
     with attached(model) as instrument, ExitStack() as changed:
@@ -109,7 +121,12 @@ def trace_corpus(
         pictured = (
             most_positional(rows, wanted) if isinstance(wanted, int) else [each for each in wanted if each in kept]
         )
-        pictures = _pictures(instrument, reader, corpus.sequences[0], pictured, used) if pictured else ()
+        shown = worth_showing(rows) if isinstance(wanted, int) else pictured
+        pictures, windows = (
+            _pictures(instrument, reader, corpus.sequences[0], pictured, shown, window, used, _tokenizer(model))
+            if pictured
+            else ((), ())
+        )
         return TraceResult(
             text=corpus.cut,
             sequences=len(corpus.sequences),
@@ -123,6 +140,7 @@ def trace_corpus(
             gaps=work.gaps(),
             heads=rows,
             logits=pictures,
+            attention=windows,
             skipped=(*skipped, *(Skipped(f"layer {number}", why) for number, why in work.lost.items())),
         )
 
@@ -209,6 +227,14 @@ def most_positional(rows: Sequence[HeadTrace], count: int) -> list[tuple[int, in
     return [(row.layer, row.head) for row in sorted(rows, key=lambda row: -share(row))[:count]]
 
 
+def worth_showing(rows: Sequence[HeadTrace]) -> list[tuple[int, int]]:
+    """All heads, those first that are worth seeing: by turns the most positional and each pattern's strongest."""
+    ranked = [most_positional(rows, len(rows))]
+    ranked += [[(row.layer, row.head) for row in strongest(tuple(rows), name)] for name in THRESHOLDS]
+    turns = zip_longest(*(each for each in ranked if each))
+    return list(dict.fromkeys(each for turn in turns for each in turn if each is not None))
+
+
 # -------------------------------------------------------------------- inside
 def _inputs(instrument: Instrument, reader: ContentReader, sequences: Sequence[Ids]) -> dict[str, Any]:
     """Sequences of one length as the model takes them, without a cache."""
@@ -227,20 +253,44 @@ def _pictures(
     instrument: Instrument,
     reader: ContentReader,
     ids: Ids,
-    wanted: Sequence[tuple[int, int]],
+    pictured: Sequence[tuple[int, int]],
+    shown: Sequence[tuple[int, int]],
+    window: int | None,
     used: Mapping[int, Encoding],
-) -> tuple[LogitPicture, ...]:
-    """Run the sequence once more, and keep the logits of these heads."""
+    tokenizer: Any,
+) -> tuple[tuple[LogitPicture, ...], tuple[AttentionWindow, ...]]:
+    """Run the sequence once more, and keep pictures of some heads' logits, and the attention of as many as fit."""
+    starts = window_starts(len(ids), window)
+    causal = all(layer.spec.causal for layer in reader.layers)
+    shown = shown[: affordable(len(ids), len(starts), causal)]
     found: dict[tuple[int, int], LogitPicture] = {}
+    attended: dict[tuple[int, int], list[HeadAttention]] = {}
 
     def visit(ids: Ids, content: Content, call: Call, output_BNHV: Any) -> None:
         number = content.site.number
-        for layer, head in wanted:
+        for layer, head in pictured:
             if layer == number:
                 found[layer, head] = picture(number, head_logits(content, head))
+        for layer, head in shown:
+            if layer == number:
+                attended[layer, head] = list(attention_of(content, head, sink_of(call, head), starts))
 
-    watch(instrument, reader, [ids], {layer for layer, _ in wanted}, visit, lambda: None, used)
-    return tuple(found[each] for each in wanted)
+    wanted = {layer for layer, _ in (*pictured, *shown)}
+    watch(instrument, reader, [ids], wanted, visit, lambda: None, used)
+    windows = tuple(
+        AttentionWindow(
+            first=first,
+            length=len(ids),
+            tokens=labels(tokenizer, ids[first : first + WINDOW]),
+            heads=tuple(attended[each][number] for each in sorted(attended)),
+        )
+        for number, first in enumerate(starts)
+    )
+    return tuple(found[each] for each in pictured), windows
+
+
+def _tokenizer(model: Any) -> Any:
+    return model.tokenizer if isinstance(model, Reference) else None
 
 
 def _batches(sequences: Sequence[Ids], size: int) -> Iterator[list[Ids]]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from toposcope.core.result import Result
 from toposcope.models.rank import RankCorrelation
 from toposcope.models.tracing.agreement import Agreement
+from toposcope.models.tracing.attention import AttentionWindow
 from toposcope.models.tracing.depth import LayerDepth
 from toposcope.models.tracing.logits import LogitPicture
 from toposcope.models.tracing.stream import Stream
@@ -121,9 +122,10 @@ class TraceResult(Result):
     `encoding` is the one that was put in, where it is not the model's own. `rebuilt` is the largest relative
     difference between the heads' outputs and those rebuilt from the content that was measured; `null_share` the
     gram_position that content alone would leave in the means; `patterns` names the heads above each of `thresholds`,
-    the strongest first. `logits` are pictures of a few heads on the first sequence. `depth`, with its rank
-    correlations, and the runs `verified` with their `verdicts`, speak of the tokens that `depth_text` names. `stream`
-    holds the tokens through depth as the model is, with positions off, and under other encodings.
+    the strongest first. `logits` are pictures of a few heads on the first sequence, and `attention` windows of it
+    with heads' attention pair by pair. `depth`, with its rank correlations, and the runs `verified` with their
+    `verdicts`, speak of the tokens that `depth_text` names. `stream` holds the tokens through depth as the
+    model is, with positions off, and under other encodings.
     """
 
     kind = "trace"
@@ -141,6 +143,7 @@ class TraceResult(Result):
     gaps: tuple[Gap, ...]
     heads: tuple[HeadTrace, ...]
     logits: tuple[LogitPicture, ...] = ()
+    attention: tuple[AttentionWindow, ...] = ()
     depth_text: str | None = None
     depth: tuple[LayerDepth, ...] = ()
     depth_correlations: tuple[RankCorrelation, ...] = ()

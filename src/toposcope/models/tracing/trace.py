@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -36,13 +37,16 @@ from toposcope.models.running import RunnableLike, on_text, running, running_sub
 from toposcope.models.sites import Site, checked_heads, checked_site
 from toposcope.models.tracing.contraction import DENSE_LIMIT
 from toposcope.models.tracing.depth import correlations, through_depth
+from toposcope.models.tracing.foreseen import SIDE_BY_SIDE, in_words, pace, seconds
 from toposcope.models.tracing.hidden import hidden_states
 from toposcope.models.tracing.measure import outputs, trace_corpus
 from toposcope.models.tracing.result import TraceResult
 from toposcope.models.tracing.stream import follow
 from toposcope.models.tracing.verify import verify as verified_heads
 
+_log = logging.getLogger("toposcope")
 ROUNDED = "the heads' outputs in a layer, relative to their size"
+PATIENCE = 5  # seconds after which one wants to know how long it takes
 PICTURED = 4  # heads whose logits are kept when nobody says which: the most positional ones
 
 
@@ -59,6 +63,7 @@ def trace(
     dense_limit: int = DENSE_LIMIT,
     encoding: str | None = None,
     logits: str | None = None,
+    window: int | None = None,
     depth: bool = False,
     depth_encoding: str | Sequence[str] = (),
     verify: bool = False,
@@ -76,7 +81,8 @@ def trace(
     (default: wiki), or "random": tokens drawn by Zipf's law. A model of the laboratory is given sentences of its own
     task. `layers` ("0-3,7") and `heads` ("3.2,5.0-3"; "0-3": of every layer) limit what is traced; up to
     `dense_limit` tokens all singular values are computed, beyond it norms only; `encoding` is put into the traced
-    heads in place of their own; `logits` names heads whose logits are pictured ("none": of no head).
+    heads in place of their own; `logits` names heads whose logits are pictured, and whose attention is kept with its
+    tokens ("none": of no head), on a `window` of the first sequence that begins at this token.
 
     Tokens are followed through the layers with the model as it is, with positions off, and under each
     `depth_encoding`. `depth` sets the first of them beside the flow; `verify` lets every certified head act alone
@@ -95,17 +101,20 @@ def trace(
     asked = {
         "text": corpus.name, "tokens": tokens, "sequences": sequences, "begin": begin, "lines": lines,
         "layers": layers, "heads": heads, "dense_limit": dense_limit, "encoding": encoding, "logits": logits,
-        "depth": depth, "depth_encoding": [str(each) for each in others], "verify": verify, "seed": seed,
-        "device": device, "dtype": dtype, "device_map": device_map, "batch": require_batch(batch),
+        "window": window, "depth": depth, "depth_encoding": [str(each) for each in others], "verify": verify,
+        "seed": seed, "device": device, "dtype": dtype, "device_map": device_map, "batch": require_batch(batch),
     }  # fmt: skip
     runs = reference.model if isinstance(reference, Reference) else reference
     with memory_told(batch), running_on(runs) as unsure, attached(reference) as instrument:
         numbers = parse_range(layers, len(instrument.sites))
         chosen = heads_by_layer(heads, instrument.sites, numbers)
+        every: Mapping[int, int | Sequence[int]] = chosen or {n: instrument.sites[n].heads for n in numbers}
+        _foretell(runs, corpus, every, dense_limit, streams=2 + len(others))
         streams, not_followed = follow(reference, corpus, others, batch=batch, progress=progress)
         found = trace_corpus(
             reference, corpus, layers=numbers if chosen is None else sorted(chosen), heads=chosen,
-            dense_limit=dense_limit, seed=seed, encoding=spec, logits=pictured, batch=batch, progress=progress,
+            dense_limit=dense_limit, seed=seed, encoding=spec, logits=pictured, window=window, batch=batch,
+            progress=progress,
         )  # fmt: skip
         found = replace(found, stream=streams, skipped=(*found.skipped, *not_followed))
         ran = computation(runs)
@@ -139,6 +148,19 @@ def heads_by_layer(
                 checked_heads(site, (int(numbers),))
             chosen.setdefault(each, set()).update(parse_range(numbers, site.heads, "head"))
     return {layer: tuple(sorted(numbers)) for layer, numbers in chosen.items()}
+
+
+def _foretell(
+    model: Any, corpus: Corpus, heads: Mapping[int, int | Sequence[int]], dense_limit: int, streams: int
+) -> None:
+    """Say how long it will take, where that is longer than one likes to wait without knowing."""
+    count = sum(each if isinstance(each, int) else len(each) for each in heads.values())
+    lengths = [len(ids) for ids in corpus.sequences]
+    size = sum(each.numel() for each in model.parameters())
+    expected = seconds(count, lengths, dense_limit=dense_limit, parameters=size, slower=pace(), streams=streams)
+    expected /= SIDE_BY_SIDE
+    if expected > PATIENCE:
+        _log.info("about %s: %s heads, %s sequences", in_words(expected), count, len(lengths))
 
 
 def _opened(

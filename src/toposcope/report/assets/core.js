@@ -1,7 +1,8 @@
-/* What reports and the local page share: theme, numbers as text, colours, downloads. All of it lives in `toposcope`. */
+/* What reports, the local page and widgets share: theme, numbers as text, colours, downloads. All of it lives in `toposcope`.
+   Colours are read from the page, or from `toposcopeRoot` where a widget names its own element. */
 "use strict";
 const toposcope = (() => {
-  const root = document.documentElement;
+  const root = typeof toposcopeRoot === "undefined" ? document.documentElement : toposcopeRoot;
   const listeners = [];
   const system = window.matchMedia("(prefers-color-scheme: dark)");
 
@@ -33,7 +34,7 @@ const toposcope = (() => {
   const colour = (name) => getComputedStyle(root).getPropertyValue("--" + name).trim();
 
   // -------------------------------------------------------------- colours between colours
-  const palette = Array.from({ length: 12 }, (_, i) => colour("palette-" + i));
+  let palette = [];
   function parts(hex) {
     const text = hex.length === 4 ? hex.replace(/[0-9a-f]/gi, "$&$&") : hex;
     return [1, 3, 5].map((at) => parseInt(text.slice(at, at + 2), 16));
@@ -100,15 +101,29 @@ const toposcope = (() => {
     const names = [...new Set(rows.flatMap(Object.keys))];
     return [names, ...rows.map((row) => names.map((name) => row[name]))].map((line) => line.map(csvCell).join(",")).join("\n") + "\n";
   }
-  /** Two buttons that hand out rows; `rows` is asked only when one is pressed. */
-  function saveButtons(name, rows) {
+  /** Put text on the clipboard, and say so on the button; where that is not allowed it is handed out as a file. */
+  async function copy(button, text, file) {
+    const before = button.textContent;
+    try { await navigator.clipboard.writeText(text); button.textContent = "Copied"; } catch { save(file, text + "\n", "text/plain"); button.textContent = "Saved"; }
+    setTimeout(() => { button.textContent = before; }, 1500);
+  }
+  /** Buttons that hand out rows, a picture as a file (`image`: a promise of its address) and the line of Python that makes it; each
+      is asked for only when its button is pressed. */
+  function saveButtons(name, rows, { image, python } = {}) {
     const file = name.replace(/[^\w.-]+/g, "-");
-    return element("div", { class: "save" }, "Data:",
+    const picture = async () => { const link = element("a", { href: await image(), download: file + ".png" }); document.body.append(link); link.click(); link.remove(); };
+    return element("div", { class: "save" },
+      ...(image ? [element("button", { type: "button", "data-save": "image", "aria-label": `Download ${name} as an image`, onclick: picture }, "Image")] : []),
+      ...(python ? [element("button", { type: "button", "data-save": "python", "aria-label": `Copy the Python that makes ${name}`, onclick: (event) => copy(event.currentTarget, python, file + ".py") }, "Python")] : []),
+      "Data:",
       element("button", { type: "button", "data-save": "json", "aria-label": `Download ${name} as JSON`,
         onclick: () => save(file + ".json", JSON.stringify(rows(), null, 1), "application/json") }, "JSON"),
       element("button", { type: "button", "data-save": "csv", "aria-label": `Download ${name} as CSV`,
         onclick: () => save(file + ".csv", csv(rows()), "text/csv") }, "CSV"));
   }
 
-  return { theme, colour, palette, ramp, sequential, diverging, inkOn, show, element, save, csv, saveButtons };
+  return {
+    get palette() { if (!palette[0]) palette = Array.from({ length: 12 }, (_, i) => colour("palette-" + i)); return palette; },
+    theme, colour, ramp, sequential, diverging, inkOn, show, element, save, csv, copy, saveButtons,
+  };
 })();

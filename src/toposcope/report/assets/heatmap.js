@@ -3,7 +3,7 @@
    toposcope.heatmap(place, {
      rows, columns: labels; rowName, columnName: what they count;
      measures: [{ label, kind: "sequential" | "diverging" | "category", values: rows of numbers (or words, or null),
-                  words: {word: letter}, format, sentence, low, high }];
+                  words: {word: letter}, format, sentence, low, high, sure: rows of booleans, where false is drawn pale }];
      square: cells as high as wide; choose(row, column): called when a cell is chosen; name: of the switch })  ->  { select(row, column), draw() } */
 toposcope.heatmap = (place, options) => {
   const { element, show, colour, inkOn } = toposcope;
@@ -40,8 +40,9 @@ toposcope.heatmap = (place, options) => {
     if (!(high > low)) { high = low + 1; }
     const signed = toposcope.diverging();
     const paint = measure.kind !== "diverging" ? toposcope.sequential() : measure.harm ? (share) => signed(1 - share) : signed;
-    const log = measure.kind === "logarithmic" && low > 0;
-    const at = log ? (value) => Math.log(value / low) / Math.log(high / low) : (value) => (value - low) / (high - low);
+    const log = measure.kind === "logarithmic" && low >= 0;
+    const from = low > 0 ? 0 : 1; // whole numbers from 0: the step from 0 to 1 is seen as well
+    const at = log ? (value) => Math.log((value + from) / (low + from)) / Math.log((high + from) / (low + from)) : (value) => (value - low) / (high - low);
     return { low, high, at: (value) => paint(at(value)), paint };
   }
 
@@ -78,15 +79,18 @@ toposcope.heatmap = (place, options) => {
     measure.values.forEach((line, i) => line.forEach((value, j) => {
       if (value === undefined) return;
       const fill = value === null ? colour("wash") : known ? known.at(value) : paintWord(value);
+      const faded = measure.sure?.[i]?.[j] === false;
       pen.fillStyle = fill;
+      pen.globalAlpha = faded ? 0.4 : 1;
       pen.fillRect(gutter + j * width, top + i * height, width - gap, height - gap);
+      pen.globalAlpha = 1;
       if (!known && value !== null && width >= 11) {
-        pen.fillStyle = inkOn(fill);
+        pen.fillStyle = faded ? colour("ink") : inkOn(fill);
         pen.fillText(measure.words[value] ?? "", gutter + (j + 0.5) * width - gap / 2, top + (i + 0.5) * height);
       }
     }));
     if (chosen) mark(pen, chosen, colour("ink"), 2.5);
-    if (document.activeElement === canvas) mark(pen, cursor, colour("focus"), 2.5);
+    if (canvas.getRootNode().activeElement === canvas) mark(pen, cursor, colour("focus"), 2.5);
     sentence.textContent = measure.sentence || "";
     sentence.hidden = !measure.sentence;
     drawLegend(known);

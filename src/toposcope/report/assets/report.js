@@ -2,7 +2,10 @@
 (() => {
   const { element, show, theme, save, saveButtons } = toposcope;
   const page = JSON.parse(document.getElementById("data").textContent);
+  page.attention = Object.keys(page.blocks).find((name) => page.blocks[name].kind === "attention");
   const maps = {};
+  const chosen = { head: null, attention: null, open: null }; // the head that is open, its attention, and how another is opened
+  const python = page.python.length ? ["import toposcope", ...page.python].join("\n") : null;
 
   function rowsOf(name) {
     const columns = Object.entries(page.tables[name]);
@@ -11,14 +14,16 @@
   }
   /** Rows without the cells that hold lists: those are handed out with the chart that shows them. */
   const flat = (rows) => rows.map((row) => Object.fromEntries(Object.entries(row).filter(([, value]) => !Array.isArray(value))));
+  const canvasOf = (here) => async () => here.querySelector(".heat canvas").toDataURL("image/png");
   const place = (name) => document.querySelector(`#${CSS.escape(name)} .picture`);
 
   // -------------------------------------------------------------- charts and matrices
   async function drawChart(name, block) {
     const here = place(name);
     const box = element("div", { class: "chart", "data-label": `${block.title}. ${block.sentence}` });
-    here.append(box, saveButtons(block.title, () => rowsOf(block.table)));
-    await toposcope.chart(box, block.spec, rowsOf(block.table));
+    let view = null;
+    here.append(box, saveButtons(block.title, () => rowsOf(block.table), { image: () => view.toImageURL("png", 2), python }));
+    view = await toposcope.chart(box, block.spec, rowsOf(block.table));
   }
   function drawMatrix(name, block) {
     const here = place(name);
@@ -26,7 +31,7 @@
     maps[name] = toposcope.heatmap(here, { name, label: `${block.title}. ${block.sentence}`, rows: block.rows, columns: block.columns, rowName: block.row_name, columnName: block.column_name, measures, cell: 26, square: block.square });
     const rows = () => block.rows.flatMap((row, i) => block.columns.map((column, j) => ({
       [block.row_name]: row, [block.column_name]: column, ...Object.fromEntries(block.measures.map((each) => [each.key, block.values[each.key][i][j] ?? null])) })));
-    here.append(saveButtons(block.title, rows));
+    here.append(saveButtons(block.title, rows, { image: canvasOf(here), python }));
   }
   function drawParticles(name, block) {
     const here = place(name);
@@ -34,6 +39,12 @@
     here.append(inner);
     maps[name] = toposcope.particles(inner, { times: block.times, xy: block.xy, label: `${block.title}. ${block.sentence}` });
     here.append(saveButtons(block.title, () => block.times.flatMap((time, t) => block.xy[t].map(([x, y], token) => ({ time, token, x, y })))));
+  }
+
+  function drawAttention(name, block) {
+    const here = place(name);
+    const missing = (head) => `The attention of head ${head} is not kept in this page. To see it: ${block.others.replace("{head}", head)}`;
+    chosen.attention = maps[name] = toposcope.attention(here, { name, label: block.title, windows: block.windows, missing, first: chosen.head, choose: (layer, head) => chosen.open?.(`${layer}.${head}`) });
   }
 
   // -------------------------------------------------------------- heads
@@ -45,14 +56,14 @@
     const index = new Map(rows.map((row, i) => [`${row.layer}.${row.head}`, i]));
     const grid = (key) => layers.map((layer) => heads.map((head) => rows[index.get(`${layer}.${head}`)]?.[key]));
     const panel = document.getElementById(name + "-head");
-    const open = (i, jump) => { if (panel) drawHead(panel, block, rows, i, (next) => { select(next); open(next, false); }, jump); };
+    const open = (i, jump) => { chosen.head = `${rows[i].layer}.${rows[i].head}`; chosen.attention?.show(rows[i].layer, rows[i].head); if (panel) drawHead(panel, block, rows, i, (next) => { select(next); open(next, false); }, jump); };
     const select = (i) => maps[name].select(layers.indexOf(rows[i].layer), heads.indexOf(rows[i].head));
     maps[name] = toposcope.heatmap(here, {
       name, label: `${block.title}. ${block.sentence}`, rows: layers, columns: heads, rowName: "layer", columnName: "head",
-      measures: block.measures.map((measure) => ({ ...measure, values: grid(measure.key) })),
+      measures: block.measures.map((measure) => ({ ...measure, values: grid(measure.key), sure: measure.faded_unless ? grid(measure.faded_unless) : null })),
       choose: panel ? (row, column) => { const i = index.get(`${layers[row]}.${heads[column]}`); if (i !== undefined) { history.replaceState(null, "", `#head-${layers[row]}.${heads[column]}`); open(i, true); } } : null,
     });
-    here.append(saveButtons(block.title, () => flat(rows)));
+    here.append(saveButtons(block.title, () => flat(rows), { image: canvasOf(here), python }));
     if (!panel || !rows.length) return;
     const fromAddress = () => {
       const asked = /^#head-(\d+\.\d+)$/.exec(location.hash);
@@ -60,6 +71,7 @@
       return false;
     };
     window.addEventListener("hashchange", fromAddress);
+    chosen.open = (name) => { if (index.has(name)) { select(index.get(name)); open(index.get(name), false); } };
     if (!fromAddress()) {
       const first = Math.max(0, rows.findIndex((row) => row.shown_first));
       select(first);
@@ -80,7 +92,7 @@
     const step = (to, words) => element("button", { type: "button", disabled: to < 0 || to >= rows.length, onclick: () => go(to) }, words);
     panel.dataset.head = `${row.layer}.${row.head}`;
     panel.replaceChildren(element("div", { class: "row" }, title, element("span", { class: "push row" }, step(i - 1, "Previous"), step(i + 1, "Next"))),
-      element("p", {}, row.says || ""));
+      element("p", {}, row.says || ""), ...(page.attention ? [element("p", {}, element("a", { href: "#" + page.attention }, "Its attention on the text"))] : []));
     if (jump && panel.getBoundingClientRect().top > window.innerHeight * 0.8) panel.scrollIntoView({ block: "nearest" });
     for (const chart of block.charts) {
       const lists = Object.entries(chart.lists).map(([field, key]) => [field, row[key]]);
@@ -98,7 +110,7 @@
   }
 
   // -------------------------------------------------------------- tables, contents, downloads
-  for (const spot of document.querySelectorAll(".save-here")) spot.append(saveButtons(spot.dataset.table, () => flat(rowsOf(spot.dataset.table))));
+  for (const spot of document.querySelectorAll(".save-here")) spot.append(saveButtons(spot.dataset.table, () => flat(rowsOf(spot.dataset.table)), { python }));
   document.getElementById("save-all").addEventListener("click", () => {
     save("toposcope-results.json", JSON.stringify({ results: page.results, tables: page.tables }, null, 1), "application/json");
   });
@@ -128,7 +140,7 @@
   document.querySelectorAll("main > section").forEach((section) => watch.observe(section));
 
   theme.start();
-  const draw = { chart: drawChart, matrix: drawMatrix, headmap: drawHeads, particles: drawParticles };
+  const draw = { attention: drawAttention, chart: drawChart, matrix: drawMatrix, headmap: drawHeads, particles: drawParticles };
   (async () => {
     for (const [name, block] of Object.entries(page.blocks)) await draw[block.kind](name, block);
     document.documentElement.dataset.ready = "yes";

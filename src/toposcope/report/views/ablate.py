@@ -63,16 +63,16 @@ def view(result: AblateResult, page: Page) -> None:
 def _summary(result: AblateResult) -> list[str]:
     """The ablation as a whole, in sentences; each carries its interval, or says that there is none."""
     ranked = result.ranked()
-    sentences = [f"{result.text}; {METHODS[result.method]}."]
-    sentences += [
+    how = f"Measured on: {result.text}; {METHODS[result.method]}."
+    off = [
         f"With positions off the {_what(result)} on the {text.name} is {fmean(text.floor):.3f} instead of "
         f"{round(fmean(text.base), 3) + 0.0:.3f} ({result.unit})."
         for text in result.texts
         if text.floor is not None
     ]
     if not ranked:
-        return [*sentences, "Nothing was measured on the text itself."]
-    sentences.append(_worst(result, ranked))
+        return ["Nothing was measured on the text itself.", *off, how]
+    sentences = [_worst(result, ranked)]
     if all(each.half_width is not None for each in ranked) and len(ranked) > 1:
         told = [each.damage["text"] for each in ranked if told_from_zero(each.damage["text"], each.half_width)]
         better = [value for value in told if value < 0]
@@ -86,7 +86,7 @@ def _summary(result: AblateResult) -> list[str]:
         if seeming:
             sentences.append(f"Below 0 but not told from 0: {count(seeming, 'head')}.")
     deposit = _deposit(result.layers)
-    return sentences if deposit is None else [*sentences, deposit]
+    return [*sentences, *([] if deposit is None else [deposit]), *off, how]
 
 
 def _what(result: AblateResult) -> str:

@@ -9,16 +9,28 @@ from typing import TYPE_CHECKING, Any
 from toposcope.core.fields import plain
 from toposcope.report import charts
 from toposcope.report.blocks import Chart, Column, Listing, Page, Pairs, Paragraphs, Summary, count
+from toposcope.report.views.study import study_sections
 
 if TYPE_CHECKING:
     from toposcope.studies.reproduce.result import CouplingCell, ProbeRow, ReproducedClaim, ReproduceResult
 
+# A verdict is on these runs, not on a paper: its words say so.
+_WORDS = {
+    "holds": "held here",
+    "does not hold": "did not hold here",
+    "not at this scale": "undecided here",
+    "not measured here": "not measured",
+}
 _MEANING = {
     "holds": "the measurements are for it, beyond their intervals",
     "does not hold": "the measurements are against it, beyond their intervals",
-    "not at this scale": "these runs do not decide it",
+    "not at this scale": "runs of this size do not decide it",
     "not measured here": "nothing was run for it",
+    "equivalent": "the difference is smaller than any that matters, by the bound fixed beforehand",
+    "undecided": "neither; each number says how large a difference would have been seen",
 }
+_DECIDED = ("holds", "does not hold")
+MOST = 8  # claims that the summary tells in full
 _BESIDE = "(beside: "  # how the outcome marks what does not decide
 _DOTS = {"holds": "converges", "does not hold": "diverges"}
 
@@ -29,23 +41,23 @@ def view(result: ReproduceResult, page: Page) -> None:
     both = any(claim.verdict_published is not None for claim in claims)
     page.title = page.title or f"Toposcope: reproduce {result.what}"
     counts = Counter(str(claim.verdict) for claim in claims)
-    page.facts += [(str(len(claims)), "claims"), *((str(number), word) for word, number in counts.items())]
+    page.facts += [(str(len(claims)), "claims"), *((str(number), _WORDS[word]) for word, number in counts.items())]
     if result.runs_done:
         page.facts.append((f"{result.runs_done:,}", "training runs"))
     page.add("Summary", Summary(tuple(_summary(result, both))))
     kinds = (
         (Column("verdict", "as described", "plain"), Column("verdict_published", "as released", "plain"))
         if both
-        else (Column("verdict", "verdict", "plain"),)
+        else (Column("verdict", "outcome", "plain"),)
     )
-    columns = (Column("id", "claim", "wrap"), *kinds, Column("claim", "as stated", "wrap"))
-    told = [f"{word}: {_MEANING[word]}" for word in _MEANING if word in _used(claims)]
+    columns = (Column("claim", "the claim", "wrap"), *kinds, Column("id", "called", "wrap"))
+    told = [f"{_WORDS[word]}: {_MEANING[word]}" for word in _MEANING if word in _used(claims)]
     sentence = "; ".join(told) + "."
     listing = Listing(
         "Every claim", sentence[0].upper() + sentence[1:], page.rows("claims", [_flat(claim) for claim in claims]),
-        columns, top=60, brief=("id", "verdict", "verdict_published"),
+        columns, top=60, brief=("claim", "verdict", "verdict_published"),
     )  # fmt: skip
-    page.add("Verdicts", listing)
+    page.add("Outcomes", listing)
     note = Paragraphs(
         ("Estimates are means ± half of Student's 95 % interval, with the number of seeds in brackets.",), soft=True
     )
@@ -55,9 +67,14 @@ def view(result: ReproduceResult, page: Page) -> None:
         _accuracies(page, result.cells)
     if result.probe is not None:
         _probe(page, result.probe.rows)
+    if result.study is not None:
+        study_sections(page, result.study)
     if result.numbers:
         page.add("Every number", _numbers(page, result), detail=True)
-    words = "The released code is what is public; the authors may have used other code for their paper."
+    words = (
+        "The released code is what is public; the authors may have used other code for their paper. What it does "
+        "stands beside each claim, and is no verdict on the paper."
+    )
     page.add("About the released code", Paragraphs((words,), soft=True))
 
 
@@ -66,28 +83,43 @@ def _used(claims: Sequence[ReproducedClaim]) -> set[str]:
 
 
 def _summary(result: ReproduceResult, both: bool) -> list[str]:
+    """The claims that these runs decide, each in a sentence of its own; then how many they do not."""
     claims = result.claims
     said = [f"{count(len(claims), 'claim')} {'was' if len(claims) == 1 else 'were'} put to the test."]
-    keys = {"verdict": "On models as described: " if both else "", "verdict_published": "On models as released: "}
-    for key, words in keys.items():
-        named = {word: [claim.id for claim in claims if getattr(claim, key) == word] for word in _MEANING}
-        told = words + "; ".join(_counted(word, names) for word, names in named.items() if names)
-        if told != words:
-            said.append(f"{told[0].upper()}{told[1:]}.")
+    decided = [claim for claim in claims if _DECIDED[0] in _both(claim) or _DECIDED[1] in _both(claim)]
+    said += [_told(claim, both) for claim in decided[:MOST]]
+    if len(decided) > MOST:
+        said.append(f"{len(decided) - MOST} more were decided: see the table.")
+    for word, words in (
+        ("not at this scale", "not decided by runs of this size"),
+        ("not measured here", "not measured"),
+    ):
+        left = sum(claim not in decided and claim.verdict == word for claim in claims)
+        if left:
+            said.append(f"{count(left, 'claim')} {'was' if left == 1 else 'were'} {words}.")
     if result.skipped:
         said.append(f"{count(len(result.skipped), 'run')} failed; the same command tries them again.")
     return said
 
 
-def _counted(word: str, names: Sequence[str]) -> str:
-    """How many, and of those with an outcome also which."""
-    several = {"holds": "hold", "does not hold": "do not hold"}
-    words = several.get(word, word) if len(names) > 1 else word
-    return f"{len(names)} {words}" + (f" ({', '.join(names)})" if word in several else "")
+def _both(claim: ReproducedClaim) -> tuple[str | None, str | None]:
+    return claim.verdict, claim.verdict_published
+
+
+def _told(claim: ReproducedClaim, both: bool) -> str:
+    """A claim with what came of it, where: in models built as described, or as released."""
+    models = {"as described": claim.verdict, "as released": claim.verdict_published} if both else {"": claim.verdict}
+    parts = []
+    for word in _DECIDED:
+        where = " and ".join(name for name, verdict in models.items() if verdict == word)
+        if where or (not both and claim.verdict == word):
+            parts.append(_WORDS[word] + (f", in models built {where}" if where else ""))
+    return f"{claim.claim.rstrip('.')}: {'; '.join(parts)}."
 
 
 def _flat(claim: ReproducedClaim) -> dict[str, Any]:
     found: dict[str, Any] = plain(claim)
+    found |= {key: _WORDS.get(str(found[key])) for key in ("verdict", "verdict_published")}
     return {key: "; ".join(map(str, value)) if isinstance(value, list) else value for key, value in found.items()}
 
 
@@ -99,17 +131,21 @@ def _card(claim: ReproducedClaim, both: bool) -> Pairs:
     items.append(("models as described" if both else "here", _outcome(claim.verdict, claim.measured)))
     if both and claim.verdict_published is not None:
         items.append(("models as released", _outcome(claim.verdict_published, claim.measured_published or ())))
+    if claim.before:
+        items.append(("before this study", claim.before))
     items.append(("rule", claim.rule))
+    if claim.change:
+        items.append(("would change it", claim.change))
     if claim.runs:
         items.append(("runs", f"{len(claim.runs)}; their keys are in the data of the table above"))
-    return Pairs(f"{claim.id}: {claim.verdict}", tuple(items), dot=_DOTS.get(claim.verdict, "indeterminate"))
+    return Pairs(f"{claim.id}: {_WORDS[claim.verdict]}", tuple(items), dot=_DOTS.get(claim.verdict, "indeterminate"))
 
 
 def _outcome(verdict: str, measured: Sequence[str]) -> tuple[str, ...]:
     """The verdict, a line for each estimate that decides it, and one for those that stand beside them."""
     lines = [line for line in measured if line != "-" and not line.startswith(_BESIDE)]
     beside = "; ".join(line.removeprefix(_BESIDE).removesuffix(")") for line in measured if line.startswith(_BESIDE))
-    return (f"{verdict.capitalize()}.", *lines, *((f"Beside it: {beside}.",) if beside else ()))
+    return (f"{_WORDS[verdict].capitalize()}.", *lines, *((f"Beside it: {beside}.",) if beside else ()))
 
 
 def _accuracies(page: Page, cells: Sequence[CouplingCell]) -> None:

@@ -30,9 +30,15 @@ from toposcope.report.views import scan_spectra
 from toposcope.scanning.result import ScanHead, ScanResult
 from toposcope.scanning.sample import SampleEstimate
 
+FIRST = 3  # sentences above the map
+COMMON = 0.5  # a verdict of more heads than this share tells little of any
 SUREST = 5  # verdicts in the list of those with the largest margins
 _MEASURES = (
-    Measure("verdict", "Verdict", "category", "What a theorem says of the head acting alone.", words=LETTERS),
+    Measure(
+        "verdict", "Verdict", "category",
+        "What a theorem says of the head acting alone; faded where rounding of the stored weights could change it.",
+        words=LETTERS, faded_unless="robust",
+    ),
     Measure(
         "growth_index", "Growth", "diverging",
         "Positive share of V O's spectrum (heuristic): above 0.5 growing directions prevail; random gives 0.5.",
@@ -116,8 +122,11 @@ def view(result: ScanResult, page: Page) -> None:
     ]
     rows = _rows(result)
     table = page.rows("heads", rows)
-    page.add("Summary", Summary(tuple(summary(result))))
+    sentences = summary(result)
+    page.add("Summary", Summary(tuple(sentences[:FIRST])))
     page.add("Head by head", _map(table, rows))
+    if sentences[FIRST:]:
+        page.add("More of the same weights", Summary(tuple(sentences[FIRST:])))
     page.add("Verdicts", _verdicts(page, heads), _surest(page, heads))
     if result.estimate:
         page.add("Estimate for the whole model", _estimate(page, result.estimate))
@@ -154,8 +163,16 @@ def _map(table: str, rows: Sequence[Mapping[str, Any]]) -> HeadMap:
 
 
 def measures(rows: Sequence[Mapping[str, Any]]) -> tuple[Measure, ...]:
-    """What the map of these rows can be coloured by."""
-    return tuple(measure for measure in _MEASURES if any(row[measure.key] is not None for row in rows))
+    """What the map of these rows can be coloured by; first what tells heads apart.
+
+    That is the verdict, unless most heads have the same: then the share of fast pairs, or growth.
+    """
+    found = [measure for measure in _MEASURES if any(row[measure.key] is not None for row in rows)]
+    most = max(Counter(row["verdict"] for row in rows).values(), default=0)
+    if most <= COMMON * len(rows):
+        return tuple(found)
+    telling = next((each for key in ("fast_share", "growth_index") for each in found if each.key == key), None)
+    return tuple(found if telling is None else [telling, *(each for each in found if each is not telling)])
 
 
 def map_rows(result: ScanResult) -> list[dict[str, Any]]:
@@ -228,6 +245,13 @@ def summary(result: ScanResult) -> list[str]:
     heads, model = result.heads, result.model
     total, counts = len(heads), model.counts
     sentences = []
+    ranked = scan_spectra.by_fast_share(heads)
+    if ranked:  # what tells heads apart comes first
+        names = ", ".join(f"{head.layer}.{head.head} ({head.fast_share:.0%})" for head in ranked[:5])
+        sentences.append(
+            f"Heads with the largest share of Q and K in fast rotary pairs: {names}. They can tell neighbours apart "
+            "best (heuristic; 'toposcope trace' measures what heads attend to)."
+        )
     calm, grow = counts.get("converges", 0), counts.get("diverges", 0) + counts.get("not_convergent", 0)
     if calm or grow:
         sentences.append(
@@ -250,13 +274,6 @@ def summary(result: ScanResult) -> list[str]:
             "No verdict survives the rounding of the stored weights: read them as a picture, not as a promise."
         )
     sentences += _growth_words(result)
-    ranked = scan_spectra.by_fast_share(heads)
-    if ranked:
-        names = ", ".join(f"{head.layer}.{head.head} ({head.fast_share:.0%})" for head in ranked[:5])
-        sentences.append(
-            f"Heads with the largest share of Q and K in fast rotary pairs: {names}. They can tell neighbours apart "
-            "best (heuristic; 'toposcope trace' measures what heads attend to)."
-        )
     inexact = sum(not head.exact for head in heads)
     if inexact:
         reasons = sorted({warning for head in heads for warning in head.warnings})

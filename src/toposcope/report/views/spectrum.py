@@ -1,4 +1,4 @@
-"""The view of `spectrum`: what encodings do to what all tokens share, context by context."""
+"""The view of `spectrum`: is an encoding good for a long context, and why; then its kernel, context by context."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 from toposcope.report import charts
 from toposcope.report.blocks import Chart, Column, Listing, Page, Paragraphs, Row, Summary, shown
+from toposcope.report.views.spectrum_beyond import beyond_blocks, factor, number
 from toposcope.spectra.encoding_spectrum import EncodingSpectrum
 from toposcope.spectra.points import Point
 from toposcope.spectra.spectrum import SpectrumResult
@@ -23,18 +24,21 @@ def view(result: SpectrumResult, page: Page) -> None:
     found = result.encodings
     names = [each.spec for each in found]
     listed = ", ".join(names)
-    page.title = (
-        page.title or f"Positional kernels: {listed if len(listed) <= LONGEST else f'{len(names)} encodings'}"
+    page.title = page.title or (
+        f"Positional encodings: {listed}" if len(listed) <= LONGEST else f"{len(names)} positional encodings"
     )
     page.facts += [
         (f"{result.contexts[-1]:,}", "longest context"),
         (str(len(found)), "encoding" if len(found) == 1 else "encodings"),
     ]
-    page.add("Summary", Summary(tuple(_summary(found))))
+    answered = any(each.beyond is not None for each in found)
+    if answered:
+        page.add("Summary", *beyond_blocks(page, found))
+    page.add("Shared content", Summary(tuple(_summary(found))), detail=answered)
     pictures = Row(tuple(_by_context(page, found)))
     tables = _side_by_side(page, found, result.contexts) if len(found) > 1 else []
-    page.add("By context", *tables, pictures if pictures.blocks else None)
-    page.add("By offset", _by_offset(page, found))
+    page.add("By context", *tables, pictures if pictures.blocks else None, detail=answered)
+    page.add("By offset", _by_offset(page, found), detail=answered)
     for each in found:
         blocks: list[Any] = [Paragraphs(tuple(_about(each)), soft=True)]
         if each.points:
@@ -43,8 +47,8 @@ def view(result: SpectrumResult, page: Page) -> None:
             words = f"The bias as a summand of the logits (head {each.head})."
             blocks.append(_listing(page, f"{each.spec} as a summand", each.logit_points, "norm / n", words))
         blocks.append(Paragraphs(tuple(_skipped(each)), soft=True) if each.skipped else None)
-        page.add(each.spec, *blocks)
-    page.add("How to read it", Paragraphs(tuple(_legend(found)), soft=True))
+        page.add(each.spec, *blocks, detail=answered)
+    page.add("How to read it", Paragraphs(tuple(_legend(found)), soft=True), detail=answered)
 
 
 # ------------------------------------------------------------------ sentences
@@ -53,11 +57,11 @@ def _summary(found: Sequence[EncodingSpectrum]) -> list[str]:
     for each in found:
         if each.points:
             first, last = each.points[0], each.points[-1]
-            there = _shared(last) if last.statement != "bound" else f"{_shared(last)}, ≤ {_number(last.upper)}"
+            there = factor(last) if last.statement != "bound" else f"{factor(last)}, ≤ {number(last.upper)}"
             hardly = "hardly " if last.lambda_max_over_n > 0.9 * first.lambda_max_over_n else ""
             meaning = "" if sentences else "; 1: position has no effect"
             sentences.append(
-                f"{each.spec}: the shared-content factor {hardly}falls, from {_shared(first)} at {first.context:,} "
+                f"{each.spec}: the shared-content factor {hardly}falls, from {factor(first)} at {first.context:,} "
                 f"positions to {there} at {last.context:,} ({KNOWN[last.statement]}{meaning})."
             )
     ends = [(*_range(each.points[-1]), each.spec) for each in found if each.points]
@@ -134,7 +138,7 @@ def _sentence(words: str) -> str:
 def _side_by_side(page: Page, found: Sequence[EncodingSpectrum], contexts: Sequence[int]) -> list[Listing]:
     at = [{point.context: point for point in each.points} for each in found]
     rows = [
-        {"context": n, **{f"encoding {i}": _shared(known[n]) if n in known else None for i, known in enumerate(at)}}
+        {"context": n, **{f"encoding {i}": factor(known[n]) if n in known else None for i, known in enumerate(at)}}
         for n in contexts
     ]
     table = page.rows("factor by context", rows)
@@ -151,12 +155,12 @@ def _listing(page: Page, name: str, points: Sequence[Point], norm: str, sentence
     rows = [
         {
             "context": point.context,
-            "norm": _shared(point),
-            "upper": _number(point.upper),
+            "norm": factor(point),
+            "upper": number(point.upper),
             "effective": _effective_rank(point),
             "ranked": None if point.rank is None else shown(point.rank) + "*" * (point.rank_statement == "numerical"),
             "conditioned": _condition(point),
-            "law": _number(point.law),
+            "law": number(point.law),
             "residual": None if point.residual is None else f"{point.residual:.0e}",
             "known": KNOWN[point.statement],
             "method": point.method,
@@ -233,11 +237,6 @@ def _painted(spec: charts.Spec, found: Sequence[EncodingSpectrum]) -> charts.Spe
 
 
 # ------------------------------------------------------------------ numbers
-def _shared(point: Point) -> str:
-    """The shared-content factor, marked where it is a lower bound."""
-    return ("≥ " if point.statement == "bound" else "") + str(_number(point.lambda_max_over_n))
-
-
 def _condition(point: Point) -> str | None:
     if point.condition is None:
         return None
@@ -250,9 +249,3 @@ def _effective_rank(point: Point) -> str | None:
         return None
     mark = {"at most": "≤ ", "estimate": "~ ", "limit": "~ "}.get(point.effective_rank_statement, "")
     return mark + (f"{value:,.0f}" if value >= 1000 else f"{value:.4g}")
-
-
-def _number(value: float | None) -> str | None:
-    if value is None:
-        return None
-    return f"{value:.4f}" if 0.001 <= abs(value) < 1000 or value == 0 else f"{value:.3g}"

@@ -22,7 +22,8 @@ def view(result: SweepResult, page: Page) -> None:
     page.title = page.title or "A sweep of encodings and tasks"
     done = sum(run.status == "done" for run in runs)
     page.facts += [
-        (str(len(runs)), "runs"), (str(done), "done"), (str(len(tasks)), "tasks"), (str(len(encodings)), "encodings"),
+        (str(len(runs)), "runs"), (str(done), "done"), (str(len(tasks)), "task" if len(tasks) == 1 else "tasks"),
+        (str(len(encodings)), "encoding" if len(encodings) == 1 else "encodings"),
     ]  # fmt: skip
     page.add("Summary", Summary(tuple(_summary(result, tasks, len(runs) - done))))
     if cells:

@@ -14,6 +14,7 @@ from toposcope.models.tracing.logits import LogitPicture
 from toposcope.models.tracing.patterns import WORDS, together
 from toposcope.models.tracing.result import HeadTrace, Spread, TraceResult
 from toposcope.report import charts
+from toposcope.report.attention import attention_block
 from toposcope.report.blocks import (
     Chart,
     Column,
@@ -81,6 +82,7 @@ def view(result: TraceResult, page: Page) -> None:
     page.add("What heads attend to", _patterns(page, result))
     page.add("The most positional heads", _listing(page, rows, there))
     page.add("Head by head", _head_map(result, rows, table, there))
+    page.add("Attention on the text", attention_block(result))
     page.add("Kernels on this text", _kernels(page, rows))
     page.add("Logits and their Toeplitz part", *(Row(_picture(each)) for each in result.logits))
     page.add("By depth", Row(tuple(_by_layer(page, rows))))
@@ -88,6 +90,13 @@ def view(result: TraceResult, page: Page) -> None:
         page.add("Would the weights alone have told?", *_agreement(page, result.agreement))
     add_depth(result, page)
     _add_missing(page, result)
+
+
+def heads_of(result: TraceResult) -> tuple[list[dict[str, Any]], tuple[Measure, ...]]:
+    """The rows of the head map, and the ways to colour it: for a page that draws the map by itself."""
+    rows = [_row(each) for each in result.heads]
+    there = [key for key in METRICS if any(row[key] is not None for row in rows)]
+    return rows, _head_map(result, rows, "", there).measures
 
 
 # ------------------------------------------------------------------ words

@@ -5,17 +5,20 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from typing import Any, Literal, Self
 
 from toposcope.core.errors import BadValue, did_you_mean
 from toposcope.lab.model import ModelConfig
+from toposcope.lab.parameters import nearest_ff, trained_parameters
 from toposcope.lab.settings import from_settings
-from toposcope.studies.language.cells import Cell, find_cell
+from toposcope.studies.language.cells import Cell, build, find_cell
 from toposcope.studies.language.texts import CLASSES, VOCABULARY, find
 
 SCHEMA = 3  # a change of meaning makes every key a new one (3: times are the processor's)
 TASKS = ("bytes", "masked-bytes")
+_LATER = {"loops": 1, "parameters": None}  # settings that came later: left out where they are usual
 
 
 @dataclass(frozen=True)
@@ -23,7 +26,8 @@ class ProbeConfig:
     """A cell, a task (causal next byte, or unmasked with hidden bytes), an encoding and a seed; sizes and training.
 
     Runs of one seed see the same windows in the same order and begin from the same weights, whatever their cell.
-    `other` is a text that is only measured on.
+    `other` is a text that is only measured on. The layers run `loops` times with the same weights; `parameters`
+    chooses the width of the MLPs, in place of `ff`, with which the cell has as many, or as nearly as can be.
     """
 
     cell: str
@@ -43,13 +47,15 @@ class ProbeConfig:
     weight_decay: float = 0.01
     diagonal_lr: float = 0.1
     windows: int = 256
+    loops: int = 1
+    parameters: int | None = None
 
     def __post_init__(self) -> None:
         find_cell(self.cell)
         if self.task not in TASKS:
             raise BadValue(f"'{self.task}' is no task on bytes. {did_you_mean(self.task, TASKS)}")
-        for name in ("steps", "batch", "windows"):
-            if getattr(self, name) < 1:
+        for name in ("steps", "batch", "windows", "parameters"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise BadValue(f"{name} must be at least 1, got {getattr(self, name)}.")
         if not (self.lr > 0 and self.diagonal_lr > 0 and 0 <= self.weight_decay < 1):
             raise BadValue("learning rates must be positive, and weight_decay in [0, 1).")
@@ -65,6 +71,18 @@ class ProbeConfig:
     def held(self) -> Cell:
         return find_cell(self.cell)
 
+    @cached_property
+    def mlp(self) -> int:
+        """The width of the MLPs."""
+        if self.parameters is None:
+            return self.ff
+        plain = replace(self, parameters=None)
+
+        def count(ff: int) -> int:
+            return trained_parameters(build(self.held, replace(plain, ff=ff).model()).model)
+
+        return nearest_ff(count, self.parameters)
+
     @property
     def settings(self) -> dict[str, Any]:
         return asdict(self)
@@ -79,14 +97,15 @@ class ProbeConfig:
             width=self.width,
             layers=self.layers,
             heads=self.heads,
-            ff=self.ff,
+            ff=self.mlp,
+            loops=self.loops,
             causal=self.causal,
             seed=self.seed,
         )
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data, from which `from_dict` makes the same configuration."""
-        return asdict(self)
+        return {name: value for name, value in asdict(self).items() if name not in _LATER or value != _LATER[name]}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
@@ -95,6 +114,8 @@ class ProbeConfig:
     def key(self) -> str:
         """16 hex digits of all that decides the run, the bytes of its texts among it."""
         texts = [find(name).digest for name in (self.text, self.other)]
-        told = {"schema": SCHEMA, "probe": "bytes", **asdict(self), "held": asdict(self.held), "texts": texts}
+        settings = {**self.as_dict(), "ff": self.mlp}
+        settings.pop("parameters", None)  # they show in ff
+        told = {"schema": SCHEMA, "probe": "bytes", **settings, "held": asdict(self.held), "texts": texts}
         del told["text"], told["other"]  # their bytes count, not their names
         return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]

@@ -55,6 +55,7 @@ def measured(config: ProbeConfig, model: Transformer, generator: torch.Generator
         "accuracy": right,
         "noise_cost": noisy - held_bits,
         "longer_cost": longer_cost(config, model, generator),
+        "shuffled_cost": shuffled_cost(config, model, held, generator),
         **along_depth(model, held.ids_BN[:LOOKED_AT]),
     }
 
@@ -75,6 +76,19 @@ def longer_cost(config: ProbeConfig, model: Transformer, generator: torch.Genera
     return bits(model, late) - bits(model, alone)
 
 
+def shuffled_cost(config: ProbeConfig, model: Transformer, held: Batch, generator: torch.Generator) -> float:
+    """Bits per byte of the second half of the windows after a first half in random order, less those after it as is.
+
+    Near 0 where the order of what came before does not matter to the model.
+    """
+    first = config.length // 2
+    labels = held.labels.clone()
+    labels[:, :first] = NOTHING_ASKED
+    order_N = torch.cat([torch.randperm(first, generator=generator), torch.arange(first, held.ids_BN.shape[1])])
+    shuffled = Batch(held.ids_BN[:, order_N], held.lengths_B, labels)
+    return bits(model, shuffled) - bits(model, Batch(held.ids_BN, held.lengths_B, labels))
+
+
 @torch.no_grad()
 def along_depth(model: Transformer, ids_BN: Tensor) -> dict[str, list[float]]:
     """Means over windows, at the input and after each layer: cosine between tokens, effective rank. And by layer:
@@ -92,7 +106,7 @@ def along_depth(model: Transformer, ids_BN: Tensor) -> dict[str, list[float]]:
         found["rank"].append(float(np.mean([effective_rank(cloud) for cloud in clouds])))
 
     look()
-    for layer in model.layers:
+    for layer in model.running:
         a_BND = layer.attention(layer.attention_norm(x_BND))
         found["radial"].append(float(((x_BND * a_BND).sum(-1) / (x_BND * x_BND).sum(-1)).mean()))
         x, a = (each - each.mean(1, keepdim=True) for each in (x_BND, a_BND))

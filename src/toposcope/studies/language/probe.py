@@ -24,6 +24,7 @@ from toposcope.core.sealed import read_sealed, write_sealed
 from toposcope.core.untrusted import require_plain
 from toposcope.lab.batches import asked, loss_sum
 from toposcope.lab.export import export
+from toposcope.lab.parameters import trained_parameters
 from toposcope.lab.train import CLIP, SAVE_EVERY, TEST, TRAINING, moments, schedule, stream
 from toposcope.runs.directory import RESULT
 from toposcope.runs.jobs import EXPECTED, PROBE, PROBE_SCHEMA
@@ -133,7 +134,7 @@ def _result(
     """Measure the model as it was trained, then export it and read the verdicts off the files."""
     began = time.process_time()
     model = built.model
-    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    trained = trained_parameters(model)
     numbers = measured(config, model, stream(config.seed, TEST))
     added = None if built.added is None else _moved(built)
     export(built.plain(place), place / "model", task=config.task, run=config.key())

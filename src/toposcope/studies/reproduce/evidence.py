@@ -14,9 +14,8 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from toposcope.core.statistics import interval
-from toposcope.lab.result import TrainResult
+from toposcope.lab.result import ENOUGH, TrainResult
 
-ENOUGH = 0.9  # the accuracy at which a task counts as learned, for the steps it took
 Run = TypeVar("Run")
 
 

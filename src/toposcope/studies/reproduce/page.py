@@ -5,11 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from toposcope.studies.language.page import tables
-from toposcope.studies.reproduce.result import CouplingCell, ReproduceResult
+from toposcope.studies.reproduce.result import (
+    CouplingCell,
+    ReproduceResult,
+    StudyAnswer,
+    StudyOutcome,
+    StudySelfTest,
+)
 
 
 def page(result: ReproduceResult) -> str:
     """The whole page."""
+    if result.study is not None:
+        return _study(result, result.study)
     return _coupling(result) if result.what == "coupling" else _dynamics(result)
 
 
@@ -98,6 +106,82 @@ def _dynamics(result: ReproduceResult) -> str:
     if probe:
         lines += ["", "## Every measurement", "", tables(probe)]
     return "\n".join(lines) + "\n"
+
+
+def _study(result: ReproduceResult, study: StudyOutcome) -> str:
+    committed = f"commit `{study.rules_commit}`" if study.rules_commit else "no commit that is known"
+    lines = [
+        f"# {study.title}",
+        "",
+        study.about,
+        "",
+        f"{result.runs_done} runs of size `{result.size}`, {result.seeds} seeds; contrasts are taken seed by seed. "
+        f"The rules were put down in {committed}, before the first run; sha256 of the file: `{study.rules_sha256}`.",
+        "",
+        f"The {study.family} questions that decide are one family, corrected by Holm's method at 5 %: whether a mean "
+        "differs from its value, and whether it differs by less than the bound (two one-sided tests), which goes "
+        "first. What neither decides is undecided, with the difference that would be seen with 80 %. Intervals are "
+        "Student's, 95 %, not corrected.",
+        "",
+        "| claim | outcome |",
+        "|---|---|",
+        *(f"| {claim.id} | {claim.verdict} |" for claim in result.claims),
+    ]
+    for claim in result.claims:
+        lines += ["", f"## {claim.id}: {claim.verdict}", "", _words(claim.claim), ""]
+        lines += [f"* The released code: {_words(claim.released_code)}"]
+        lines += [f"* Before this study: {claim.before}"] if claim.before else []
+        lines += [f"* Would change it: {claim.change}"] if claim.change else []
+        lines += ["", "| question | measure | mean | pairs | p | p, equivalent | bound | seen with 80 % | outcome |"]
+        lines += ["|---|---|---|---|---|---|---|---|---|"]
+        lines += [_answer(each) for each in study.answers if each.claim == claim.id]
+        lines += ["", f"Runs: {', '.join(f'`{key}`' for key in claim.runs) or '-'}"]
+    lines += [
+        "",
+        "## The study tried on itself",
+        "",
+        "The pairs of each deciding question, their arms made equal and swapped at random; and with a handicap on "
+        "one arm of the size that is said to be seen with 80 %. At the strictest level of the correction.",
+        "",
+        "| question | pairs | found in equal arms | false alarms | handicap | stated power | found (95 %) |",
+        "|---|---|---|---|---|---|---|",
+        *(_tried(each) for each in study.self_tests),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _answer(each: StudyAnswer) -> str:
+    cells = (
+        f"{each.name}{'' if each.decides else ' (beside)'}: {each.direction} {each.at:g}",
+        each.measure,
+        _figure(each.mean, each.half),
+        str(each.n),
+        *("-" if value is None else f"{value:.2g}" for value in (each.p, each.p_equivalent)),
+        *("-" if value is None else f"{value:.3g}" for value in (each.bound, each.detectable)),
+        f"**{each.outcome}**" if each.decides else str(each.outcome),
+    )
+    return f"| {' | '.join(map(_words, cells))} |"
+
+
+def _tried(each: StudySelfTest) -> str:
+    if each.handicap is None or each.found is None or each.power is None or each.false_rate is None:
+        return f"| {_words(each.question)} | {each.pairs} | - | - | - | - | - |"
+    cells = (
+        _words(each.question),
+        str(each.pairs),
+        f"{each.found_in_equal_arms} of {each.shuffles}",
+        f"{each.false_rate:.3f}",
+        f"{each.handicap:.3g}",
+        f"{each.power:.2f}",
+        f"{each.found:.2f} ({each.found_low:.2f} to {each.found_high:.2f})",
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def _figure(mean: float | None, half: float | None) -> str:
+    if mean is None:
+        return "-"
+    return f"{mean:.3g}" if half is None else f"{mean:.3g} ± {half:.2g}"
 
 
 def _words(text: str) -> str:

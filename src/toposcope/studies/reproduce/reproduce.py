@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
 
 from toposcope.core.errors import BadValue, did_you_mean
 from toposcope.core.progress import Progress
@@ -21,13 +20,15 @@ from toposcope.studies.reproduce import coupling, dynamics
 from toposcope.studies.reproduce.evidence import Evidence
 from toposcope.studies.reproduce.outcome import judged_claims, numbers, table
 from toposcope.studies.reproduce.result import ProbeTable, ReproduceResult
+from toposcope.studies.reproduce.rules import find_rules, study_names
 
 FACTS = "facts"  # the size of dynamics that trains nothing
 WHATS = ("coupling", "dynamics")
+TOML = ".toml"  # rules of one's own
 
 
 def reproduce(
-    what: Literal["coupling", "dynamics"],
+    what: str,
     *,
     size: str = "demo",
     seeds: str | int | Sequence[int] | None = None,
@@ -36,14 +37,16 @@ def reproduce(
     store: str | Path = "runs",
     progress: Progress | None = None,
 ) -> ReproduceResult:
-    """Put a paper's claims to the test: content-position coupling, or token dynamics.
+    """Put a paper's claims to the test: coupling, dynamics, or a study by its own rules (`study_names()`, or a file).
 
     Many small models are trained in `store`, `jobs` at a time; stop it at any time, and the same call goes on. `size`
     is "demo", or "full" with more seeds; "facts" (dynamics) trains nothing. `seeds` says how many, or which.
     `device` is cpu, cuda (every GPU in turn), cuda:1, mps or auto.
     """
+    if what not in (*WHATS, *study_names()) and not what.endswith(TOML):
+        raise BadValue(f"unknown reproduction '{what}'. {did_you_mean(what, (*WHATS, *study_names()))}")
     if what not in WHATS:
-        raise BadValue(f"unknown reproduction '{what}'. {did_you_mean(what, WHATS)}")
+        return _study(what, size, seeds, jobs, device, store, progress)
     if what == "coupling":
         return _coupling(size, seeds, jobs, device, store, progress)
     if size == FACTS:
@@ -81,6 +84,40 @@ def _coupling(
             numbers=tuple(numbers(coupling.CLAIMS, evidence)),
             skipped=outcome.failed,
             provenance=_provenance("coupling", name, len(chosen), store, started),
+        )
+
+
+def _study(
+    what: str, name: str, seeds: Seeds, at_once: int | None, device: str, store: str | Path, progress: Progress | None
+) -> ReproduceResult:
+    """A study whose rules stand in a file of their own."""
+    from toposcope.studies.reproduce import study
+
+    started = time.perf_counter()
+    rules = find_rules(what)
+    size = rules.size(name)
+    chosen = read_seeds(size.seeds if seeds is None else seeds)
+    runs = study.placed(rules, size, chosen)
+    wanted = study.study_jobs(runs)
+    outcome = run_jobs(
+        wanted, store, steps={each.config.key(): int(each.config.settings["steps"]) for each in runs},
+        at_once=at_once, device=device, guess=size.seconds, progress=progress,
+    )  # fmt: skip
+    place, results = Path(store), outcome.results
+    if rules.kind == "train":
+        results = {key: TrainResult.from_dict(data, str(place / key)) for key, data in results.items()}  # type: ignore[misc]
+    with stored_values(store, REMOVE):
+        found = study.judged(rules, study.StudyRuns(rules, runs, results))
+        return ReproduceResult(
+            what=rules.name,
+            size=name,
+            seeds=len(chosen),
+            claims=tuple(study.claims_of(rules, size, found)),
+            runs_done=len(results),
+            numbers=tuple(study.numbers_of(found)),
+            study=found,
+            skipped=outcome.failed,
+            provenance=_provenance(rules.name, name, len(chosen), store, started),
         )
 
 

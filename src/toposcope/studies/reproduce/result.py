@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Any, Self
 
+from toposcope.core.paired import PairedOutcome
 from toposcope.core.result import Result
 
 
@@ -17,6 +18,8 @@ class ClaimVerdict(StrEnum):
     FAILS = "does not hold"
     SCALE = "not at this scale"
     UNMEASURED = "not measured here"
+    EQUIVALENT = "equivalent"
+    UNDECIDED = "undecided"
 
 
 @dataclass(frozen=True)
@@ -24,6 +27,7 @@ class ReproducedClaim:
     """A claim as stated, what the released code does, what was measured, and the verdict.
 
     Coupling has two of both: of models as described, and as released (`_published`). `runs` begin the keys of all.
+    A study also says what was said of the claim `before`, and what would `change` its outcome.
     """
 
     id: str
@@ -35,6 +39,8 @@ class ReproducedClaim:
     runs: tuple[str, ...] = ()
     measured_published: tuple[str, ...] | None = None
     verdict_published: ClaimVerdict | None = None
+    before: str | None = None
+    change: str | None = None
 
 
 @dataclass(frozen=True)
@@ -132,6 +138,110 @@ class ProbeTable:
     rows: tuple[ProbeRow, ...]
 
 
+@dataclass(frozen=True)
+class StudyAnswer:
+    """One question of a study: a number for each seed, its mean, and what it comes to (see `core.paired`).
+
+    `p` and `p_equivalent` are corrected for the family. `detectable` is the difference that would be seen with 80 %,
+    `power` the probability with which one as large as the bound would.
+    """
+
+    claim: str
+    name: str
+    measure: str
+    unit: str
+    decides: bool
+    direction: str
+    at: float
+    bound: float | None
+    n: int
+    mean: float | None
+    half: float | None
+    spread: float | None
+    p: float | None
+    p_equivalent: float | None
+    detectable: float | None
+    power: float | None
+    outcome: ClaimVerdict
+    seeds: tuple[int, ...]
+    values: tuple[float, ...]
+    runs: tuple[str, ...]
+
+    @property
+    def paired(self) -> PairedOutcome:
+        return PairedOutcome(self.outcome)
+
+    @property
+    def rule(self) -> str:
+        """What was asked, in words."""
+        bound = "" if self.bound is None else f", equivalent within {self.bound:g}"
+        return f"{self.measure}, {self.name}: {self.direction} {self.at:g}{bound}"
+
+    def __str__(self) -> str:
+        if self.mean is None:
+            return f"{self.name}, {self.measure}: no runs"
+        spread = "" if self.half is None else f" ± {self.half:.3g}"
+        unit = f" {self.unit}" if self.unit else ""
+        said = f"{self.name}, {self.measure}: {self.mean:.3g}{spread}{unit} ({self.n}), {self.outcome}"
+        if self.outcome == ClaimVerdict.EQUIVALENT:
+            return f"{said} within {self.bound:g}"
+        if self.outcome == ClaimVerdict.UNDECIDED and self.detectable is not None:
+            return f"{said}: a difference of {self.detectable:.3g} would be seen with 80 %"
+        return said
+
+
+@dataclass(frozen=True)
+class StudyPoint:
+    """An arm in a picture: its series, its place `x` (a setting, or the mean of a measure), its mean over seeds."""
+
+    picture: str
+    measure: str
+    x_name: str
+    series: str
+    arm: str
+    x: float
+    mean: float
+    half: float | None
+    n: int
+    runs: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class StudySelfTest:
+    """A question tried on arms made equal, and with a handicap on one: how often it was found, beside its power.
+
+    `found_in_equal_arms` counts in `shuffles`, `false_rate` and `found` are shares of `trials`; all at the strictest
+    level of the study's correction.
+    """
+
+    question: str
+    pairs: int
+    shuffles: int
+    found_in_equal_arms: int | None
+    false_rate: float | None
+    handicap: float | None
+    power: float | None
+    trials: int
+    found: float | None
+    found_low: float | None
+    found_high: float | None
+
+
+@dataclass(frozen=True)
+class StudyOutcome:
+    """A study: the rules it was judged by (their hash and commit), its answers, pictures, and tests of itself."""
+
+    name: str
+    title: str
+    about: str
+    rules_sha256: str
+    rules_commit: str | None
+    family: int
+    answers: tuple[StudyAnswer, ...]
+    points: tuple[StudyPoint, ...]
+    self_tests: tuple[StudySelfTest, ...]
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ReproduceResult(Result):
     """The papers' claims beside what was measured. Runs that failed are among the `skipped`."""
@@ -139,7 +249,7 @@ class ReproduceResult(Result):
     kind = "reproduce"
     table = "claims"
 
-    what: Literal["coupling", "dynamics"]
+    what: str
     size: str
     seeds: int
     claims: tuple[ReproducedClaim, ...]
@@ -148,3 +258,13 @@ class ReproduceResult(Result):
     cells: tuple[CouplingCell, ...] = ()
     numbers: tuple[ClaimNumber, ...] = ()
     probe: ProbeTable | None = None
+    study: StudyOutcome | None = None
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any], where: str = "the result") -> Self:
+        """As for every result; those that were saved before there were studies have none."""
+        later = {"before": None, "change": None}
+        claims = data.get("claims")
+        if isinstance(claims, list):
+            claims = [{**later, **each} if isinstance(each, Mapping) else each for each in claims]
+        return super().from_dict({"study": None, **data, "claims": claims}, where)

@@ -125,20 +125,26 @@
     text("flow-notes", found.notes.map((note) => note.charAt(0).toUpperCase() + note.slice(1) + ".").join(" "));
     if (found.V) { for (const { letter, shown } of [V, W]) shown.textContent = letter.toUpperCase() + " = " + rows(found[letter.toUpperCase()]); }
     if (found.verdict) verdict(found.verdict, found);
-    else { text("verdict-word", "Asking the theorems …"); document.getElementById("verdict-dot").className = "dot"; }
+    else unasked();
     if (found.observables) { series = found; observables(); }
     if (found.settled && first) { first = false; if (!calm) moving.play(); }
     document.body.dataset.settled = found.settled;
   }
   const rows = (values) => "[" + values.map((row) => row.map((v) => Number(v.toFixed(2))).join("  ")).join(" ; ") + "]";
 
+  /** Nothing of the verdict before stays while the next is on its way. */
+  function unasked() {
+    text("verdict-word", "Asking the theorems …");
+    document.getElementById("verdict-dot").className = "dot";
+    for (const id of ["verdict-meaning", "verdict-statement", "agreement", "certificate"]) document.getElementById(id).replaceChildren();
+  }
   function verdict(given, found) {
     document.getElementById("verdict-dot").className = "dot " + given.verdict;
     text("verdict-word", show(given.verdict) + (given.rule ? `, by ${given.theorem}` : ""));
     text("verdict-meaning", given.meaning.charAt(0).toUpperCase() + given.meaning.slice(1) + ".");
     text("verdict-statement", given.statement.charAt(0).toUpperCase() + given.statement.slice(1) + ".");
     text("agreement", found.observed ? "The run: " + found.observed + "." : "");
-    const pairs = [["theorem", given.theorem], ["holds for", given.speaks_of], ["exact", given.exact], ["margin", given.margin === null ? "–" : show(given.margin) + (["T5", "T6"].includes(given.rule) ? " (relative change of V and O it survives)" : "")],
+    const pairs = [["theorem", given.theorem], ["holds for", given.speaks_of], ["exact", given.exact], ["margin", given.margin === null ? "–" : ["T5", "T6"].includes(given.rule) ? show(given.margin, "percent") + " (relative change of V and O it survives)" : show(given.margin)],
       ["real parts of V", `${show(given.omega)} to ${show(given.alpha)}`], ["sym(W)", `${show(given.w_min)} to ${show(given.w_max)}`], ["sym(VᵀW)", `${show(given.a_min)} to ${show(given.a_max)}`], ["growth index", show(given.growth_index) + " (heuristic)"]];
     if (given.distance) pairs.push([`distance to Re = ${show(given.distance.s)}`, `proven ≥ ${show(given.distance.lower)}, attained ${show(given.distance.upper)}`]);
     if (given.certificate) {

@@ -39,7 +39,7 @@
     const across = 1 + Math.max(...found.rows.map((row) => row.head));
     rows = new Map(found.rows.map((row) => [row.layer + "." + row.head, row]));
     const table = (read) => layers.map((layer) => Array.from({ length: across }, (_, head) => { const row = rows.get(layer + "." + head); return row ? read(row) : undefined; }));
-    const measures = found.measures.map((measure) => ({ ...measure, values: table((row) => row[measure.key]) }));
+    const measures = found.measures.map((measure) => ({ ...measure, values: table((row) => row[measure.key]), sure: measure.faded_unless ? table((row) => row[measure.faded_unless]) : null }));
     document.getElementById("map").replaceChildren();
     map = toposcope.heatmap(document.getElementById("map"), { rows: layers, columns: Array.from({ length: across }, (_, i) => i), rowName: "layer", columnName: "head", measures, name: "heads", label: "Map of layers and heads", choose: (i, head) => choose(layers[i], head) });
     document.getElementById("map").append(toposcope.saveButtons(model.name + " heads", () => found.rows));

@@ -1,0 +1,107 @@
+"""What the rules of a study can ask of its runs, by name: numbers of one run, and of a ladder of runs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from toposcope.core.errors import BadConfig, did_you_mean
+from toposcope.lab.result import ENOUGH, TrainResult
+from toposcope.studies.language import outcome as bytes_models
+from toposcope.studies.reproduce import evidence
+from toposcope.studies.reproduce.evidence import RunMeasure
+
+
+@dataclass(frozen=True)
+class StudyMeasure:
+    """A measure under the name that rules have for it. `lower` is better where a ladder's best run is looked for."""
+
+    name: str
+    of_run: RunMeasure[Any]
+    lower: bool = True
+
+    @property
+    def unit(self) -> str:
+        return self.of_run.unit
+
+    def __call__(self, run: Any) -> float | None:
+        value = self.of_run.of(run)
+        return None if value is None else value * self.of_run.scale
+
+
+@dataclass(frozen=True)
+class LadderMeasure:
+    """A number of all runs of a ladder: (value of the setting, the run or None where it failed)."""
+
+    name: str
+    unit: str
+    of: Callable[[Sequence[tuple[Any, Any]]], float | None]
+
+
+def _lost(run: TrainResult, which: str) -> float | None:
+    """The share of the skill that is lost with the worst one, or the worst two, of layer 0's heads."""
+    found = run.ablation.pairs if run.ablation else ()
+    if not found:
+        return None
+    skill = found[0].base - run.floor
+    return None if skill < 0.1 else (found[0].base - min(getattr(found[0], which))) / skill
+
+
+def _beyond_one(run: TrainResult) -> float | None:
+    both, one = _lost(run, "accuracy"), _lost(run, "alone")
+    return None if both is None or one is None else both - one
+
+
+def _largest_rate(runs: Sequence[tuple[Any, Any]]) -> float | None:
+    """log2 of the largest learning rate with which the task is learned; one less than the least where with none."""
+    if not runs:
+        return None
+    learned = [rate for rate, run in runs if run is not None and (run.accuracy or 0.0) >= ENOUGH]
+    return math.log2(max(learned)) if learned else math.log2(min(rate for rate, _ in runs)) - 1
+
+
+_SHUFFLED = RunMeasure[Mapping[str, Any]](
+    "bits that a shuffled first half costs", "bits a byte", lambda run: run.get("shuffled_cost"), digits=3
+)
+_PARAMETERS = RunMeasure[Any]("parameters", "", lambda run: float(run["parameters"]), digits=0)
+TRAIN: Mapping[str, StudyMeasure | LadderMeasure] = {
+    each.name: each
+    for each in (
+        StudyMeasure("steps to 90 %", evidence.STEPS),
+        StudyMeasure("accuracy", evidence.POINTS, lower=False),
+        StudyMeasure("loss", RunMeasure[TrainResult]("loss", "nats", lambda run: run.loss, digits=3)),
+        StudyMeasure("deposit", evidence.DEPOSIT),
+        StudyMeasure("largest deposit", evidence.ANY_DEPOSIT),
+        StudyMeasure("largest drop", evidence.DROP),
+        StudyMeasure("lost with one head", RunMeasure("skill lost with one head", "", lambda r: _lost(r, "alone"))),
+        StudyMeasure("lost with two", RunMeasure("skill lost with two heads", "", lambda r: _lost(r, "accuracy"))),
+        StudyMeasure("two beyond one", RunMeasure("skill lost with two heads beyond one", "", _beyond_one)),
+        StudyMeasure("logit ratio at the start", evidence.RHO_FIRST),
+        StudyMeasure("logit ratio at the end", evidence.RHO_LAST),
+        StudyMeasure("sharpness", evidence.SHARPNESS),
+        LadderMeasure("largest learning rate", "log2", _largest_rate),
+    )
+}
+BYTES: Mapping[str, StudyMeasure | LadderMeasure] = {
+    each.name: each
+    for each in (
+        StudyMeasure("bits", bytes_models.BITS),
+        StudyMeasure("bits of another text", bytes_models.OTHER),
+        StudyMeasure("cosine", bytes_models.COSINE),
+        StudyMeasure("rank", bytes_models.RANK, lower=False),
+        StudyMeasure("noise", bytes_models.NOISE),
+        StudyMeasure("longer", bytes_models.LONGER),
+        StudyMeasure("shuffled", _SHUFFLED),
+        StudyMeasure("parameters", _PARAMETERS),
+    )
+}
+
+
+def find_measure(kind: str, name: str) -> StudyMeasure | LadderMeasure:
+    """The measure of that name, of trained small models or of byte models."""
+    known = TRAIN if kind == "train" else BYTES
+    if name not in known:
+        raise BadConfig(f"runs of kind '{kind}' have no measure '{name}'. {did_you_mean(name, known)}")
+    return known[name]
