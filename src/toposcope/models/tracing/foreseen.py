@@ -27,12 +27,17 @@ def pace(tries: int = 3) -> float:
     return min(taken) / PROBED
 
 
-def seconds(heads: int, lengths: Sequence[int], *, dense_limit: int, parameters: int, slower: float) -> float:
-    """About how long so many heads take on sequences of these lengths, one after the other."""
+def seconds(
+    heads: int, lengths: Sequence[int], *, dense_limit: int, parameters: int, slower: float, streams: int = 0
+) -> float:
+    """About how long so many heads take on sequences of these lengths, one after the other.
+
+    `streams`: under how many encodings tokens are followed through depth; each is a run, and as much again to measure.
+    """
     total = 0.0
     for n in lengths:
         head = HEAD + SQUARE * (n / 1024) ** 2 + (SINGULAR * (n / 512) ** 3 if n <= dense_limit else 0.0)
-        total += heads * head + 2.0 * parameters * n / PRODUCTS
+        total += heads * head + (1 + 2 * streams) * 2.0 * parameters * n / PRODUCTS
     return slower * total
 
 

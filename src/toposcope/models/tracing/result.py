@@ -124,8 +124,8 @@ class TraceResult(Result):
     gram_position that content alone would leave in the means; `patterns` names the heads above each of `thresholds`,
     the strongest first. `logits` are pictures of a few heads on the first sequence, and `attention` windows of it
     with heads' attention pair by pair. `depth`, with its rank correlations, and the runs `verified` with their
-    `verdicts`, speak of the tokens that `depth_text` names. `stream` holds the tokens through depth as the model is,
-    with positions off, and under other encodings.
+    `verdicts`, speak of the tokens that `depth_text` names. `stream` holds the tokens through depth as the
+    model is, with positions off, and under other encodings.
     """
 
     kind = "trace"

@@ -108,7 +108,8 @@ def trace(
     with memory_told(batch), running_on(runs) as unsure, attached(reference) as instrument:
         numbers = parse_range(layers, len(instrument.sites))
         chosen = heads_by_layer(heads, instrument.sites, numbers)
-        _foretell(runs, corpus, chosen or {n: instrument.sites[n].heads for n in numbers}, dense_limit)
+        every: Mapping[int, int | Sequence[int]] = chosen or {n: instrument.sites[n].heads for n in numbers}
+        _foretell(runs, corpus, every, dense_limit, streams=2 + len(others))
         streams, not_followed = follow(reference, corpus, others, batch=batch, progress=progress)
         found = trace_corpus(
             reference, corpus, layers=numbers if chosen is None else sorted(chosen), heads=chosen,
@@ -149,12 +150,15 @@ def heads_by_layer(
     return {layer: tuple(sorted(numbers)) for layer, numbers in chosen.items()}
 
 
-def _foretell(model: Any, corpus: Corpus, heads: Mapping[int, int | Sequence[int]], dense_limit: int) -> None:
+def _foretell(
+    model: Any, corpus: Corpus, heads: Mapping[int, int | Sequence[int]], dense_limit: int, streams: int
+) -> None:
     """Say how long it will take, where that is longer than one likes to wait without knowing."""
     count = sum(each if isinstance(each, int) else len(each) for each in heads.values())
     lengths = [len(ids) for ids in corpus.sequences]
     size = sum(each.numel() for each in model.parameters())
-    expected = seconds(count, lengths, dense_limit=dense_limit, parameters=size, slower=pace()) / SIDE_BY_SIDE
+    expected = seconds(count, lengths, dense_limit=dense_limit, parameters=size, slower=pace(), streams=streams)
+    expected /= SIDE_BY_SIDE
     if expected > PATIENCE:
         _log.info("about %s: %s heads, %s sequences", in_words(expected), count, len(lengths))
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from toposcope.core.statistics import told_from_zero
 from toposcope.models.tracing.result import TraceResult
-from toposcope.models.tracing.stream import MOST, OFF, OWN, WHAT, Mean, Phase, Stream, StreamState
+from toposcope.models.tracing.stream import LEAST_TURN, MOST, OFF, OWN, WHAT, Mean, Phase, Stream, StreamState
 from toposcope.report import charts
 from toposcope.report.blocks import Chart, Column, Listing, Page, Paragraphs, Row, count
 
@@ -121,7 +121,9 @@ def _position(result: TraceResult) -> str:
         )
     words = f"with positions off the cosine ends at {end.mean:.2f} ({_with_interval(difference)})"
     if told_from_zero(difference.mean, difference.half_width):
-        return f"position {'keeps them apart' if difference.mean > 0 else 'brings them together'}: {words}"
+        little = " a little" if abs(difference.mean) < LEAST_TURN else ""
+        does = f"keeps them{little} apart" if difference.mean > 0 else f"brings them{little} together"
+        return f"position {does}: {words}"
     told = [each for each in off.after_layers if _told(each)]
     words = f"{words}, which is not told from no change"
     if not told:
@@ -138,7 +140,11 @@ def _told(state: StreamState) -> bool:
 def _with_interval(mean: Mean | None) -> str:
     if mean is None:
         return "–"
-    return f"{mean.mean:+.2f}" + ("" if mean.half_width is None else f" ± {mean.half_width:.2f}")
+    if mean.half_width is None:
+        return f"{mean.mean:+.2f}"
+    hidden = told_from_zero(mean.mean, mean.half_width) and f"{abs(mean.mean):.2f}" == f"{mean.half_width:.2f}"
+    digits = 3 if hidden else 2  # two would hide that 0 lies outside
+    return f"{mean.mean:+.{digits}f} ± {mean.half_width:.{digits}f}"
 
 
 def _how(own: Stream) -> str:
