@@ -205,7 +205,7 @@ def test_N_ranks_that_are_called_exact_are_true() -> None:
 
 
 def test_N_numerical_ranks_and_lower_bounds_are_marked(capsys: pytest.CaptureFixture[str]) -> None:
-    code, printed = said(capsys, "spectrum", "rope", "learned", "--context", "32", "--json", "told.json")
+    code, printed = said(capsys, "spectrum", "rope", "learned", "--context", "32", "--json", "told.json", "--full")
     assert code == 0
     rope, learned = json.loads(Path("told.json").read_text())["encodings"]
     assert rope["points"][0]["rank"] == 32  # the slowest pairs can be told apart, though not in float64
@@ -222,7 +222,7 @@ def test_N_a_bound_is_not_printed_as_a_value(
 ) -> None:
     """Beyond Lanczos only bounds are known: 262,144 positions for a user, 4,096 here."""
     monkeypatch.setattr(toeplitz_points, "LANCZOS_LIMIT", 2048)
-    code, printed = said(capsys, "spectrum", "t5", "rope", "--context", "4096", "--json", "told.json")
+    code, printed = said(capsys, "spectrum", "t5", "rope", "--context", "4096", "--json", "told.json", "--full")
     assert code == 0
     result = json.loads(Path("told.json").read_text())
     last = result["encodings"][0]["points"][-1]
