@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import subprocess
 import tomllib
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import numpy as np
 import pytest
 
+from toposcope.cli import reproduce as command
 from toposcope.core.errors import BadConfig, BadValue, ToposcopeError
 from toposcope.core.paired import PairedQuestion
 from toposcope.lab.config import RunConfig
@@ -264,3 +266,14 @@ def test_rules_that_make_no_sense_are_refused(content: bytes, tmp_path: Path) ->
 def test_unknown_studies_and_sizes(asked: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(ToposcopeError):
         reproduce(**asked, store=tmp_path)
+
+
+def test_the_command_and_its_page_name_every_study() -> None:
+    (argument,) = get_type_hints(command.run, include_extras=True)["what"].__metadata__
+    table = (ROOT / "docs/reproduce.md").read_text()
+    for name in study_names():
+        assert name in argument.help
+        rules = find_rules(name)
+        size = rules.size("full")
+        count = size.seeds * len(study.placed(rules, size, [0]))
+        assert re.search(rf"^\| `{name}` \|.*\| {count} \|$", table, re.MULTILINE)
