@@ -32,7 +32,7 @@ def seconds(
 ) -> float:
     """About how long so many heads take on sequences of these lengths, one after the other.
 
-    `streams`: under how many encodings tokens are followed through depth; each is a run, and as much again to measure.
+    `streams`: under how many encodings tokens are followed through depth; each is a run, and as much to measure.
     """
     total = 0.0
     for n in lengths:
