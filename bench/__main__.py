@@ -71,16 +71,20 @@ def main() -> None:
         rows = ROWS[name]()
         groups[name] = {"name": name, "rows": rows, "spread": spread_since()}
         print(table(rows), flush=True)
+        _keep(groups, chosen.json, chosen.page)  # after each group: a run that is stopped has kept the others
+
+
+def _keep(groups: dict[str, dict[str, Any]], file: Path, shown: Path | None) -> None:
     measured = {
         "toposcope": __version__,
         "python": platform.python_version(),
         "machine": platform.machine(),
         "groups": [groups[name] for name in ROWS if name in groups],
     }
-    chosen.json.parent.mkdir(parents=True, exist_ok=True)
-    write_json(chosen.json, plain(measured))
-    if chosen.page:
-        write_text(chosen.page, page(measured))
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_json(file, plain(measured))
+    if shown:
+        write_text(shown, page(measured))
 
 
 def _earlier(path: Path) -> dict[str, dict[str, Any]]:
