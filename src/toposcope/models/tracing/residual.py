@@ -120,9 +120,9 @@ def residual_of(instrument: Instrument, ids: Ids) -> Residual:
         if len(attended) != 1:
             raise BadConfig(f"layer {number} attends {len(attended)} times; one attention in each layer is followed.")
         attention = names[attended.pop()]
-        joined.append(not last or bool((last[0] == x).all()))
+        joined.append(not last or bool((last[0] == x.cpu()).all()))
         splits.append(_split(x, y, seen, {key: _along(names[key[0]], attention) for key in seen}))
-        last[:] = [y.clone()]
+        last[:] = [y.cpu().clone()]  # layers may lie on several devices
 
     instrument.observers.append(note)
     try:
@@ -233,7 +233,7 @@ def _norms_after(model: Any, blocks: Sequence[Any], last: Callable[[], Any | Non
         if y_BND is None or found:
             return
         given, gives = (_like(part, y_BND) for part in ((args, kwargs), output))
-        if given is not None and gives is not None and bool((given == y_BND).all()):
+        if given is not None and gives is not None and bool((given.cpu() == y_BND).all()):
             found.append(module)
 
     with ExitStack() as stack:
@@ -301,7 +301,7 @@ def _split(x: Any, y: Any, seen: Seen, along: Mapping[Key, bool]) -> LayerSplit 
 
 def _flat(tensor: Any) -> Array:
     """(tokens, width) in float64."""
-    return np.asarray(tensor.flatten(0, -2).double().cpu().numpy())
+    return np.asarray(tensor.flatten(0, -2).cpu().double().numpy())
 
 
 @dataclass(frozen=True)
