@@ -153,7 +153,15 @@ def test_L_a_head_of_the_laboratory_that_does_nothing_is_not_the_one_that_matter
     """90 % right with all heads and 89.7 % without one, of 200 sentences: that is noise."""
     deposit = {"d_max": 0.003, "d_rel": 0.0, "share": 1.0, "gini": 0.5, "di": 0.0, "head": 0, "second": None}
     layer = {"layer": 0, "accuracy": [0.897, 0.9], **deposit, "same_head": 0.5, "interval": None}
-    found = {"sentences": 200, "base": 0.9, "floor": 0.1, "zero": [layer], "mean": [layer], "joint": None, "pairs": []}
+    found = {
+        "sentences": 200,
+        "base": 0.9,
+        "floor": 0.1,
+        "zero": [layer],
+        "mean": [layer],
+        "joint": None,
+        "pairs": [],
+    }
     provenance = {"subjects": [], "options": {}, "seconds": 1.0, "toposcope": "0", "ran": None}
     body = {"task": "copy", "ablation": {**found, "draws": 100, "level": 0.95}, "heads": []}
     result = {"schema": "toposcope/lab-ablate/2", "provenance": provenance, "skipped": [], **body}
