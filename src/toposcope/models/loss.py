@@ -153,7 +153,7 @@ def loss(
     )  # fmt: skip
     with memory_told(batch), running_on(reference.model) as unsure, attached(reference) as instrument:
         wanted = wanted_conditions(instrument.sites, specs, layers, heads, each)
-        found = measure(reference, corpus, wanted, seed=seed, batch=batch, progress=progress)
+        found, _ = measure(reference, corpus, wanted, seed=seed, batch=batch, progress=progress)
         first = trial(reference, corpus.sequences[0], seed=seed)
         ran = with_rounding(computation(reference.model), reference.model, first)
     subject = running_subject(reference, model)
@@ -169,21 +169,11 @@ def measure(
     seed: int = 0,
     batch: int = 1,
     progress: Progress | None = None,
-) -> LossResult:
-    """The loss of a corpus as the model is, and in each wanted condition; `batch` sequences are run together."""
-    return measure_tokens(reference, corpus, wanted, seed=seed, batch=batch, progress=progress)[0]
-
-
-def measure_tokens(
-    reference: Reference,
-    corpus: Corpus,
-    wanted: Sequence[Wanted] = (),
-    *,
-    seed: int = 0,
-    batch: int = 1,
-    progress: Progress | None = None,
 ) -> tuple[LossResult, list[list[TokenLosses]]]:
-    """The same, with the loss of every predicted token: by condition, then by sequence."""
+    """The loss of a corpus as the model is, and in each wanted condition; `batch` sequences are run together.
+
+    Beside the result, the loss of every predicted token: by condition, then by sequence.
+    """
     predicts = kind_of(reference.model)
     if predicts == "drift":
         raise BadConfig(

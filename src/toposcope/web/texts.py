@@ -23,7 +23,7 @@ from toposcope.models.corpus import Corpus, cut
 from toposcope.models.device import placement
 from toposcope.models.instrument import attached
 from toposcope.models.load import Reference
-from toposcope.models.loss import Wanted, measure_tokens, wanted_conditions
+from toposcope.models.loss import Wanted, measure, wanted_conditions
 from toposcope.models.running import running
 from toposcope.models.score import UNITS, kind_of
 from toposcope.models.tracing.attention import labels
@@ -184,7 +184,7 @@ def _losses(reference: Reference, text: str, tokens: int, asked: Asked) -> dict[
     with attached(reference):
         wanted = _put_in(reference, asked)
         if predicts != "drift":
-            found, every = measure_tokens(reference, corpus, [] if wanted is None else [wanted])
+            found, every = measure(reference, corpus, [] if wanted is None else [wanted])
             conditions = [
                 {
                     **plain(condition),

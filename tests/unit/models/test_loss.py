@@ -20,7 +20,8 @@ from toposcope.encodings import parse
 from toposcope.models import loss
 from toposcope.models.corpus import Corpus, cut
 from toposcope.models.load import load_reference
-from toposcope.models.loss import Bin, Wanted, bin_edges, measure
+from toposcope.models.loss import Bin, LossResult, Wanted, bin_edges
+from toposcope.models.loss import measure as measure_tokens
 
 torch = pytest.importorskip("torch", reason="losses need torch: pip install torch")
 pytest.importorskip("transformers", reason="losses need transformers: pip install transformers")
@@ -32,6 +33,11 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_llama_lm(found)
     (found / "text.txt").write_text(TEXT * 6)
     return found
+
+
+def measure(*given: Any, **more: Any) -> LossResult:
+    """The result alone, without the tokens' losses."""
+    return measure_tokens(*given, **more)[0]
 
 
 def test_loss_is_theirs_and_none_is_positions_at_zero(directory: Path) -> None:

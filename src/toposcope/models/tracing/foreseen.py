@@ -12,7 +12,6 @@ import scipy.linalg
 # times, the singular values of 512 tokens with position and without.
 HEAD, SQUARE, SINGULAR = 0.009, 0.07, 0.082
 PRODUCTS = 8e10  # of the forward pass, a second
-SIDE_BY_SIDE = 1.0  # heads are measured in threads, which get in one another's way
 PROBE, PROBED = 128, 0.00087  # the size of a matrix, and its singular values
 
 

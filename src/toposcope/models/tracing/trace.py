@@ -37,7 +37,7 @@ from toposcope.models.running import RunnableLike, on_text, running, running_sub
 from toposcope.models.sites import Site, checked_heads, checked_site
 from toposcope.models.tracing.contraction import DENSE_LIMIT
 from toposcope.models.tracing.depth import correlations, through_depth
-from toposcope.models.tracing.foreseen import SIDE_BY_SIDE, in_words, pace, seconds
+from toposcope.models.tracing.foreseen import in_words, pace, seconds
 from toposcope.models.tracing.hidden import hidden_states
 from toposcope.models.tracing.measure import outputs, trace_corpus
 from toposcope.models.tracing.result import TraceResult
@@ -158,7 +158,6 @@ def _foretell(
     lengths = [len(ids) for ids in corpus.sequences]
     size = sum(each.numel() for each in model.parameters())
     expected = seconds(count, lengths, dense_limit=dense_limit, parameters=size, slower=pace(), streams=streams)
-    expected /= SIDE_BY_SIDE
     if expected > PATIENCE:
         _log.info("about %s: %s heads, %s sequences", in_words(expected), count, len(lengths))
 
