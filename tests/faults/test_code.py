@@ -52,10 +52,9 @@ READERS = {
     "core/errors.py": "the pages of errors, which come with the package",
     "report/movie.py": "the movie that was just drawn",
     "cli/__init__.py": "standard output, when its reader has gone",
-    "scanning/on_cores.py": "the pipe of a worker that it has started itself",
-    "scanning/worker.py": "the pipe of the process that has started it",
+    "core/interpreters.py": "the pipes between a process and those it has started itself",
 }
-PIPES = ("scanning/on_cores.py", "scanning/worker.py")  # objects between a process and its own child: not data
+PIPES = ("core/interpreters.py",)  # objects between a process and its own child: not data
 REMOVES = {
     "unlink",
     "rmtree",

@@ -81,7 +81,7 @@ def run(
     ] = 512,
     jobs: Annotated[
         int | None,
-        typer.Option("--jobs", metavar="N", min=1, help="Processes for --verify.", show_default="all cores"),
+        typer.Option("--jobs", metavar="N", min=1, help="Processes for long work.", show_default="all cores"),
     ] = None,
     head_table: Annotated[bool, typer.Option("--head-table", help="Print every head.")] = False,
     seed: SeedOption = 0,

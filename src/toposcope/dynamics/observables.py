@@ -32,11 +32,11 @@ CLUSTER_SHARE = 0.05
 HEAVY = ("distance_mean", "effective_rank", "clusters")  # measures that look at all pairs
 FEW = 64  # tokens of which the distances of near pairs are taken from differences
 NEAR_PAIR = 1e-5  # such pairs: their square distance over the sum of both from the mean
-SQUARED = 1e-8  # least over largest eigenvalue of a Gram matrix whose roots are still right to 1e-11
+DOUBT = 1e-10  # of an entropy of roots of eigenvalues that may remain
 ORDINARY = (1e-100, 1e100)  # sizes whose squares are numbers
 AT_ONCE = 500_000  # numbers of the clouds that are measured together
 MOST_PAIRED = 256  # tokens that enter the measures which look at all pairs; more are thinned evenly
-_LARGEST = float(np.finfo(np.float64).max)
+_EPS, _LARGEST = float(np.finfo(np.float64).eps), float(np.finfo(np.float64).max)
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,8 @@ def effective_rank(tokens: Array) -> float:
     size = float(np.abs(tokens).max()) if tokens.size else 0.0
     if size == 0:
         return 0.0
-    values = scipy.linalg.svdvals(tokens / size, check_finite=False)
+    scaled = tokens / size
+    values = scipy.linalg.svdvals(scaled if len(scaled) >= scaled.shape[1] else scaled.T, check_finite=False)
     share = values / values.sum()
     share = share[share > 0]
     return float(np.exp(-(share * np.log(share)).sum()))
@@ -256,12 +257,15 @@ def _rank(x_ND: Array, centred_ND: Array, gram_NN: Array) -> float:
 
 
 def _rank_of_gram(gram: Array, x_ND: Array) -> float:
+    """By roots of eigenvalues, each known to eps of the largest; by singular values where that weighs too much."""
     values = np.linalg.eigvalsh(gram)
-    if not values[0] > SQUARED * values[-1]:
+    if not values[0] > 0:
         return effective_rank(x_ND)
-    share = np.sqrt(values)
-    share /= share.sum()
-    return float(np.exp(-(share * np.log(share)).sum()))
+    roots = np.sqrt(values)
+    share = roots / roots.sum()
+    logs = np.log(share)
+    doubt = float(_EPS * values[-1] / 2 * np.linalg.norm((1 - logs) / roots) / roots.sum())
+    return float(np.exp(-(share * logs).sum())) if doubt < DOUBT else effective_rank(x_ND)
 
 
 def _clusters(distances_NN: Array, reach: float) -> int:

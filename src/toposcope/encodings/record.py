@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -26,6 +27,7 @@ from toposcope.core.memory import require_memory
 
 Array = NDArray[np.float64]
 Pairing = Literal["half", "interleaved"]
+KEPT_TABLES, KEPT_POSITIONS = 4, 4096  # cosines and sines that a rotation keeps, and of how many positions at most
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,6 +103,35 @@ class Rotary:
         require_memory(taken, f"rotating {at_N.size:,} vectors of width {self.head_dim:,}", "Use fewer positions.")
         if at_N.ndim == 2 and (self.axis_F is None or self.decay_F is not None or at_N.shape[1] != len(self.axes)):
             raise BadValue(f"positions with {at_N.shape[1]} axes given to a rotation with {len(self.axes) or 1}.")
+        cos_NF, sin_NF = self._kept_turns(at_N, side, context)
+        first_F, second_F = self.pairs_F2[:, 0], self.pairs_F2[:, 1]
+        a, b = vectors_NR[..., first_F], vectors_NR[..., second_F]
+        turned_NR = vectors_NR.copy()
+        turned_NR[..., first_F] = a * cos_NF - b * sin_NF
+        turned_NR[..., second_F] = a * sin_NF + b * cos_NF
+        if self.turning_heads is not None and vectors_NR.ndim >= 3:
+            turned_NR[..., self.turning_heads :, :, :] = vectors_NR[..., self.turning_heads :, :, :]
+        return turned_NR
+
+    def _kept_turns(self, at_N: Array, side: str, context: int | None) -> tuple[Array, Array]:
+        """`_turns`, of small tables the last ones kept: many heads turn to the same positions one after the other."""
+        if at_N.size > KEPT_POSITIONS:
+            return self._turns(at_N, side, context)
+        asked = (at_N.shape, at_N.tobytes(), None if self.decay_F is None else side, context)
+        found = self._tables.get(asked)
+        if found is None:
+            found = self._turns(at_N, side, context)
+            if len(self._tables) >= KEPT_TABLES:
+                self._tables.clear()
+            self._tables[asked] = found
+        return found
+
+    @cached_property
+    def _tables(self) -> dict[tuple[Any, ...], tuple[Array, Array]]:
+        return {}
+
+    def _turns(self, at_N: Array, side: str, context: int | None) -> tuple[Array, Array]:
+        """Cosine and sine (N, F) of every pair's angle, times its size."""
         along_NF = at_N[:, None] if at_N.ndim == 1 else at_N[:, self.axis_F]
         angle_NF = along_NF * self.frequencies(context)
         size_NF = np.full_like(angle_NF, self.attention_factor)
@@ -111,15 +142,7 @@ class Rotary:
                     "Count positions from the middle of the text, or use fewer of them."
                 )
             size_NF = size_NF * np.exp((-at_N if side == "query" else at_N)[:, None] * self.decay_F)
-        cos_NF, sin_NF = np.cos(angle_NF) * size_NF, np.sin(angle_NF) * size_NF
-        first_F, second_F = self.pairs_F2[:, 0], self.pairs_F2[:, 1]
-        a, b = vectors_NR[..., first_F], vectors_NR[..., second_F]
-        turned_NR = vectors_NR.copy()
-        turned_NR[..., first_F] = a * cos_NF - b * sin_NF
-        turned_NR[..., second_F] = a * sin_NF + b * cos_NF
-        if self.turning_heads is not None and vectors_NR.ndim >= 3:
-            turned_NR[..., self.turning_heads :, :, :] = vectors_NR[..., self.turning_heads :, :, :]
-        return turned_NR
+        return np.cos(angle_NF) * size_NF, np.sin(angle_NF) * size_NF
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -63,6 +64,13 @@ def cut(
     missed = unknown_share(reference.tokenizer, whole, "".join(pieces), name)
     words = _words(whole, count, tokens, length, limit, name, begin, lines)
     return Corpus(name, tuple(whole), f"{words}{missed}", missed.tokens)
+
+
+def batches(sequences: Sequence[Ids], size: int) -> Iterator[list[Ids]]:
+    """Sequences that are run together: up to `size`, one after the other, of one length."""
+    for _, alike in groupby(sequences, key=len):
+        some = list(alike)
+        yield from (some[at : at + size] for at in range(0, len(some), size))
 
 
 def drawn(reference: Reference, *, tokens: int, count: int = 1, seed: int = 0) -> Corpus:

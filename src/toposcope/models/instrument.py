@@ -31,6 +31,10 @@ WRAPPED = ("sdpa", "eager")
 _CROSS = re.compile(r"cross|encdec|encoder_attn", re.IGNORECASE)
 
 
+class Enough(Exception):
+    """An observer has seen what it wanted: the rest of the forward pass is not needed."""
+
+
 @dataclass(frozen=True, eq=False)
 class Call:
     """One attention as it happens; tensors, not copies. B sequences, N queries, M keys, otherwise as `Site`.

@@ -80,8 +80,8 @@ class Contraction:
 
 
 @dataclass(frozen=True, eq=False)
-class _Sides:
-    """The two sides before any product is formed: turned and unturned factors, and the bias."""
+class Sides:
+    """The two sides before any product is formed: turned and unturned factors, scaled, and the bias."""
 
     q_NR: Array
     k_NR: Array
@@ -115,8 +115,50 @@ def contraction(
     matrices, up to `dense_limit` positions; `lanczos` finds the norms only, at any length, with its residual.
     `auto` takes the first of these that applies.
     """
-    sides = _sides(q, k, encoding, positions, causal=causal, scale=scale, head=head)
-    length = len(sides.q_NR)
+    return compared(both_sides(q, k, encoding, positions, causal=causal, scale=scale, head=head), route, dense_limit)
+
+
+def both_sides(
+    q: ArrayLike,
+    k: ArrayLike,
+    encoding: Encoding,
+    positions: ArrayLike | None = None,
+    *,
+    causal: bool = False,
+    scale: float = 1.0,
+    head: int = 0,
+) -> Sides:
+    """What a comparison is made of; see `contraction`. Arrays only: another process can have it."""
+    q_NR, k_NR = factors(q, k)
+    if len(q_NR) != len(k_NR):
+        raise BadValue(f"{len(q_NR)} queries and {len(k_NR)} keys: give one of each per position.")
+    if not np.isfinite(scale):
+        raise BadValue(f"the scale must be finite, got {scale}.")
+    checked_head(encoding, head)
+    at_N = checked_positions(positions, len(q_NR), causal=causal)
+    context = int(max(at_N.max(), 0)) + 1
+    rotary, bias = encoding.rotary, encoding.bias
+    turned_q, turned_k = turned(rotary, q_NR, k_NR, at_N, head=head, context=context)
+    plain_q, plain_k = turned(rotary, q_NR, k_NR, np.zeros_like(at_N), head=head, context=context)
+    entries_T, bias_NN = _bias(bias, at_N, head)
+    # the pairs' sizes at their positions: xPos makes them grow and shrink, a plain rotation does not
+    bounds = [_pairs_bound(rotary, *both) for both in ((turned_q, turned_k), (plain_q, plain_k))]
+    return Sides(
+        q_NR=turned_q * scale,
+        k_NR=turned_k,
+        q0_NR=plain_q * scale,
+        k0_NR=plain_k,
+        entries_T=entries_T,
+        bias_NN=bias_NN,
+        pairs_bound=bounds[0] * abs(scale),
+        pairs_bound_reference=bounds[1] * abs(scale),
+        causal=causal,
+    )
+
+
+def compared(sides: Sides, route: Route = "auto", dense_limit: int = DENSE_LIMIT) -> Contraction:
+    """The metrics of two sides."""
+    length, causal = len(sides.q_NR), sides.causal
     low_rank = not causal and sides.entries_T is None and sides.bias_NN is None
     if route not in get_args(Route):
         raise BadValue(f"'{route}' is no route. {did_you_mean(str(route), get_args(Route))}")
@@ -186,43 +228,6 @@ def even_step(at_N: Array) -> float | None:
     return float(steps[0]) if (steps == steps[0]).all() else None
 
 
-def _sides(
-    q: ArrayLike,
-    k: ArrayLike,
-    encoding: Encoding,
-    positions: ArrayLike | None,
-    *,
-    causal: bool,
-    scale: float,
-    head: int,
-) -> _Sides:
-    q_NR, k_NR = factors(q, k)
-    if len(q_NR) != len(k_NR):
-        raise BadValue(f"{len(q_NR)} queries and {len(k_NR)} keys: give one of each per position.")
-    if not np.isfinite(scale):
-        raise BadValue(f"the scale must be finite, got {scale}.")
-    checked_head(encoding, head)
-    at_N = checked_positions(positions, len(q_NR), causal=causal)
-    context = int(max(at_N.max(), 0)) + 1
-    rotary, bias = encoding.rotary, encoding.bias
-    turned_q, turned_k = turned(rotary, q_NR, k_NR, at_N, head=head, context=context)
-    plain_q, plain_k = turned(rotary, q_NR, k_NR, np.zeros_like(at_N), head=head, context=context)
-    entries_T, bias_NN = _bias(bias, at_N, head)
-    # the pairs' sizes at their positions: xPos makes them grow and shrink, a plain rotation does not
-    bounds = [_pairs_bound(rotary, *both) for both in ((turned_q, turned_k), (plain_q, plain_k))]
-    return _Sides(
-        q_NR=turned_q * scale,
-        k_NR=turned_k,
-        q0_NR=plain_q * scale,
-        k0_NR=plain_k,
-        entries_T=entries_T,
-        bias_NN=bias_NN,
-        pairs_bound=bounds[0] * abs(scale),
-        pairs_bound_reference=bounds[1] * abs(scale),
-        causal=causal,
-    )
-
-
 def _bias(bias: LogitBias | None, at_N: Array, head: int) -> tuple[Array | None, Array | None]:
     """The bias as a list over offsets where that is all it depends on, else as a function of both positions."""
     if bias is None:
@@ -249,11 +254,11 @@ def _pairs_bound(rotary: Rotary | None, q_NR: Array, k_NR: Array) -> float:
     return float(paired + np.sqrt(q2_R[single] * k2_R[single]).sum())
 
 
-def _factors(sides: _Sides) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+def _factors(sides: Sides) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
     return (sides.q_NR, sides.k_NR), (sides.q0_NR, sides.k0_NR)
 
 
-def _bias_table(sides: _Sides) -> Array:
+def _bias_table(sides: Sides) -> Array:
     length = len(sides.q_NR)
     if sides.bias_NN is not None:
         return sides.bias_NN
@@ -270,13 +275,13 @@ def _svd(matrix_NN: Array) -> Array:
     return np.asarray(scipy.linalg.svdvals(matrix_NN, check_finite=False))
 
 
-def _floor(sides: _Sides, bias_norm: float) -> float:
+def _floor(sides: Sides, bias_norm: float) -> float:
     """Below this a norm is rounding: what the parts of the sum could have left behind when they cancel."""
     length = max(sides.q_NR.shape)
     return length * np.finfo(np.float64).eps * (max(sides.pairs_bound, sides.pairs_bound_reference) + bias_norm)
 
 
-def _from_values(sides: _Sides, values: Array, reference: Array, *, bias_norm: float, route: str) -> Contraction:
+def _from_values(sides: Sides, values: Array, reference: Array, *, bias_norm: float, route: str) -> Contraction:
     length = len(sides.q_NR)
     floor = _floor(sides, bias_norm)
     values, reference = (part if part[0] > floor else np.zeros_like(part) for part in (values, reference))
@@ -315,7 +320,7 @@ def _condition(values: Array, rank: int, length: int) -> float | None:
     return float(values[0] / values[rank - 1])
 
 
-def _by_lanczos(sides: _Sides) -> Contraction:
+def _by_lanczos(sides: Sides) -> Contraction:
     length, causal = len(sides.q_NR), sides.causal
     with_position, without = _operators(sides)
     found, found_0 = top_singular_values(with_position, 1), top_singular_values(without, 1)
@@ -358,7 +363,7 @@ def _by_lanczos(sides: _Sides) -> Contraction:
     )
 
 
-def _operators(sides: _Sides) -> tuple[Operator, Operator]:
+def _operators(sides: Sides) -> tuple[Operator, Operator]:
     (q_NR, k_NR), (q0_NR, k0_NR) = _factors(sides)
     plain = causal_product if sides.causal else product
     without = plain(q0_NR, k0_NR)

@@ -14,6 +14,7 @@ import pytest
 import toposcope
 from tests.unit import tiny
 from tests.unit.scanning.test_resume import scan
+from toposcope.core import interpreters
 from toposcope.core.errors import BadValue
 from toposcope.scanning import on_cores
 from toposcope.scanning.options import ScanOptions
@@ -34,7 +35,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[subprocess.Popen[b
         found.append(whole(*given, **more))
         return found[-1]
 
-    monkeypatch.setattr(on_cores.subprocess, "Popen", noted)
+    monkeypatch.setattr(interpreters.subprocess, "Popen", noted)
     monkeypatch.setattr(on_cores, "START", 0.0)
     yield found
     assert found
@@ -85,7 +86,7 @@ def test_a_worker_that_finds_other_weights_says_so(model: Path, started: list[An
 
 
 def test_a_worker_that_is_lost_is_named(model: Path, started: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(on_cores.sys, "executable", shutil.which("false") or sys.executable)
+    monkeypatch.setattr(interpreters.sys, "executable", shutil.which("false") or sys.executable)
     with pytest.raises(BadValue, match="ended with code 1"):
         toposcope.scan(model, jobs=2)
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from toposcope.core.interpreters import HERE, Pool
 from toposcope.models.content import Content, precision
 from toposcope.models.corpus import Ids
 from toposcope.models.instrument import Call, Instrument
@@ -133,14 +134,16 @@ class Collected:
         dense_limit: int,
         seed: int,
         only_patterns: bool = False,
-        pool: ThreadPoolExecutor | None = None,
+        side_by_side: ThreadPoolExecutor | None = None,
+        pool: Pool = HERE,
     ) -> None:
         self.instrument, self.chosen, self.dense_limit, self.seed = instrument, chosen, dense_limit, seed
         self.only_patterns = only_patterns
         self.means = PositionMeans()
         self.lost: dict[int, str] = {}
         self.rebuilt = 0.0
-        self._map = map if pool is None else pool.map
+        self.pool = pool
+        self._map = map if side_by_side is None else side_by_side.map
         self._notes = {(number, head): HeadNotes() for number, heads in chosen.items() for head in heads}
 
     # ------------------------------------------------------------- one sequence
@@ -191,7 +194,7 @@ class Collected:
         encoding = content.encoding
         found = contracted(
             content.q_HNR[head], content.k_HMR[head], encoding, causal=logits.causal, reach=logits.reach,
-            scale=content.scale, head=head, dense_limit=self.dense_limit,
+            scale=content.scale, head=head, dense_limit=self.dense_limit, pool=self.pool,
         )  # fmt: skip
         _contraction(notes, found)
         split = design(content, head, self.seed)
@@ -225,7 +228,7 @@ class Collected:
         reach = logits.reach if logits.reach is not None and logits.reach < length - 1 else None
         found = contracted_absolute(
             q_NR, k_NR, of_q.without(content.q_HNR[head]) * content.scale, of_k.without(content.k_HMR[head]),
-            causal=logits.causal, reach=reach, dense_limit=self.dense_limit,
+            causal=logits.causal, reach=reach, dense_limit=self.dense_limit, pool=self.pool,
         )  # fmt: skip
         _contraction(notes, found)
         parts_q, parts_k = of_q.part_NR * content.scale, of_k.part_NR

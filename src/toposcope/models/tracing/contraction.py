@@ -13,8 +13,9 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
 
+from toposcope.core.interpreters import HERE, Pool
 from toposcope.encodings.record import NONE, Encoding, LogitBias
-from toposcope.spectra.contraction import Contraction, contraction, turned
+from toposcope.spectra.contraction import Contraction, both_sides, compared, contraction, turned
 from toposcope.spectra.operators import Operator, causal_product, product, toeplitz, top_singular_values
 from toposcope.spectra.singular import effective_rank, majorisation_gap
 
@@ -54,20 +55,25 @@ def contracted(
     scale: float,
     head: int,
     dense_limit: int = DENSE_LIMIT,
+    pool: Pool = HERE,
 ) -> Contracted:
-    """S with the encoding in force against S_0 with it switched off inside the head, both masked alike."""
+    """S with the encoding in force against S_0 with it switched off inside the head, both masked alike.
+
+    Singular values are computed by `pool`.
+    """
     if reach is None:
-        found = contraction(q_NR, k_NR, encoding, causal=causal, scale=scale, head=head, dense_limit=dense_limit)
+        sides = both_sides(q_NR, k_NR, encoding, causal=causal, scale=scale, head=head)
+        found = pool.submit(compared, sides, "auto", dense_limit).result()
         return Contracted(found.rho, found.erank_ratio, found.maj_gap, found.cap, found.route, _short(found))
     at_N = np.arange(len(q_NR), dtype=np.float64)
-    sides = [turned(encoding.rotary, q_NR, k_NR, where, head=head, context=len(q_NR)) for where in (at_N, 0 * at_N)]
+    turns = [turned(encoding.rotary, q_NR, k_NR, where, head=head, context=len(q_NR)) for where in (at_N, 0 * at_N)]
     window = (causal, reach, dense_limit)
-    with_position = _windowed(sides[0][0] * scale, sides[0][1], encoding.bias, head, window)
-    without = _windowed(sides[1][0] * scale, sides[1][1], None, head, window)
+    with_position = _windowed(turns[0][0] * scale, turns[0][1], encoding.bias, head, window, pool)
+    without = _windowed(turns[1][0] * scale, turns[1][1], None, head, window, pool)
     bound = _pairs_bound(q_NR * scale, k_NR, encoding, head)
     if encoding.bias is not None:
-        bound += _windowed(0 * q_NR, k_NR, encoding.bias, head, window).norm
-    return _compared(with_position, without, bound)
+        bound += _windowed(0 * q_NR, k_NR, encoding.bias, head, window, pool).norm
+    return _set_beside(with_position, without, bound)
 
 
 def contracted_absolute(
@@ -79,20 +85,21 @@ def contracted_absolute(
     causal: bool,
     reach: int | None,
     dense_limit: int = DENSE_LIMIT,
+    pool: Pool = HERE,
 ) -> Contracted:
     """S = q k^T as it is against S_0 of the same queries and keys without their position mean."""
     found = []
     for q, k in ((q_NR, k_NR), (rest_q_NR, rest_k_NR)):
         if reach is None:
-            one = contraction(q, k, NONE, causal=causal, dense_limit=dense_limit)
+            one = pool.submit(compared, both_sides(q, k, NONE, causal=causal), "auto", dense_limit).result()
             found.append(_Side(one.norm, one.values, one.route, _short(one)))
         else:
-            found.append(_windowed(q, k, None, 0, (causal, reach, dense_limit)))
-    return _compared(found[0], found[1], _pairs_bound(q_NR, k_NR, NONE, 0))
+            found.append(_windowed(q, k, None, 0, (causal, reach, dense_limit), pool))
+    return _set_beside(found[0], found[1], _pairs_bound(q_NR, k_NR, NONE, 0))
 
 
 # -------------------------------------------------------------------- inside
-def _compared(with_position: _Side, without: _Side, bound: float) -> Contracted:
+def _set_beside(with_position: _Side, without: _Side, bound: float) -> Contracted:
     norm, norm_0 = with_position.norm, without.norm
     ratio = gap = None
     if with_position.values is not None and without.values is not None:
@@ -126,7 +133,9 @@ def _pairs_bound(q_NR: Array, k_NR: Array, encoding: Encoding, head: int) -> flo
     return 0.0 if found.cap is None else found.cap * found.norm
 
 
-def _windowed(q_NR: Array, k_NR: Array, bias: LogitBias | None, head: int, window: tuple[bool, int, int]) -> _Side:
+def _windowed(
+    q_NR: Array, k_NR: Array, bias: LogitBias | None, head: int, window: tuple[bool, int, int], pool: Pool
+) -> _Side:
     causal, reach, dense_limit = window
     length = len(q_NR)
     if length <= dense_limit:
@@ -136,7 +145,7 @@ def _windowed(q_NR: Array, k_NR: Array, bias: LogitBias | None, head: int, windo
         if bias is not None:
             logits_NN = logits_NN + bias.table(at, at)[head]
         seen_NN = (np.abs(offset_NN) <= reach) & ((offset_NN >= 0) | (not causal))
-        values = np.asarray(scipy.linalg.svdvals(np.where(seen_NN, logits_NN, 0.0), check_finite=False))
+        values = pool.submit(_singular_values, np.where(seen_NN, logits_NN, 0.0)).result()
         return _Side(float(values[0]), values, "dense", None)
     operator = band_product(q_NR, k_NR, causal=causal, reach=reach)
     if bias is not None:
@@ -145,6 +154,10 @@ def _windowed(q_NR: Array, k_NR: Array, bias: LogitBias | None, head: int, windo
         operator = operator + toeplitz(entries_T, length, length, causal=causal)
     norm = float(top_singular_values(operator, 1).values[0])
     return _Side(norm, None, "lanczos", _only_norms(length))
+
+
+def _singular_values(matrix_NN: Array) -> Array:
+    return np.asarray(scipy.linalg.svdvals(matrix_NN, check_finite=False))
 
 
 def band_product(q_NR: Array, k_NR: Array, *, causal: bool, reach: int) -> Operator:

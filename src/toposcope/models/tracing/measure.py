@@ -16,26 +16,27 @@ attention pair by pair (`models.tracing.attention`).
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
-from itertools import groupby, zip_longest
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
 
 from toposcope.checkpoints.spec import LayerSpec
 from toposcope.core import memory
+from toposcope.core.cluster import cores
 from toposcope.core.errors import BadValue
+from toposcope.core.interpreters import HERE, Pool
 from toposcope.core.progress import Progress, steps
 from toposcope.core.result import Skipped
 from toposcope.encodings import Encoding, EncodingSpec
 from toposcope.models.content import Content, ContentReader
-from toposcope.models.corpus import Corpus, Ids, repeated
+from toposcope.models.corpus import Corpus, Ids, batches, repeated
 from toposcope.models.device import home
-from toposcope.models.instrument import Call, Instrument, attached
+from toposcope.models.instrument import Call, Enough, Instrument, attached
 from toposcope.models.load import Reference
 from toposcope.models.sites import Site, checked_heads, checked_site
 from toposcope.models.swap_encoding import built, swap_encoding
@@ -58,7 +59,7 @@ from toposcope.models.tracing.result import HeadTrace, TraceResult, strongest
 
 REPEATS, REPEATED_TOKENS = 2, 512  # sequences of repeated random tokens, and their greatest length
 GIB = 2**30
-WORKERS = os.cpu_count() or 1  # heads that are measured side by side: most of it is inside LAPACK
+SIDE_BY_SIDE = 2 * cores()  # heads that are measured at a time: some wait for their singular values
 
 
 def trace_corpus(
@@ -75,6 +76,7 @@ def trace_corpus(
     logits: int | Sequence[tuple[int, int]] = 0,
     window: int | None = None,
     batch: int = 1,
+    pool: Pool = HERE,
     progress: Progress | None = None,
 ) -> TraceResult:
     """Run a model (a `Reference`, or one of transformers' own) on sequences and measure its heads.
@@ -84,6 +86,7 @@ def trace_corpus(
     head) whose logits are kept as pictures, or is how many: then those in which position has the largest share. Their
     attention is kept pair by pair, and that of as many other heads as there is room for; `window` is the first token.
     `batch` sequences of one length run through the model together; they are measured one after the other.
+    Singular values are computed by `pool`.
     """
     with attached(model) as instrument, ExitStack() as changed:
         reader = ContentReader.of(instrument)
@@ -104,17 +107,17 @@ def trace_corpus(
             _require_memory(instrument, reader, list(chosen), longest, dense_limit, bool(averaged), batch)
         again, no_repeats = _repeats(corpus, _special(model), seed)
         passes = len(chosen) * (len(corpus.sequences) + len(again)) + len(averaged) * len(corpus.sequences)
-        pool = changed.enter_context(ThreadPoolExecutor(WORKERS)) if WORKERS > 1 else None
-        work = Collected(instrument, chosen, dense_limit, seed, only_patterns, pool)
+        threads = changed.enter_context(ThreadPoolExecutor(SIDE_BY_SIDE))
+        work = Collected(instrument, chosen, dense_limit, seed, only_patterns, threads, pool)
         if no_repeats:
             work.lacks("induction", no_repeats)
         tick = steps(progress, "layers", passes)
         if averaged:
-            for some in _batches(corpus.sequences, batch):
+            for some in batches(corpus.sequences, batch):
                 watch(instrument, reader, some, averaged, lambda _, content, *__: work.means.add(content), tick, used)
-        for some in _batches(corpus.sequences, batch) if chosen else ():
+        for some in batches(corpus.sequences, batch) if chosen else ():
             watch(instrument, reader, some, set(chosen), lambda _, *seen: work.measure(*seen), tick, used)
-        for some in _batches(again, batch) if chosen else ():
+        for some in batches(again, batch) if chosen else ():
             watch(instrument, reader, some, set(chosen), work.induction, tick, used)
         kept = [(number, head) for number in chosen if number not in work.lost for head in chosen[number]]
         rows = tuple(work.row(number, head) for number, head in kept)
@@ -143,10 +146,6 @@ def trace_corpus(
             attention=windows,
             skipped=(*skipped, *(Skipped(f"layer {number}", why) for number, why in work.lost.items())),
         )
-
-
-class _LastLayerSeen(Exception):
-    """The last layer that is wanted has been seen: the rest of the forward pass is not needed."""
 
 
 Visit = Callable[
@@ -184,16 +183,14 @@ def watch(
                 visit(ids, replace(content, encoding=used[number]), call, output_BNHV[row : row + 1])
                 tick()
         if number == max(wanted):
-            raise _LastLayerSeen
+            raise Enough
 
     inputs = _inputs(instrument, reader, sequences)
     instrument.observers.append(leaves)
     instrument.input_observers.append(enters)
     try:
-        with torch.no_grad():
+        with torch.no_grad(), suppress(Enough):
             instrument.model(**inputs)
-    except _LastLayerSeen:
-        pass
     finally:
         instrument.observers.remove(leaves)
         instrument.input_observers.remove(enters)
@@ -293,13 +290,6 @@ def _tokenizer(model: Any) -> Any:
     return model.tokenizer if isinstance(model, Reference) else None
 
 
-def _batches(sequences: Sequence[Ids], size: int) -> Iterator[list[Ids]]:
-    """Sequences that are run together: up to `size`, one after the other, of one length."""
-    for _, alike in groupby(sequences, key=len):
-        some = list(alike)
-        yield from (some[at : at + size] for at in range(0, len(some), size))
-
-
 def _traced(logits: Sequence[tuple[int, int]], chosen: Mapping[int, tuple[int, ...]]) -> list[tuple[int, int]]:
     """The heads whose logits are asked for, if all of them are traced."""
     for layer, head in logits:
@@ -393,7 +383,7 @@ def memory_needed(
     return {
         "forward pass": 4 * tokens * (8 * width + 3 * inner + 2 * channels) + attention,
         "queries and keys of a layer": 3 * 8 * tokens * channels,
-        "heads side by side": WORKERS * (8 * 8 * tokens * block_rows(tokens) + dense),
+        "heads side by side": SIDE_BY_SIDE * (8 * 8 * tokens * block_rows(tokens) + dense),
         "position means": sum(2 * 8 * tokens * spec.heads * spec.head_dim for spec in specs) if means else 0,
     }
 

@@ -14,7 +14,7 @@ act side by side, and attention is counted first.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from toposcope.core.errors import BadConfig
 from toposcope.models.corpus import Ids
 from toposcope.models.device import home
-from toposcope.models.instrument import Call, Instrument
+from toposcope.models.instrument import Call, Enough, Instrument
 from toposcope.models.sites import Site
 
 Array = NDArray[np.float64]
@@ -141,10 +141,10 @@ def residual_of(instrument: Instrument, ids: Ids) -> Residual:
 
 
 def forward(model: Any, sequences: Sequence[Ids]) -> None:
-    """Run sequences of one length, for what hooks see on the way."""
+    """Run sequences of one length, for what hooks see on the way, until one of them has seen enough."""
     import torch
 
-    with torch.no_grad():
+    with torch.no_grad(), suppress(Enough):
         model(input_ids=torch.from_numpy(np.stack(sequences)).to(home(model)))
 
 

@@ -18,22 +18,24 @@ again.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
-from itertools import groupby, pairwise
+from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.core.errors import BadValue, ToposcopeError
+from toposcope.core.interpreters import HERE, Pool
 from toposcope.core.progress import Progress, steps
 from toposcope.core.result import Skipped
 from toposcope.core.statistics import interval
 from toposcope.dynamics.observables import dispersion, mean_cosine, norms, quick_rank, rms, thinned
 from toposcope.encodings import NONE, EncodingSpec, parse
 from toposcope.models.content import ContentReader
-from toposcope.models.corpus import Corpus, Ids
-from toposcope.models.instrument import Instrument, attached
+from toposcope.models.corpus import Corpus, Ids, batches
+from toposcope.models.instrument import Enough, Instrument, attached
 from toposcope.models.swap_encoding import swap_encoding
 from toposcope.models.tracing.residual import Residual, Seen, after_norm, forward, residual_of, watching
 
@@ -129,16 +131,20 @@ def follow(
     encodings: Sequence[str | EncodingSpec] = (),
     *,
     batch: int = 1,
+    pool: Pool = HERE,
     progress: Progress | None = None,
 ) -> tuple[tuple[Stream, ...], tuple[Skipped, ...]]:
-    """The tokens through the model as it is, with positions off, and under these encodings; and what was left out."""
+    """The tokens through the model as it is, with positions off, and under these encodings; and what was left out.
+
+    Clouds are measured by `pool`.
+    """
     others = [each for each in map(_spec, encodings) if str(each) != OFF]
     sequences = [ids[:MOST] for ids in corpus.sequences]
     tick = steps(progress, WHAT, 2 + len(others))
     with attached(model) as instrument:
         try:
             residual = residual_of(instrument, sequences[0])
-            own = _run(instrument, residual, sequences, batch)
+            own = _run(instrument, residual, sequences, batch, pool)
         except ToposcopeError as error:
             return (), (Skipped(WHAT, str(error)),)
         tick()
@@ -150,14 +156,14 @@ def follow(
         if any(layer.encoding.mechanisms != NONE.mechanisms for layer in ContentReader.of(instrument).layers):
             try:
                 with swap_encoding(model, OFF):
-                    off = _run(instrument, residual, sequences, batch)
+                    off = _run(instrument, residual, sequences, batch, pool)
                 found.append(_stream(OFF, "positions off", residual, sequences, off, own))
             except ToposcopeError as error:
                 left_out.append(Skipped(f"{WHAT}, positions off", str(error)))
         tick()
         for spec in others:
             with swap_encoding(model, spec) as put_in:
-                measured = _run(instrument, residual, sequences, batch)
+                measured = _run(instrument, residual, sequences, batch, pool)
             found.append(_stream(str(spec), put_in.title, residual, sequences, measured, own))
             tick()
     return tuple(found), tuple(left_out)
@@ -218,14 +224,20 @@ def _spec(encoding: str | EncodingSpec) -> EncodingSpec:
     return parse(encoding) if isinstance(encoding, str) else encoding
 
 
-def _run(instrument: Instrument, residual: Residual, sequences: Sequence[Ids], batch: int) -> list[Measured]:
+def _run(
+    instrument: Instrument, residual: Residual, sequences: Sequence[Ids], batch: int, pool: Pool
+) -> list[Measured]:
     """Every cloud of every sequence, in the order of `_places`."""
-    found: list[Measured] = []
-    rows: list[Measured] = []
+    found: list[list[Future[dict[str, float]]]] = []
+    rows: list[list[Future[dict[str, float]]]] = []
 
     def see(state_BND: Any) -> None:
         for row, tokens in zip(rows, state_BND, strict=True):
-            row.append(measure_cloud(tokens.detach().cpu().double().numpy()))
+            row.append(pool.submit(measure_cloud, tokens.detach().cpu().double().numpy()))
+
+    def see_the_last(state_BND: Any) -> None:
+        see(state_BND)
+        raise Enough
 
     def ends(number: int, x: Any, y: Any, seen: Seen) -> None:
         split = residual.splits[number]
@@ -235,19 +247,15 @@ def _run(instrument: Instrument, residual: Residual, sequences: Sequence[Ids], b
             see(state)
 
     modules = [module for split in residual.splits if split is not None for module in split.modules]
-    with watching(residual.blocks, modules, ends) as begin, after_norm(residual.final_norm, see):
-        for some in _batches(sequences, batch):
+    with watching(residual.blocks, modules, ends) as begin, after_norm(residual.final_norm, see_the_last):
+        for some in batches(sequences, batch):
             rows = [[] for _ in some]
             begin()
             forward(instrument.model, some)
             found += rows
-    return found
-
-
-def _batches(sequences: Sequence[Ids], size: int) -> list[list[Ids]]:
-    """Sequences that are run together: up to `size`, one after the other, of one length."""
-    alike = [list(some) for _, some in groupby(sequences, key=len)]
-    return [some[at : at + size] for some in alike for at in range(0, len(some), size)]
+            for row in rows:  # what waits to be measured stays small
+                wait(row)
+    return [[each.result() for each in row] for row in found]
 
 
 def _places(residual: Residual) -> list[tuple[int | None, Part]]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-import os
+import sys
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,9 @@ from typing import Any
 from toposcope.checkpoints import load
 from toposcope.checkpoints.families.lab import model_directory
 from toposcope.checkpoints.live import view
+from toposcope.core.cluster import cores
 from toposcope.core.errors import BadValue
+from toposcope.core.interpreters import HERE, InterpreterLost, Interpreters, Pool
 from toposcope.core.progress import Progress
 from toposcope.core.ranges import parse_heads, parse_range
 from toposcope.core.result import Provenance
@@ -86,7 +88,8 @@ def trace(
 
     Tokens are followed through the layers with the model as it is, with positions off, and under each
     `depth_encoding`. `depth` sets the first of them beside the flow; `verify` lets every certified head act alone
-    on the tokens that really enter it, beside its verdict, with `jobs` processes (default: one per core). `batch`
+    on the tokens that really enter it, beside its verdict. Long work is done by `jobs` processes beside this one
+    (default: one per core; 1: by none). `batch`
     sequences of one length are run together; `device`, `dtype` and `device_map` say where a model is loaded to, and
     in which precision (docs/devices.md).
     """
@@ -109,21 +112,22 @@ def trace(
         numbers = parse_range(layers, len(instrument.sites))
         chosen = heads_by_layer(heads, instrument.sites, numbers)
         every: Mapping[int, int | Sequence[int]] = chosen or {n: instrument.sites[n].heads for n in numbers}
-        _foretell(runs, corpus, every, dense_limit, streams=2 + len(others))
-        streams, not_followed = follow(reference, corpus, others, batch=batch, progress=progress)
-        found = trace_corpus(
-            reference, corpus, layers=numbers if chosen is None else sorted(chosen), heads=chosen,
-            dense_limit=dense_limit, seed=seed, encoding=spec, logits=pictured, window=window, batch=batch,
-            progress=progress,
-        )  # fmt: skip
+        expected = _foretold(runs, corpus, every, dense_limit, streams=2 + len(others))
+        with _loss_told(), _pool(jobs or cores(), expected) as pool:
+            streams, not_followed = follow(reference, corpus, others, batch=batch, pool=pool, progress=progress)
+            found = trace_corpus(
+                reference, corpus, layers=numbers if chosen is None else sorted(chosen), heads=chosen,
+                dense_limit=dense_limit, seed=seed, encoding=spec, logits=pictured, window=window, batch=batch,
+                pool=pool, progress=progress,
+            )  # fmt: skip
         found = replace(found, stream=streams, skipped=(*found.skipped, *not_followed))
         ran = computation(runs)
         if is_rounded(runs):
             ran = measured(ran, runs, lambda: outputs(instrument, corpus.sequences[0]), relative, ROUNDED)
     ran = with_doubts(ran, unsure)
     if depth or verify:
-        workers = (jobs or os.cpu_count() or 1) if isinstance(model, str | Path) else None
-        with memory_told(batch):
+        workers = (jobs or cores()) if isinstance(model, str | Path) else None
+        with memory_told(batch), _loss_told():
             found = _followed(found, reference, corpus, numbers, depth, verify, workers, progress)
     subject = running_subject(reference, model)
     return replace(found, provenance=Provenance((subject,), asked, time.perf_counter() - started, ran=ran))
@@ -150,16 +154,30 @@ def heads_by_layer(
     return {layer: tuple(sorted(numbers)) for layer, numbers in chosen.items()}
 
 
-def _foretell(
+def _pool(jobs: int, expected: float) -> AbstractContextManager[Pool]:
+    """Other interpreters for singular values and clouds, where it takes long."""
+    return Interpreters(jobs) if jobs > 1 and expected > PATIENCE and sys.executable else nullcontext(HERE)
+
+
+@contextmanager
+def _loss_told() -> Iterator[None]:
+    try:
+        yield
+    except InterpreterLost as error:
+        raise BadValue(f"a process of this trace {error}. If memory was short, trace with --jobs 1.") from None
+
+
+def _foretold(
     model: Any, corpus: Corpus, heads: Mapping[int, int | Sequence[int]], dense_limit: int, streams: int
-) -> None:
-    """Say how long it will take, where that is longer than one likes to wait without knowing."""
+) -> float:
+    """Seconds that it will take; they are told where that is longer than one likes to wait without knowing."""
     count = sum(each if isinstance(each, int) else len(each) for each in heads.values())
     lengths = [len(ids) for ids in corpus.sequences]
     size = sum(each.numel() for each in model.parameters())
     expected = seconds(count, lengths, dense_limit=dense_limit, parameters=size, slower=pace(), streams=streams)
     if expected > PATIENCE:
         _log.info("about %s: %s heads, %s sequences", in_words(expected), count, len(lengths))
+    return expected
 
 
 def _opened(

@@ -19,9 +19,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
-from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +29,7 @@ from numpy.typing import NDArray
 from toposcope.checkpoints import load
 from toposcope.checkpoints.fold import fold
 from toposcope.checkpoints.view import Head, Model
+from toposcope.core.interpreters import Interpreters
 from toposcope.core.progress import Progress, steps
 from toposcope.dynamics import agreement
 from toposcope.dynamics.heads import HeadDynamics, describe_head
@@ -185,9 +184,9 @@ def verify(
             undecided += left
             tick()
     else:
-        # `spawn`: torch has started threads by now, and a fork of them may hang.
-        with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-            for found, left, read in pool.map(_verify_stored, tasks):
+        with Interpreters(min(jobs, len(tasks))) as pool:
+            for future in [pool.submit(_verify_stored, *task) for task in tasks]:
+                found, left, read = future.result()
                 model.source.ledger.learn(read)
                 runs += found
                 undecided += left
@@ -196,10 +195,9 @@ def verify(
 
 
 def _verify_stored(
-    task: tuple[str, int, Array, Sequence[int] | None],
+    path: str, number: int, x_ND: Array, heads: Sequence[int] | None
 ) -> tuple[list[HeadRun], int, Mapping[str, str]]:
     """The same for a layer of a checkpoint, with the lines of the tensors that were read."""
-    path, number, x_ND, heads = task
     with load(Path(path)) as model:
         return *verify_layer(model, number, x_ND, heads), dict(model.source.ledger.lines)
 
