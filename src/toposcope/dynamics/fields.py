@@ -196,7 +196,7 @@ class AttentionField:
 
     def _seen(self, state: Array) -> tuple[Array, float, Array | None]:
         """The state divided by its unit (1 for tokens of ordinary size), the unit, and the norm's factors."""
-        size = float(np.abs(state).max())
+        size = max(float(state.max()), -float(state.min()))
         unit = size if size > HUGE else 1.0
         if unit != 1.0:
             state = state / unit

@@ -84,7 +84,7 @@ class Flow:
     """One flow: how it ended, what was measured along it, and what a theorem says of it.
 
     `observables` holds "time" and one series for each quantity; those that look at all pairs of tokens (mean
-    distance, effective rank, clusters) are measured at up to 41 of the moments, and are NaN at the others.
+    distance, effective rank, clusters) are measured at up to 25 of the moments, and are NaN at the others.
     `log_growth` is log(largest norm at the end / at the start), `growth_rate` its slope over the last third of the
     run, `speed` the largest |dx/dt| at the end over the largest norm there.
     """

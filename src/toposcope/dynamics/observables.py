@@ -15,7 +15,7 @@ Every function first divides by the cloud's size, so that nothing overflows howe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,12 +29,13 @@ from toposcope.dynamics.fields import AttentionField
 Array = NDArray[np.float64]
 
 CLUSTER_SHARE = 0.05
-HEAVY = ("distance_mean", "effective_rank", "clusters")  # measures that look at all pairs
+PAIRED = ("distance_mean", "effective_rank", "clusters")
+HEAVY = (*PAIRED, "attention_entropy", "log_energy")  # measures that look at all pairs
 FEW = 64  # tokens of which the distances of near pairs are taken from differences
 NEAR_PAIR = 1e-5  # such pairs: their square distance over the sum of both from the mean
 DOUBT = 1e-10  # of an entropy of roots of eigenvalues that may remain
 ORDINARY = (1e-100, 1e100)  # sizes whose squares are numbers
-AT_ONCE = 500_000  # numbers of the clouds that are measured together
+AT_ONCE = 100_000  # numbers of the clouds that are measured together
 MOST_PAIRED = 256  # tokens that enter the measures which look at all pairs; more are thinned evenly
 _EPS, _LARGEST = float(np.finfo(np.float64).eps), float(np.finfo(np.float64).max)
 
@@ -150,7 +151,7 @@ def measure(
     """Every observable of one cloud of tokens; those of attention where the field and its state are given."""
     found = _of_clouds(tokens[None], np.array([True]), size_at_start)
     if field is not None and state is not None:
-        found |= _of_attention([state], field)
+        found |= _of_attention(state[None], field, np.array([True]))
     if pair_matrix is not None and len(tokens) > 1:
         found |= _of_pairs(tokens[None], pair_matrix)
     return {name: float(values[0]) for name, values in found.items()}
@@ -173,23 +174,22 @@ def measure_all(
     together = max(1, AT_ONCE // max(1, states[0].size))
     parts: list[dict[str, Array]] = []
     for start in range(0, len(states), together):
-        some_TND = np.stack(states[start : start + together])
+        some_TND = np.stack(states[start : start + together]) if together > 1 else states[start][None]
         found = _of_clouds(some_TND, full[start : start + together], size_at_start)
         if field is not None:
-            found |= _of_attention(some_TND, field)
+            found |= _of_attention(some_TND, field, full[start : start + together])
         if pair_matrix is not None and count > 1:
             found |= _of_pairs(some_TND, pair_matrix)
         parts.append(found)
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
-def _of_attention(states: Iterable[Array], field: AttentionField) -> dict[str, Array]:
-    energies, entropies = [], []
-    for state in states:
-        attention_HNN, energy = field.attention_and_energy(state)
-        energies.append(energy)
-        entropies.append(entropy(attention_HNN))
-    return {"log_energy": np.array(energies), "attention_entropy": np.array(entropies)}
+def _of_attention(states_TND: Array, field: AttentionField, heavy_T: NDArray[np.bool_]) -> dict[str, Array]:
+    found = {name: np.full(len(states_TND), np.nan) for name in ("log_energy", "attention_entropy")}
+    for t in np.flatnonzero(heavy_T):
+        attention_HNN, found["log_energy"][t] = field.attention_and_energy(states_TND[t])
+        found["attention_entropy"][t] = entropy(attention_HNN)
+    return found
 
 
 def _of_pairs(clouds_TND: Array, A: Array) -> dict[str, Array]:
@@ -204,7 +204,7 @@ def _of_pairs(clouds_TND: Array, A: Array) -> dict[str, Array]:
 
 def _of_clouds(clouds_TND: Array, heavy_T: NDArray[np.bool_], size_at_start: float) -> dict[str, Array]:
     """What is seen of the tokens alone; distances, clusters and rank come from one Gram matrix of each cloud."""
-    top_T = np.abs(clouds_TND).max(axis=(1, 2), initial=0.0)
+    top_T = np.maximum(clouds_TND.max(axis=(1, 2), initial=0.0), -clouds_TND.min(axis=(1, 2), initial=0.0))
     size_T = np.where((top_T > ORDINARY[0]) & (top_T < ORDINARY[1]) | (top_T == 0), 1.0, top_T)
     x_TND = clouds_TND if (size_T == 1).all() else clouds_TND / size_T[:, None, None]
     lengths_TN = np.sqrt(np.einsum("tnd,tnd->tn", x_TND, x_TND))
@@ -219,7 +219,7 @@ def _of_clouds(clouds_TND: Array, heavy_T: NDArray[np.bool_], size_at_start: flo
     centred_TND = x_TND - x_TND.mean(axis=1, keepdims=True)
     found["cosine_mean"] = _mean_cosines(x_TND, lengths_TN)
     found["dispersion"] = np.sqrt(np.einsum("tnd,tnd->t", centred_TND, centred_TND) / len(few)) * size_T
-    for name in HEAVY:
+    for name in PAIRED:
         found[name] = np.full(len(x_TND), np.nan)
     for t in np.flatnonzero(heavy_T):
         gram_NN = centred_TND[t] @ centred_TND[t].T

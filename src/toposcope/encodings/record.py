@@ -27,7 +27,7 @@ from toposcope.core.memory import require_memory
 
 Array = NDArray[np.float64]
 Pairing = Literal["half", "interleaved"]
-KEPT_TABLES, KEPT_POSITIONS = 4, 4096  # cosines and sines that a rotation keeps, and of how many positions at most
+KEPT_TABLES, KEPT_POSITIONS = 4, 1024  # cosines and sines that a rotation keeps, and of how many positions at most
 
 
 @dataclass(frozen=True, eq=False)

@@ -215,7 +215,7 @@ def test_a_result_is_saved_and_read_back(tmp_path: Path) -> None:
     assert again.status is found.status
     assert np.array_equal(again.tokens, found.tokens)
     assert set(again.observables) == set(found.observables)
-    assert np.array_equal(again.observables["log_energy"], found.observables["log_energy"])
+    assert np.array_equal(again.observables["log_energy"], found.observables["log_energy"], equal_nan=True)
     assert again.settings["horizon"] == 5.0
     assert plain(again) == plain(found)
     with pytest.raises(NotFound):

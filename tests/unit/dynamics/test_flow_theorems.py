@@ -101,6 +101,8 @@ def test_t3_all_tokens_go_to_zero_and_the_lyapunov_function_never_rises(kind: st
         assert np.diff(forms, axis=0).min() >= -1e-8 * np.abs(forms[0]).max()
     else:
         energy = found.observables["log_energy"]
+        energy = energy[np.isfinite(energy)]
+        assert len(energy) > 5
         assert np.diff(energy).max() <= 1e-8 * abs(energy[0])
 
 
