@@ -20,7 +20,7 @@ import json, sys, time
 import toposcope
 with toposcope.load(sys.argv[1]) as model:
     began, cpu = time.perf_counter(), time.process_time()
-    found = toposcope.scan(model, layers="0", jobs=2)
+    found = toposcope.scan(model, layers="0", jobs=1)
     peak = next(line for line in open("/proc/self/status") if line.startswith("VmHWM"))
     print(json.dumps({
         "seconds": time.perf_counter() - began,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 from tests.unit.models.making import TEXT, randomise, write_llama
+from toposcope.core import interpreters
 from toposcope.core.errors import BadValue
 from toposcope.encodings import rope
 from toposcope.encodings.record import NONE
@@ -23,6 +25,7 @@ from toposcope.models.tracing.contraction import band_product, contracted
 from toposcope.models.tracing.head import gram_shares
 from toposcope.models.tracing.logits import head_logits
 from toposcope.models.tracing.measure import memory_needed, trace_corpus
+from toposcope.models.tracing.trace import trace
 from toposcope.spectra.of_heads import fast_share
 from toposcope.spectra.singular import effective_rank, majorisation_gap
 from toposcope.spectra.toeplitz import toeplitz_projection
@@ -467,3 +470,29 @@ def test_another_encoding_is_what_is_measured(tmp_path: Path) -> None:
     biased = trace_corpus(reference, corpus, encoding="alibi")
     assert all(row.median("coupling") == pytest.approx(0.0, abs=1e-6) for row in biased.heads)
     assert all((row.median("position") or 0.0) > 1e-6 for row in biased.heads)
+
+
+def test_other_interpreters_find_what_is_found_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_llama(tmp_path)
+    few = {"text": "random", "tokens": 24, "sequences": 2, "layers": "0"}
+    here = trace(tmp_path, jobs=1, **few)  # type: ignore[arg-type]
+    monkeypatch.setattr(f"{trace.__module__}.PATIENCE", 0.0)
+    used: list[Any] = []
+    submit = interpreters.Interpreters.submit
+
+    def noted(pool: interpreters.Interpreters, function: Any, *given: Any) -> Any:
+        used.append(function)
+        return submit(pool, function, *given)
+
+    monkeypatch.setattr(interpreters.Interpreters, "submit", noted)
+    there = trace(tmp_path, jobs=2, **few)  # type: ignore[arg-type]
+    assert len(used) > 2 * len(here.heads)  # of every head in both sequences, and clouds of tokens
+    assert replace(there, provenance=here.provenance) == here
+
+
+def test_a_process_that_is_lost_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_llama(tmp_path)
+    monkeypatch.setattr(f"{trace.__module__}.PATIENCE", 0.0)
+    monkeypatch.setattr(interpreters.sys, "executable", shutil.which("false") or "")
+    with pytest.raises(BadValue, match="--jobs 1"):
+        trace(tmp_path, "random", tokens=8, sequences=1, layers="0", jobs=2)
