@@ -18,7 +18,7 @@ def run(
         typer.Argument(
             metavar="WHAT",
             help="coupling; dynamics; a study by its own rules: contraction, convergence, deposit, depth, mla, "
-            "position-tasks, refinements, regimes, timing; or a file of rules (.toml).",
+            "position-tasks, refinements, regimes, simulated-regimes, timing; or a file of rules (.toml).",
         ),
     ],
     size: Annotated[

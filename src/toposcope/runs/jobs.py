@@ -21,6 +21,7 @@ Report = Callable[[Mapping[str, Any]], None]
 Work = Callable[..., None]  # of a configuration, a directory, a report, and `device=` where it is not the CPU
 TRAIN = "train"
 PROBE, PROBE_SCHEMA = "toposcope.studies.language.probe:work", "toposcope/probe/1"  # a byte model of the studies
+COLLAPSE, COLLAPSE_SCHEMA = "toposcope.studies.collapse:work", "toposcope/collapse/1"  # a simulation of the studies
 KINDS = {TRAIN: "toposcope.runs.jobs:train"}
 EXPECTED: Mapping[str, Expected] = {
     TRAIN: trained.EXPECTED,
@@ -35,6 +36,15 @@ EXPECTED: Mapping[str, Expected] = {
         "longer_cost": Number(missing=True),
         **{name: [Number(missing=True)] for name in ("cosine", "rank", "radial", "dispersion")},
         "curve": [{"step": COUNT, "loss": SIZE}],
+    },
+    COLLAPSE: {
+        "schema": COLLAPSE_SCHEMA,
+        "config": {},
+        "finished": True,
+        "time": Number(missing=True),
+        "evaluations": COUNT,
+        "end": SIZE,
+        "moved": Number(),
     },
 }
 

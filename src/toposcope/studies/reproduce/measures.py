@@ -62,6 +62,10 @@ def _largest_rate(runs: Sequence[tuple[Any, Any]]) -> float | None:
     return math.log2(max(learned)) if learned else math.log2(min(rate for rate, _ in runs)) - 1
 
 
+def _log_time(run: Mapping[str, Any]) -> float | None:
+    return None if run["time"] is None else math.log2(run["time"])
+
+
 _SHUFFLED = RunMeasure[Mapping[str, Any]](
     "bits that a shuffled first half costs", "bits a byte", lambda run: run.get("shuffled_cost"), digits=3
 )
@@ -98,10 +102,14 @@ BYTES: Mapping[str, StudyMeasure | LadderMeasure] = {
     )
 }
 
+FLOW: Mapping[str, StudyMeasure | LadderMeasure] = {
+    "time": StudyMeasure("time", RunMeasure[Mapping[str, Any]]("log2 of the time", "log2", _log_time, digits=2))
+}
+
 
 def find_measure(kind: str, name: str) -> StudyMeasure | LadderMeasure:
-    """The measure of that name, of trained small models or of byte models."""
-    known = TRAIN if kind == "train" else BYTES
+    """The measure of that name, of trained small models, of byte models, or of simulations."""
+    known = {"train": TRAIN, "bytes": BYTES, "flow": FLOW}[kind]
     if name not in known:
         raise BadConfig(f"runs of kind '{kind}' have no measure '{name}'. {did_you_mean(name, known)}")
     return known[name]

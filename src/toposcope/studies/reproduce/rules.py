@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from itertools import product
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from toposcope.core.errors import BadConfig, BadValue, did_you_mean
 from toposcope.core.paired import PairedQuestion
@@ -22,7 +22,7 @@ from toposcope.core.untrusted import SETTINGS, read_bytes
 
 DIRECTORY = Path(__file__).parent / "rules"
 COMMITTED = DIRECTORY / "committed.toml"
-Kind = Literal["train", "bytes"]
+Kind = Literal["train", "bytes", "flow"]
 
 
 @dataclass(frozen=True)
@@ -138,8 +138,8 @@ def parse_rules(content: bytes, name: str, where: str) -> StudyRules:
     asked = tuple(one for each in data.tables("question") for one in _asked(each))
     pictures = tuple(_picture(each, arms) for each in data.tables("picture", least=0))
     kind = data.text("kind")
-    if kind not in ("train", "bytes"):
-        raise BadConfig(f"'kind' in {where} is '{kind}'; expected train or bytes.")
+    if kind not in get_args(Kind):
+        raise BadConfig(f"'kind' in {where} is '{kind}'; expected {', '.join(get_args(Kind))}.")
     sizes = data.table("size")
     made = StudyRules(
         name=name,

@@ -14,7 +14,8 @@ from toposcope.lab.config import RunConfig
 from toposcope.lab.parameters import trained_parameters
 from toposcope.lab.settings import from_settings
 from toposcope.runs.grid import jobs as train_jobs
-from toposcope.runs.jobs import PROBE, Job
+from toposcope.runs.jobs import COLLAPSE, PROBE, Job
+from toposcope.studies.collapse import CollapseConfig
 from toposcope.studies.language.config import ProbeConfig
 from toposcope.studies.reproduce.measures import LadderMeasure, StudyMeasure, find_measure
 from toposcope.studies.reproduce.planted import self_test
@@ -28,7 +29,7 @@ from toposcope.studies.reproduce.result import (
 )
 from toposcope.studies.reproduce.rules import Slope, StudyArm, StudyAsked, StudyClaim, StudyRules, StudySize
 
-Config = RunConfig | ProbeConfig
+Config = RunConfig | ProbeConfig | CollapseConfig
 Values = dict[str, dict[int, float | None]]
 SHORT_KEY = 8
 
@@ -81,6 +82,8 @@ def _config(kind: str, settings: Mapping[str, Any]) -> Config:
     asked = dict(settings)
     if kind == "bytes":
         return from_settings(ProbeConfig, asked)
+    if kind == "flow":
+        return from_settings(CollapseConfig, asked)
     options = asked.pop("task_options", {})
     if not isinstance(options, Mapping):
         raise BadConfig(f"task_options of a study are a table, got {options!r:.60}.")
@@ -89,6 +92,8 @@ def _config(kind: str, settings: Mapping[str, Any]) -> Config:
 
 def parameters(config: Config) -> int:
     """How many numbers a run trains."""
+    if isinstance(config, CollapseConfig):
+        return 0
     from toposcope.lab.model import Transformer
     from toposcope.studies.language.cells import build
 
@@ -101,8 +106,9 @@ def study_jobs(runs: Iterable[Placed]) -> list[Job]:
     """The runs as jobs, each once."""
     configs = {each.config.key(): each.config for each in runs}
     trained = train_jobs(config for config in configs.values() if isinstance(config, RunConfig))
-    probes = (config for config in configs.values() if isinstance(config, ProbeConfig))
-    return [*trained, *(Job(config.key(), PROBE, config.as_dict()) for config in probes)]
+    others = {key: config for key, config in configs.items() if not isinstance(config, RunConfig)}
+    kinds = {key: PROBE if isinstance(config, ProbeConfig) else COLLAPSE for key, config in others.items()}
+    return [*trained, *(Job(key, kinds[key], config.as_dict()) for key, config in others.items())]
 
 
 class StudyRuns:
