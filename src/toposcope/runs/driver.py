@@ -160,7 +160,9 @@ class Watch:
             log.warning("again      %s: %s", name, words[0])
         elif event.what == "progress":
             self._reach(job.key, int(data["step"]))
-            self._tell(f"{name}: {percent(data.get('accuracy'))}", int(data["step"]), steps)
+            self._tell(
+                f"{name}: {percent(data['accuracy'])}" if "accuracy" in data else name, int(data["step"]), steps
+            )
         elif event.what == "elsewhere":
             log.info("waits for  %s: process %s has it", name, data["owner"])
         elif event.what == "retried":
@@ -174,7 +176,8 @@ class Watch:
                 log.warning("%s %s: failed: %s", count, name, words[-1])
             elif event.what == "done":
                 took = duration(data.get("seconds"))
-                log.info("%s %s: %s in %s", count, name, percent(data.get("accuracy")), took)
+                said = f": {percent(data['accuracy'])} in {took}" if "accuracy" in data else ""
+                log.info("%s %s%s", count, name, said)
 
     def _reach(self, key: str, step: int) -> None:
         """A run that begins again at a checkpoint moves the bar of all runs back."""

@@ -11,7 +11,8 @@ from toposcope.core.ranges import computable
 def title(config: Mapping[str, Any]) -> str:
     """A run in a few words."""
     cell = f"  {config['cell']}" if "cell" in config else ""
-    return f"{config.get('task', '?')}  {config.get('encoding', '?')}{cell}  seed {config.get('seed', '?')}"
+    what = config.get("task", config.get("regime", "?"))
+    return f"{what}  {config.get('encoding', '?')}{cell}  seed {config.get('seed', '?')}"
 
 
 def percent(value: float | None) -> str:

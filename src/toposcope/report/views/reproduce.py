@@ -43,7 +43,7 @@ def view(result: ReproduceResult, page: Page) -> None:
     counts = Counter(str(claim.verdict) for claim in claims)
     page.facts += [(str(len(claims)), "claims"), *((str(number), _WORDS[word]) for word, number in counts.items())]
     if result.runs_done:
-        page.facts.append((f"{result.runs_done:,}", "training runs"))
+        page.facts.append((f"{result.runs_done:,}", "runs"))
     page.add("Summary", Summary(tuple(_summary(result, both))))
     kinds = (
         (Column("verdict", "as described", "plain"), Column("verdict_published", "as released", "plain"))

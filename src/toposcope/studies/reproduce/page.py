@@ -13,6 +13,8 @@ from toposcope.studies.reproduce.result import (
     StudySelfTest,
 )
 
+MOST_KEYS = 300  # that a page lists
+
 
 def page(result: ReproduceResult) -> str:
     """The whole page."""
@@ -135,7 +137,7 @@ def _study(result: ReproduceResult, study: StudyOutcome) -> str:
         lines += ["", "| question | measure | mean | pairs | p | p, equivalent | bound | seen with 80 % | outcome |"]
         lines += ["|---|---|---|---|---|---|---|---|---|"]
         lines += [_answer(each) for each in study.answers if each.claim == claim.id]
-        lines += ["", f"Runs: {', '.join(f'`{key}`' for key in claim.runs) or '-'}"]
+        lines += ["", _runs(claim.runs)]
     lines += [
         "",
         "## The study tried on itself",
@@ -148,6 +150,13 @@ def _study(result: ReproduceResult, study: StudyOutcome) -> str:
         *(_tried(each) for each in study.self_tests),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _runs(keys: Sequence[str]) -> str:
+    """The runs behind a claim; of very many only how many there are."""
+    if len(keys) > MOST_KEYS:
+        return f"Runs: {len(keys)}; the JSON names those behind every number."
+    return f"Runs: {', '.join(f'`{key}`' for key in keys) or '-'}"
 
 
 def _answer(each: StudyAnswer) -> str:
