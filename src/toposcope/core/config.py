@@ -35,7 +35,7 @@ class Config(Mapping[str, Any]):
         """A nested configuration ('text_config', 'attn_config'); empty where absent."""
         inner = self._values.get(key) or {}
         if not isinstance(inner, Mapping):
-            raise BadConfig(f"'{key}' in {self.where} is {inner!r}; expected an object with settings.")
+            raise BadConfig(f"'{printable(key)}' in {self.where} is {inner!r}; expected an object with settings.")
         return Config(inner, f"{self.where} ({key})")
 
     def updated(self, **values: Any) -> Config:
@@ -51,7 +51,7 @@ class Config(Mapping[str, Any]):
         value = self._first(keys, default)
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
             raise BadConfig(
-                f"'{keys[0]}' in {self.where} is {printable(repr(value), 60)}; "
+                f"'{printable(keys[0])}' in {self.where} is {printable(repr(value), 60)}; "
                 f"expected a whole number from {least} to {most:,}."
             )
         return value
@@ -60,21 +60,21 @@ class Config(Mapping[str, Any]):
         """The first of `keys` that is set, a finite number."""
         value = self._first(keys, default)
         if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e30:
-            raise BadConfig(f"'{keys[0]}' in {self.where} is {value!r}; expected a number.")
+            raise BadConfig(f"'{printable(keys[0])}' in {self.where} is {value!r}; expected a number.")
         return float(value)
 
     def flag(self, *keys: str, default: bool) -> bool:
         """The first of `keys` that is set, true or false."""
         value = self._first(keys, default)
         if not isinstance(value, bool):
-            raise BadConfig(f"'{keys[0]}' in {self.where} is {value!r}; expected true or false.")
+            raise BadConfig(f"'{printable(keys[0])}' in {self.where} is {value!r}; expected true or false.")
         return value
 
     def text(self, *keys: str, default: str) -> str:
         """The first of `keys` that is set, a string."""
         value = self._first(keys, default)
         if not isinstance(value, str):
-            raise BadConfig(f"'{keys[0]}' in {self.where} is {value!r}; expected a name.")
+            raise BadConfig(f"'{printable(keys[0])}' in {self.where} is {value!r}; expected a name.")
         return value
 
     def listed(self, key: str, length: int) -> list[Any] | None:
@@ -83,7 +83,9 @@ class Config(Mapping[str, Any]):
         if value is None:
             return None
         if not isinstance(value, list) or len(value) < length:
-            raise BadConfig(f"'{key}' in {self.where} is not a list with an entry for each of the {length} layers.")
+            raise BadConfig(
+                f"'{printable(key)}' in {self.where} is not a list with an entry for each of the {length} layers."
+            )
         return value
 
     def _first(self, keys: tuple[str, ...], default: Any) -> Any:
@@ -91,7 +93,9 @@ class Config(Mapping[str, Any]):
             if self._values.get(key) is not None:
                 return self._values[key]
         if default is None:
-            raise BadConfig(f"{self.where} lacks '{keys[0]}', without which the weights cannot be sorted into heads.")
+            raise BadConfig(
+                f"{self.where} lacks '{printable(keys[0])}', without which the weights cannot be sorted into heads."
+            )
         return default
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
@@ -345,6 +345,7 @@ _JSON = st.recursive(
 )
 
 
+@example(settings={"alpha_pattern": {"\x1f": None}})
 @given(settings=st.dictionaries(st.sampled_from(sorted(settings.KNOWN)) | st.text(max_size=6), _JSON, max_size=4))
 def test_no_setting_ends_in_anything_but_a_sentence(
     settings: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
