@@ -11,7 +11,7 @@ from multiprocessing import get_context
 import transformers
 
 from tests.architectures import GROUPS, page, types
-from tests.architectures.judge import READ, Judged, Outcome, judge
+from tests.architectures.judge import READ, Judged, Outcome, judge, judge_pair
 from tests.architectures.probes import TYPES, probes
 
 
@@ -49,11 +49,7 @@ def _all(asked: list[tuple[str, str]], jobs: int) -> Iterator[Judged]:
         yield from (judge(*each) for each in asked)
         return
     with get_context("spawn").Pool(jobs, maxtasksperchild=15) as pool:  # as in tests.zoo
-        yield from pool.imap(_judge, asked, chunksize=4)
-
-
-def _judge(each: tuple[str, str]) -> Judged:
-    return judge(*each)
+        yield from pool.imap(judge_pair, asked, chunksize=4)
 
 
 if __name__ == "__main__":

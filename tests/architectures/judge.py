@@ -81,6 +81,11 @@ def judge(model_type: str, group: str, *, batch: int = BATCH, length: int = LENG
             return Judged(model_type, group, Outcome.DIFFERENT, f"{type(error).__name__}: {error}"[:200])
 
 
+def judge_pair(each: tuple[str, str]) -> Judged:
+    """`judge` in another process, which finds it here: what stands in a `__main__` it does not."""
+    return judge(*each)
+
+
 def _compared(model_type: str, group: str, ours: Any, theirs: Any, noted: Record, batch: int) -> Judged:
     found, missing = differences(ours, theirs, noted, batch)
     faint = differences(ours, theirs, run, batch)[0] if (run := faint_run(theirs, batch)) is not None else []
