@@ -17,6 +17,7 @@ again.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
@@ -44,6 +45,7 @@ Part = Literal["input", "between", "attention", "norm", "mlp", "layer", "final n
 
 OWN, OFF = "own", "none"
 MOST = 1024  # tokens of a sequence that are followed
+AHEAD = 8  # clouds that may wait to be measured
 LEAST_TURN = 0.05  # of the mean cosine: less is no move
 TURN_SHARE = 0.25  # of the range of all cosines: a turn that is smaller does not begin a new phase
 MEASURES = ("cosine", "effective_rank", "dispersion", "relative_dispersion", "norm", "largest")
@@ -231,9 +233,14 @@ def _run(
     found: list[list[Future[dict[str, float]]]] = []
     rows: list[list[Future[dict[str, float]]]] = []
 
+    ahead: deque[Future[dict[str, float]]] = deque()
+
     def see(state_BND: Any) -> None:
         for row, tokens in zip(rows, state_BND, strict=True):
+            if len(ahead) == AHEAD:
+                wait([ahead.popleft()])
             row.append(pool.submit(measure_cloud, tokens.detach().cpu().double().numpy()))
+            ahead.append(row[-1])
 
     def see_the_last(state_BND: Any) -> None:
         see(state_BND)
@@ -253,8 +260,6 @@ def _run(
             begin()
             forward(instrument.model, some)
             found += rows
-            for row in rows:  # what waits to be measured stays small
-                wait(row)
     return [[each.result() for each in row] for row in found]
 
 
