@@ -18,6 +18,7 @@ from toposcope.spectra.singular import finite
 Array = NDArray[np.float64]
 
 DIRECT_LIMIT = 4_000_000  # entries of the whole table of logits: 32 MB
+OFFSETS_LIMIT = 1_000_000  # entries of the table over offsets, where that is all there is to it
 AT_ONCE = 64  # positions whose second moments are held at a time
 
 
@@ -66,6 +67,11 @@ def decompose(
     formed: ||L||^2 comes from second moments of q and k, and the coupling is what is left.
     """
     encoding.tables()
+    if np.ndim(q) == np.ndim(k) == 2 and (found := _same_everywhere(
+        np.asarray(q, dtype=np.float64), np.asarray(k, dtype=np.float64), encoding, positions, weights, key_weights,
+        causal, scale, head,
+    )):  # fmt: skip
+        return found
     q_AIR, k_BIR, at_I = _design(q, k, positions, causal)
     if encoding.bias is not None and not 0 <= head < encoding.bias.heads:
         raise BadValue(f"the encoding has no head {head}: it gives a bias to {encoding.bias.heads}.")
@@ -105,11 +111,21 @@ def decompose(
         token_mean_IJ = position_IJ - bias_IJ
         square += float((pair_IJ * (2 * token_mean_IJ * bias_IJ + bias_IJ**2)).sum())
         coupling = max(0.0, square - content - position)
-    # what rounding leaves of parts that cancel is not variance
     size = float(np.abs(q_AIR).max() * np.abs(k_BIR).max() * q_AIR.shape[2] + np.abs(bias_IJ).max())
-    floor = (64 * np.finfo(np.float64).eps * size) ** 2
+    return _shares(content, position, coupling, position_even, coupling_even, size)
+
+
+def _shares(
+    content: float,
+    position: float,
+    coupling: float,
+    position_even: float | None,
+    coupling_even: float | None,
+    size: float,
+) -> Shares:
+    """The parts over their sum; `size` is how large logits can be, and what rounding leaves of that is no variance."""
     total = content + position + coupling
-    if total <= floor:
+    if total <= (64 * np.finfo(np.float64).eps * size) ** 2:
         return Shares(None, None, None, None, None, 0.0)
     position_share, coupling_share = position / total, coupling / total
     return Shares(
@@ -119,6 +135,74 @@ def decompose(
         position_toeplitz=None if position_even is None else min(float(position_even) / total, position_share),
         coupling_toeplitz=None if coupling_even is None else min(coupling_even / total, coupling_share),
         total=total,
+    )
+
+
+def _same_everywhere(
+    q_AR: Array,
+    k_BR: Array,
+    encoding: Encoding,
+    positions: ArrayLike | None,
+    weights: ArrayLike | None,
+    key_weights: ArrayLike | None,
+    causal: bool,
+    scale: float,
+    head: int,
+) -> Shares | None:
+    """`decompose` where vectors are the same at every position and logits see the offset t = i - j only.
+
+    Then L[a,i,b,j] = l[a,b,t], a table smaller by the number of positions. Of the gauge only m[a,i] remains, the mean
+    of l over b and the offsets that i sees. None where offsets are not all that is seen, or the design is too large.
+    """
+    at_I = None if positions is None else np.asarray(positions, dtype=np.float64)
+    offsets = encoding.bias is None or encoding.bias.toeplitz
+    if at_I is None or at_I.ndim != 1 or len(at_I) == 0 or not offsets or even_step(at_I) is None:
+        return None
+    length = len(at_I)
+    if len(q_AR) * len(k_BR) * 2 * length > OFFSETS_LIMIT:
+        return None
+    _design(q_AR[:, None], k_BR[:, None], at_I[:1], causal)  # complains of what is no design
+    checked_positions(at_I, length, causal=causal)
+    if encoding.bias is not None and not 0 <= head < encoding.bias.heads:
+        return None  # the long way complains
+    context = int(max(at_I.max(), 0)) + 1
+    far_q, near_k = (np.repeat(part[:, None], length, axis=1) for part in (q_AR, k_BR))
+    q_AIR, k_BIR = turned(encoding.rotary, far_q, near_k, at_I, head=head, context=context)
+    table_ABT = scale * (q_AIR @ k_BIR[:, 0].T).transpose(0, 2, 1)
+    at_T = np.arange(length)
+    if not causal:  # offsets below 0: the query stands at the first position
+        table_ABT = np.concatenate(
+            [scale * (q_AIR[:, 0] @ k_BIR[:, :0:-1].swapaxes(1, 2)).swapaxes(0, 1), table_ABT], axis=2
+        )
+        at_T = np.arange(1 - length, length)
+    bias_T = np.zeros(len(at_T))
+    if encoding.bias is not None:
+        bias_T = encoding.bias.by_offset(at_T * (even_step(at_I) or 1.0))[head]
+        table_ABT = table_ABT + bias_T
+    weight_A = _weights(weights, len(q_AR))
+    weight_B = _weights(weights if key_weights is None else key_weights, len(k_BR))
+    from_I = np.arange(length)[:, None] - at_T
+    seen_IT = ((from_I >= 0) & (from_I < length)).astype(np.float64)
+    seen_I, count_T, pair = seen_IT.sum(axis=1), seen_IT.sum(axis=0), 1 / seen_IT.sum()
+    mean_AT = weight_B @ table_ABT
+    gauge_AI = mean_AT @ seen_IT.T / seen_I
+    middle_T, middle_I = weight_A @ mean_AT, weight_A @ gauge_AI
+    content_AB = pair * (table_ABT @ count_T - (gauge_AI @ seen_I)[:, None])
+    position_IT = middle_T - middle_I[:, None]
+    rest_ABT = table_ABT - content_AB[:, :, None] - middle_T
+    own_AI = gauge_AI - middle_I
+    # the coupling is rest[a,b,t] - own[a,i]: its spread over b, and what the mean over b leaves
+    mean_AT = weight_B @ rest_ABT
+    apart_T = weight_A @ (weight_B @ (rest_ABT - mean_AT[:, None]) ** 2)
+    left_A = np.einsum("it,ait->a", seen_IT, (mean_AT[:, None] - own_AI[:, :, None]) ** 2)
+    even_AT = own_AI @ seen_IT / count_T
+    return _shares(
+        content=float(weight_A @ content_AB**2 @ weight_B),
+        position=pair * float((seen_IT * position_IT**2).sum()),
+        coupling=pair * float(count_T @ apart_T + weight_A @ left_A),
+        position_even=pair * float(count_T @ (middle_T - middle_I @ seen_IT / count_T) ** 2),
+        coupling_even=pair * float(count_T @ (weight_A @ (weight_B @ (rest_ABT - even_AT[:, None]) ** 2))),
+        size=float(np.abs(q_AIR).max() * abs(scale) * np.abs(k_BIR).max() * q_AIR.shape[2] + np.abs(bias_T).max()),
     )
 
 

@@ -216,13 +216,14 @@ def first_layer_shares(model: Model, encoding: Encoding | None = None, seed: int
     drawn = usable(model.source.read_rows(name, chosen), name, model.path).astype(np.float64)
     longest = None if used.input is None else used.input.length
     at = np.arange(POSITIONS if longest is None else min(POSITIONS, longest))
-    added = np.zeros((len(at), width)) if used.input is None else used.input.vectors(at)
-    x = (drawn[:, None] + added).reshape(-1, width)
+    x = drawn if used.input is None else (drawn[:, None] + used.input.vectors(at)).reshape(-1, width)
     q_HNR, k_HNR, _ = project(layer, x)
     found = []
     for h in range(layer.spec.heads):
-        q_AIR, k_AIR = (part[h].reshape(TOKENS, len(at), -1) for part in (q_HNR, k_HNR))
-        split = decompose(q_AIR, k_AIR, used, at, causal=layer.spec.causal, scale=layer.spec.scale, head=h)
+        q, k = q_HNR[h], k_HNR[h]
+        if used.input is not None:
+            q, k = (part.reshape(TOKENS, len(at), -1) for part in (q, k))
+        split = decompose(q, k, used, at, causal=layer.spec.causal, scale=layer.spec.scale, head=h)
         found.append(LogitShares(split.content, split.position, split.coupling))
     return tuple(found)
 

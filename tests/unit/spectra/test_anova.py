@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import astuple
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toposcope.core.errors import BadEncoding, BadValue
-from toposcope.encodings import NONE, Encoding, LogitBias, alibi, combine, rope, t5
+from toposcope.encodings import NONE, Encoding, LogitBias, alibi, combine, rope, t5, xpos
 from toposcope.spectra.anova import DIRECT_LIMIT, Shares, decompose
 
 seeds = st.integers(0, 2**32 - 1)
@@ -85,6 +87,27 @@ def test_the_shares_follow_the_definition(seed: int, a: int, b: int, n: int, cau
     assert sum(triple(closed)) == pytest.approx(1, abs=4e-16)
     assert closed.coupling_toeplitz is None
     assert closed.position_toeplitz == pytest.approx(ours.position_toeplitz)
+
+
+@settings(max_examples=80, deadline=None)
+@given(seeds, st.integers(1, 6), st.integers(1, 6), st.integers(2, 12), st.booleans(), st.integers(0, 6))
+def test_vectors_that_are_the_same_everywhere_go_by_offsets(
+    seed: int, a: int, b: int, n: int, causal: bool, kind: int
+) -> None:
+    random = np.random.default_rng(seed)
+    both = combine(rope(8, base=50.0), alibi(2, symmetric=False))
+    bias = t5(random.standard_normal((8, 2)), max_distance=20)
+    encoding = (NONE, rope(8, base=50.0), rope(8, partial=0.5), xpos(8), alibi(2), bias, both)[kind]
+    q, k = random.standard_normal((a, 8)), random.standard_normal((b, 8))
+    at = random.integers(0, 5) + random.integers(1, 4) * np.arange(n)
+    options = {"weights": random.uniform(0.1, 1, a), "key_weights": random.uniform(0.1, 1, b), "causal": causal}
+    short = decompose(q, k, encoding, at, **options, scale=-0.7, head=1)
+    spread = (np.repeat(each[:, None], n, axis=1) for each in (q, k))
+    long = decompose(*spread, encoding, at, **options, scale=-0.7, head=1)
+    if long.content is None:
+        assert short == long
+        return
+    np.testing.assert_allclose(astuple(short), astuple(long), rtol=1e-9, atol=1e-12)
 
 
 @settings(max_examples=60, deadline=None)
