@@ -123,7 +123,7 @@ def _shares(
     coupling_even: float | None,
     size: float,
 ) -> Shares:
-    """The parts over their sum; `size` is how large logits can be, and what rounding leaves of that is no variance."""
+    """The parts over their sum; `size` is how large logits can be: what rounding leaves of that is no variance."""
     total = content + position + coupling
     if total <= (64 * np.finfo(np.float64).eps * size) ** 2:
         return Shares(None, None, None, None, None, 0.0)
