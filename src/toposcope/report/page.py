@@ -74,6 +74,7 @@ def page_html(page: Page, results: Sequence[Mapping[str, Any]]) -> str:
         policy=policy(scripts, [style]),
         style=style,
         scripts=scripts,
+        drawn=charts,
         data=data,
         most_rows=MOST_ROWS,
     )
