@@ -50,7 +50,7 @@ def test_the_map_and_the_text_follow_each_other_and_python(browser: Browser) -> 
     assert page.evaluate("model.state.head") == "1.0"
     page.evaluate("model.set('head', '0.1')")  # from Python
     assert page.locator(".attention").get_attribute("data-head") == "0.1"
-    canvas = page.locator("canvas[role=application]")
+    canvas = page.locator("canvas[role=application]").first
     canvas.focus()
     for key in ("Home", "ArrowDown", "Enter"):
         page.keyboard.press(key)

@@ -87,7 +87,7 @@ def line(
     """A curve, or one for each category; `zero` draws the axis of zero.
 
     Each category has a dash of its own. `dash` names a second field with its two words: curves of the first are drawn
-    whole, those of the second dashed, the chart's sentence says so, and categories are told by the shape of their points.
+    whole, those of the second dashed, as the chart's sentence says, and categories have points of their own shape.
     """
     horizontal = quantity(x, x_title, **({"type": "log", "base": 2} if log_x else {"nice": False, "zero": False}))
     if log_x:

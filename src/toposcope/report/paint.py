@@ -60,7 +60,7 @@ def encoding_colours(specs: Iterable[str]) -> dict[str, str]:
 def dashes(colours: Sequence[str]) -> list[tuple[int, ...]]:
     """A dash for each of these colours, so that no two curves are alike to an eye that lacks a kind of cone.
 
-    They go round; one that would meet a colour too near to its own moves on to the dash where the nearest is farthest.
+    They go round; one that would meet a colour too near to its own moves on, or goes where the nearest is farthest.
     """
     found: list[int] = []
     for i, own in enumerate(colours):

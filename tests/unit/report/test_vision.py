@@ -78,7 +78,11 @@ def test_no_two_curves_are_alike_in_colour_and_dash(names: tuple[str, ...]) -> N
     colours = list(paint.encoding_colours(names).values())
     for found in (colours, list(paint.palette())):
         looks = list(zip(found, paint.dashes(found), strict=True))
-        alike = [pair for pair in combinations(looks, 2) if pair[0][1] == pair[1][1] and apart(pair[0][0], pair[1][0]) < NEAR]
+        alike = [
+            pair
+            for pair in combinations(looks, 2)
+            if pair[0][1] == pair[1][1] and apart(pair[0][0], pair[1][0]) < NEAR
+        ]
         assert alike == []
 
 

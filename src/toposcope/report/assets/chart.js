@@ -41,38 +41,18 @@
     const reading = toposcope.element("p", { class: "reading small", "aria-live": "polite", hidden: true });
     const ring = drawn("circle", { class: "here", r: 7 });
     let lists = [];
-    let at = [0, 0];
-    place.after(reading);
-    const show = () => {
-      const point = lists[at[0]][at[1]];
+    const show = (point) => {
+      reading.hidden = false;
       reading.textContent = point.words;
       ring.setAttribute("cx", point.x);
       ring.setAttribute("cy", point.y);
       place.querySelector("svg > g").append(ring);
     };
+    const here = toposcope.byKeys(place, () => lists, show);
+    place.after(reading);
     place.setAttribute("tabindex", "0");
-    place.addEventListener("focus", () => {
-      lists = told(view);
-      reading.hidden = !lists.length || !place.matches(":focus-visible");
-      at = [Math.min(at[0], Math.max(0, lists.length - 1)), 0];
-      if (!reading.hidden) show();
-    });
+    place.addEventListener("focus", () => { lists = told(view); if (lists.length && place.matches(":focus-visible")) show(here()); });
     place.addEventListener("blur", () => { reading.hidden = true; ring.remove(); });
-    place.addEventListener("keydown", (event) => {
-      const step = { ArrowLeft: -1, ArrowRight: 1, Home: -Infinity, End: Infinity }[event.key];
-      const other = { ArrowUp: -1, ArrowDown: 1 }[event.key];
-      if (!lists.length || (step === undefined && other === undefined)) return;
-      event.preventDefault();
-      reading.hidden = false;
-      const within = (value, list) => Math.max(0, Math.min(list.length - 1, value));
-      if (other && lists.length > 1) {
-        const { x } = lists[at[0]][at[1]];
-        const next = within(at[0] + other, lists);
-        const gaps = lists[next].map((point) => Math.abs(point.x - x));
-        at = [next, gaps.indexOf(Math.min(...gaps))];
-      } else at = [at[0], within(at[1] + (step ?? other), lists[at[0]])];
-      show();
-    });
   }
 
   toposcope.chart = async (place, spec, rows) => {

@@ -398,7 +398,8 @@ def _agreement(page: Page, found: Agreement) -> list[Any]:
     rows = [{"index": words, "rho": each.rho, "p": each.p, "count": each.count} for words, each in names.items()]
     said = [
         f"Heads that look at the previous token on the text: {len(found.traced)}. The kernel of "
-        f"{count(len(found.listed), 'head')} peaks at offset 1: {len(found.hits)} of these{_rates(found.precision, found.recall)}."
+        f"{count(len(found.listed), 'head')} peaks at offset 1: {len(found.hits)} of these"
+        f"{_rates(found.precision, found.recall)}."
     ]
     if found.fast_listed:
         area = (

@@ -21,7 +21,6 @@ toposcope.lines = (place, options) => {
   const named = (words) => frame.setAttribute("aria-label", `${words}. Arrow keys go from point to point.`);
   const frame = element("div", { class: "lines-frame", tabindex: "0", role: "application", "aria-roledescription": "chart" }, picture, tip, live);
   named(options.label);
-  let at = [0, 0]; // the series and the point of it that keys have come to
   let series = [];
   let marks = [];
   let map = null;
@@ -123,36 +122,22 @@ toposcope.lines = (place, options) => {
     const box = picture.getBoundingClientRect();
     const at = [(event.clientX - box.left) * map.width / box.width, (event.clientY - box.top) * map.height / box.height];
     let best = null;
-    for (const { far, ...each } of seen().flat().map((one) => ({ ...one, far: Math.hypot(one.px - at[0], (one.py - at[1]) * 0.35) }))) {
-      if (!best || far < best.far) best = { far, ...each };
+    for (const each of seen().flat()) {
+      const far = Math.hypot(each.x - at[0], (each.y - at[1]) * 0.35);
+      if (!best || far < best.far) best = { ...each, far };
     }
     tip.hidden = !best || best.far > 60;
     if (!tip.hidden) tell(best, box);
   }
   /** Every point that is drawn, with its place: a list for each series. */
-  const seen = () => series.map((each) => each.points.map(([a, b]) => ({ a, b, px: map.x(a), py: map.y(b), name: each.name })).filter((one) => Number.isFinite(one.px) && Number.isFinite(one.py))).filter((list) => list.length);
+  const seen = () => series.map((each) => each.points.map(([a, b]) => ({ a, b, x: map.x(a), y: map.y(b), name: each.name })).filter(({ x, y }) => Number.isFinite(x) && Number.isFinite(y))).filter((list) => list.length);
   function tell(best, box) {
     tip.textContent = `${series.length > 1 ? best.name + ": " : ""}${show(best.b)} at ${options.x.short || options.x.title} ${show(best.a)}`;
     const scale = box.width / map.width;
-    tip.style.left = Math.min(Math.max(best.px * scale, 70), box.width - 70) + "px";
-    tip.style.top = best.py * scale + "px";
+    tip.style.left = Math.min(Math.max(best.x * scale, 70), box.width - 70) + "px";
+    tip.style.top = best.y * scale + "px";
   }
-  frame.addEventListener("keydown", (event) => {
-    const step = { ArrowLeft: -1, ArrowRight: 1, Home: -Infinity, End: Infinity }[event.key];
-    const other = { ArrowUp: -1, ArrowDown: 1 }[event.key];
-    const lists = map ? seen() : [];
-    if (!lists.length || (step === undefined && other === undefined)) return;
-    event.preventDefault();
-    const within = (value, list) => Math.max(0, Math.min(list.length - 1, value));
-    const first = within(at[0], lists);
-    const here = lists[first][within(at[1], lists[first])];
-    const next = lists[within(first + (other ?? 0), lists)];
-    const nearest = next.reduce((best, one, i) => (Math.abs(one.px - here.px) < Math.abs(next[best].px - here.px) ? i : best), 0);
-    at = [lists.indexOf(next), next === lists[first] ? within(within(at[1], next) + (step ?? 0), next) : nearest];
-    tip.hidden = false;
-    tell(next[at[1]], picture.getBoundingClientRect());
-    live.textContent = tip.textContent;
-  });
+  toposcope.byKeys(frame, () => (map ? seen() : []), (found) => { tip.hidden = false; tell(found, picture.getBoundingClientRect()); live.textContent = tip.textContent; });
   frame.addEventListener("blur", () => { tip.hidden = true; });
   picture.addEventListener("pointermove", point);
   picture.addEventListener("pointerleave", () => { tip.hidden = true; });
