@@ -31,7 +31,8 @@ def test_the_map_and_the_text_follow_each_other_and_python(browser: Browser) -> 
     page.on("console", lambda message: said.append(message.text))
     page.on("pageerror", lambda error: said.append(str(error)))
     page.on("dialog", lambda dialog: said.append(dialog.message))
-    page.set_content("<!doctype html><html lang='en'><title>notebook</title><body><main><h1>x</h1><div id='cell'>")
+    headings = "<h1>x</h1><h2>y</h2>"  # a notebook's own
+    page.set_content(f"<!doctype html><html lang='en'><title>z</title><body><main>{headings}<div id='cell'>")
     page.evaluate(
         f"""async ([esm, state]) => {{
           const module = await import(URL.createObjectURL(new Blob([esm], {{ type: "text/javascript" }})));

@@ -51,9 +51,10 @@ def coloured(field: str, colours: Mapping[str, str] | None = None, title: str | 
 
 def dashed(field: str, colours: Mapping[str, str] | None = None, title: str | None = None) -> Spec:
     """The second channel of the same categories: a colour alone is not told apart by every eye."""
-    range_ = paint.dashes(list(colours.values()) if colours else PALETTE)
-    scale: Spec = {"range": [list(each) for each in range_]}
-    return {**coloured(field, colours, title), "scale": {**scale, **({"domain": list(colours)} if colours else {})}}
+    found = coloured(field, colours, title)
+    dashes = paint.dashes(list(colours.values()) if colours else PALETTE)
+    found["scale"] = {**found.get("scale", {}), "range": [list(each) for each in dashes]}
+    return {**found, "legend": {"symbolType": "stroke", "symbolSize": 240, "symbolStrokeWidth": 1.5}}
 
 
 def in_colours_of_encodings(spec: Spec, field: str, names: Sequence[str]) -> Spec:
@@ -74,6 +75,9 @@ def in_colours(spec: Spec, field: str, colours: Mapping[str, str]) -> Spec:
             made["encoding"] = {**channels, "color": coloured(field, colours, title)}
             if channels.get("strokeDash", {}).get("field") == field:
                 made["encoding"]["strokeDash"] = dashed(field, colours, title)
+            if "shape" in channels:
+                scale = {**channels["shape"]["scale"], "domain": list(colours)}
+                made["encoding"]["shape"] = {**channels["shape"], "scale": scale}
         return made
 
     return recoloured(spec)
@@ -121,7 +125,7 @@ def line(
     }
     layers = [curve]
     if dash and colour:
-        shape = {**coloured(colour), "scale": {"range": list(paint.SHAPES)}, "legend": None}
+        shape = {**coloured(colour), "scale": {"range": list(paint.SHAPES)}}
         layers.append({"mark": {"type": "point", "size": 34}, "encoding": {**encoding, "shape": shape}})
         del layers[-1]["encoding"]["strokeDash"]
     if zero:

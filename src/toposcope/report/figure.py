@@ -71,10 +71,11 @@ def figure_spec(page: Page, blocks: Sequence[Chart | HeadMap]) -> dict[str, Any]
     rows = [drawn[i : i + across] for i in range(0, len(drawn), across)]
     line = {**_THEME["line"], "color": palette()[0]}
     config = {**_THEME, "line": line, "range": {"category": list(palette())}, "bar": {"color": palette()[0]}}
+    own = {"scale": dict.fromkeys(("color", "strokeDash", "shape"), "independent")}
     return {
         "$schema": "https://vega.github.io/schema/vega-lite/v6.json",
-        "vconcat": [{"hconcat": row, "resolve": {"scale": {"color": "independent"}}} for row in rows],
-        "resolve": {"scale": {"color": "independent"}},
+        "vconcat": [{"hconcat": row, "resolve": own} for row in rows],
+        "resolve": own,
         "config": config,
     }
 

@@ -10,7 +10,7 @@
   /** The same chart without the legend of these. */
   const unkeyed = (part) => ({
     ...part,
-    ...(keyed(part) ? { encoding: { ...part.encoding, ...Object.fromEntries(["color", "strokeDash"].filter((name) => part.encoding[name]?.field).map((name) => [name, { ...part.encoding[name], legend: null }])) } } : {}),
+    ...(keyed(part) ? { encoding: { ...part.encoding, ...Object.fromEntries(["color", "strokeDash", "shape"].filter((name) => part.encoding[name]?.field).map((name) => [name, { ...part.encoding[name], legend: null }])) } } : {}),
     ...(part.layer ? { layer: part.layer.map(unkeyed) } : {}),
   });
 
