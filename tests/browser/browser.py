@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 SCREENSHOTS = Path(__file__).parents[2] / "out" / "screenshots"
 AXE = Path(__file__).parent / "assets" / "axe.min.js"
-WIDE, NARROW = 1280, 400
+WIDE, NARROW = 1280, 390
+WALK = AXE.with_name("walk.js")
 
 
 def executable() -> str | None:
@@ -68,7 +69,7 @@ class Visit:
         return Path(caught.value.path()).read_text(encoding="utf-8")
 
     def violations(self) -> list[str]:
-        """Serious and critical findings of axe-core.
+        """Every finding of axe-core, however small.
 
         It is run in the page by the debugger, which the page's own policy does not concern. Of a table's rows, which
         are all made alike, the first three are looked at; charts are pictures with a label, and their inside is not.
@@ -81,8 +82,17 @@ class Visit:
         return [
             f"{each['id']}: {each['help']} at {[node['target'] for node in each['nodes'][:3]]}"
             for each in found["violations"]
-            if each["impact"] in ("serious", "critical")
         ]
+
+    def unreached(self) -> list[str]:
+        """What can be clicked but not reached by the Tab key, and what is reached unseen; once round the page."""
+        self.page.evaluate(WALK.read_text(encoding="utf-8") + "walk.start()")
+        for _ in range(40):
+            for _ in range(16):
+                self.page.keyboard.press("Tab")
+            if self.page.evaluate("walk.round"):
+                return list(self.page.evaluate("walk.missed()"))
+        return ["the Tab key does not come round"]
 
     def too_wide(self) -> bool:
         """Whether the page must be moved sideways to be read."""

@@ -96,7 +96,6 @@ NAMES = (
     "ablate", "big", "compare", "depth", "dynamics", "empty", "flow", "inspect", "lab", "loss", "proof", "refine",
     "reproduce", "scan", "spectrum", "sweep", "trace", "train",
 )  # fmt: skip
-BOTH = ("flow", "scan")  # looked at in the dark and on a telephone as well
 
 
 def drawn(seen: Visit) -> None:
@@ -107,14 +106,15 @@ def drawn(seen: Visit) -> None:
     heights = charts.evaluate_all("nodes => nodes.map(node => node.getBoundingClientRect().height)")
     assert all(height > 30 for height in heights)
     maps = seen.page.locator("figure[data-block] canvas[role=application]")
-    assert maps.count() == sum(kind in ("headmap", "matrix") for kind in blocks)
+    assert maps.count() == sum({"headmap": 1, "matrix": 1, "attention": 3}.get(kind, 0) for kind in blocks)
 
 
 @pytest.mark.sample(9)
 @pytest.mark.parametrize("name", NAMES)
-def test_draws_without_complaint_and_axe_finds_nothing_serious(
+def test_draws_without_complaint_and_is_there_for_everybody(
     browser: Browser, address: Callable[[str], str], name: str
 ) -> None:
+    """Wide and light, narrow and dark: axe finds nothing, and the Tab key comes to all that can be clicked."""
     with visit(browser, address(name)) as seen:
         drawn(seen)
         assert not seen.too_wide()
@@ -122,14 +122,12 @@ def test_draws_without_complaint_and_axe_finds_nothing_serious(
         if name == "big":  # made like "scan", and axe takes half a minute for its 1024 rows
             return
         assert seen.violations() == []
-        if name in BOTH:
-            seen.page.get_by_role("button", name="Switch between light and dark").click()
-            seen.picture(f"report-{name}-dark-{WIDE}")
-            assert seen.violations() == []
+        assert seen.unreached() == []
+        seen.page.get_by_role("button", name="Switch between light and dark").click()
         seen.resize(NARROW)
         assert not seen.too_wide()
-        if name in BOTH:
-            seen.picture(f"report-{name}-dark-{NARROW}")
+        seen.picture(f"report-{name}-dark-{NARROW}")
+        assert seen.violations() == []
 
 
 def plain_data(result: Any) -> Any:
@@ -207,6 +205,26 @@ def test_the_switch_of_a_map_changes_its_colours_and_its_words(scan_page: Visit)
     assert "prevail" in figure.inner_text()
     figure.get_by_role("radio", name="Growth").press("ArrowRight")
     assert figure.get_by_role("radio", name="Peak offset").is_checked()
+
+
+def test_keys_are_told_what_a_pointer_is_told(scan_page: Visit, results: dict[str, Any]) -> None:
+    page = scan_page.page
+    figure = page.locator("#regimes-by-depth figure").nth(1)  # a dot for each head
+    page.locator("#save-all").focus()  # from there by keys: a focus that is seen
+    page.keyboard.press("Tab")
+    figure.locator(".chart").focus()
+    heads = [head for head in results["scan"][1]["heads"] if head["layer"] == 0]
+    told = set()
+    for _ in heads:
+        told.add(figure.locator(".reading").inner_text())
+        page.keyboard.press("ArrowRight")
+    assert len(told) == len(heads)
+    assert all(words.startswith("layer 0, head") for words in told)
+    page.keyboard.press("End")
+    last = results["scan"][1]["heads"][-1]["layer"]
+    assert figure.locator(".reading").inner_text().startswith(f"layer {last}, head")
+    page.keyboard.press("Tab")
+    assert not figure.locator(".reading").is_visible()
 
 
 def test_downloads_hold_the_numbers_of_the_result(scan_page: Visit, results: dict[str, Any]) -> None:

@@ -31,7 +31,8 @@ def test_the_map_and_the_text_follow_each_other_and_python(browser: Browser) -> 
     page.on("console", lambda message: said.append(message.text))
     page.on("pageerror", lambda error: said.append(str(error)))
     page.on("dialog", lambda dialog: said.append(dialog.message))
-    page.set_content("<!doctype html><html lang='en'><title>notebook</title><body><main><h1>x</h1><div id='cell'>")
+    headings = "<h1>x</h1><h2>y</h2>"  # a notebook's own
+    page.set_content(f"<!doctype html><html lang='en'><title>z</title><body><main>{headings}<div id='cell'>")
     page.evaluate(
         f"""async ([esm, state]) => {{
           const module = await import(URL.createObjectURL(new Blob([esm], {{ type: "text/javascript" }})));
@@ -50,7 +51,7 @@ def test_the_map_and_the_text_follow_each_other_and_python(browser: Browser) -> 
     assert page.evaluate("model.state.head") == "1.0"
     page.evaluate("model.set('head', '0.1')")  # from Python
     assert page.locator(".attention").get_attribute("data-head") == "0.1"
-    canvas = page.locator("canvas[role=application]")
+    canvas = page.locator("canvas[role=application]").first
     canvas.focus()
     for key in ("Home", "ArrowDown", "Enter"):
         page.keyboard.press(key)

@@ -8,6 +8,7 @@ from typing import Any
 from toposcope.report import paint
 
 PALETTE = paint.palette()
+INK = paint.colour("ink")  # the page's own in either theme: see the stylesheet
 VERDICTS = {
     word.replace("_", " "): paint.colour(word)
     for word in ("converges", "diverges", "not_convergent", "bounded", "diverges_above", "indeterminate", "inactive")
@@ -19,7 +20,7 @@ POWERS: dict[str, Any] = {  # of two, as contexts are told: 512, 1k, 128k, 1M
     "labelOverlap": "greedy",
     "labelSeparation": 6,
 }
-WHOLE = ("layer", "layers", "step", "offset", "sequence")  # counted: no ticks between whole numbers
+WHOLE = ("layer", "layers", "step", "offset", "pair", "sequence", "heads")  # counted: no ticks between whole numbers
 Spec = dict[str, Any]
 
 
@@ -36,12 +37,24 @@ def quantity(field: str, title: str | None = None, **scale: Any) -> Spec:
     return found
 
 
+def _counted(field: str) -> Spec:
+    return {**quantity(field), **({"axis": {"tickMinStep": 1}} if field in WHOLE else {})}
+
+
 def coloured(field: str, colours: Mapping[str, str] | None = None, title: str | None = None) -> Spec:
     """A channel of categories, in the given colours."""
     found: Spec = {"field": field, "type": "nominal", "title": title or field}
     if colours:
         found["scale"] = {"domain": list(colours), "range": list(colours.values())}
     return found
+
+
+def dashed(field: str, colours: Mapping[str, str] | None = None, title: str | None = None) -> Spec:
+    """The second channel of the same categories: a colour alone is not told apart by every eye."""
+    found = coloured(field, colours, title)
+    dashes = paint.dashes(list(colours.values()) if colours else PALETTE)
+    found["scale"] = {**found.get("scale", {}), "range": [list(each) for each in dashes]}
+    return {**found, "legend": {"symbolType": "stroke", "symbolSize": 240, "symbolStrokeWidth": 1.5}}
 
 
 def in_colours_of_encodings(spec: Spec, field: str, names: Sequence[str]) -> Spec:
@@ -58,7 +71,13 @@ def in_colours(spec: Spec, field: str, colours: Mapping[str, str]) -> Spec:
             made["layer"] = [recoloured(each) for each in part["layer"]]
         channels = part.get("encoding", {})
         if channels.get("color", {}).get("field") == field:
-            made["encoding"] = {**channels, "color": coloured(field, colours, channels["color"].get("title"))}
+            title = channels["color"].get("title")
+            made["encoding"] = {**channels, "color": coloured(field, colours, title)}
+            if channels.get("strokeDash", {}).get("field") == field:
+                made["encoding"]["strokeDash"] = dashed(field, colours, title)
+            if "shape" in channels:
+                scale = {**channels["shape"]["scale"], "domain": list(colours)}
+                made["encoding"]["shape"] = {**channels["shape"], "scale": scale}
         return made
 
     return recoloured(spec)
@@ -71,8 +90,8 @@ def line(
 ) -> Spec:  # fmt: skip
     """A curve, or one for each category; `zero` draws the axis of zero.
 
-    `dash` names a second field with its two words: curves of the first are drawn whole, those of the second
-    dashed; the chart's sentence says so.
+    Each category has a dash of its own. `dash` names a second field with its two words: curves of the first are drawn
+    whole, those of the second dashed, as the chart's sentence says, and categories have points of their own shape.
     """
     horizontal = quantity(x, x_title, **({"type": "log", "base": 2} if log_x else {"nice": False, "zero": False}))
     if log_x:
@@ -90,6 +109,7 @@ def line(
     }
     if colour:
         encoding["color"] = coloured(colour)
+        encoding["strokeDash"] = dashed(colour)
     for field, words in (dash or {}).items():
         encoding["strokeDash"] = {
             "field": field,
@@ -104,6 +124,10 @@ def line(
         "encoding": encoding,
     }
     layers = [curve]
+    if dash and colour:
+        shape = {**coloured(colour), "scale": {"range": list(paint.SHAPES)}}
+        layers.append({"mark": {"type": "point", "size": 34}, "encoding": {**encoding, "shape": shape}})
+        del layers[-1]["encoding"]["strokeDash"]
     if zero:
         layers.insert(0, {"mark": {"type": "rule", "strokeDash": [3, 3]}, "encoding": {"y": {"datum": 0}}})
     return {"height": height, "layer": layers}
@@ -134,7 +158,7 @@ def folded(spec: Spec, columns: Sequence[str], key: str, value: str) -> Spec:
 def plane(x: str, y: str, *, height: int = 220) -> Spec:
     """Points in a plane with both axes through the origin."""
     dots: Spec = {
-        "mark": {"type": "point", "size": 26, "filled": True, "opacity": 0.75, "color": PALETTE[0]},
+        "mark": {"type": "point", "size": 36, "filled": True, "opacity": 0.85, "color": PALETTE[0]},
         "encoding": {"x": quantity(x), "y": quantity(y), "tooltip": [{"field": x}, {"field": y}]},
     }
     axes = [
@@ -145,10 +169,10 @@ def plane(x: str, y: str, *, height: int = 220) -> Spec:
 
 
 def paths(x: str, y: str, which: str, order: str, reach: float, *, height: int = 300) -> Spec:
-    """Paths in a plane, from light (the first of `which`) to dark, with a dot where each ends; axes reach so far."""
+    """Paths in a plane, from blue (the first of `which`) to amber, with a dot where each ends; axes reach so far."""
     rule = {"type": "rule", "strokeDash": [3, 3], "strokeWidth": 0.6, "color": paint.colour("faint")}
     axes = [{"mark": rule, "encoding": {channel: {"datum": 0}}} for channel in ("x", "y")]
-    ramp = [paint.colour(f"ramp-{i}") for i in range(1, 5)]
+    ramp = [paint.colour(name) for name in ("converges", "bounded", "not_convergent")]
     places: Spec = {
         "x": quantity(x, domain=[-reach, reach], nice=False),
         "y": quantity(y, domain=[-reach, reach], nice=False),
@@ -176,14 +200,14 @@ def stacked(
     """Bars made of parts."""
     return {
         "height": height,
-        "mark": {"type": "bar"},
+        "mark": {"type": "bar", "stroke": "white", "strokeWidth": 0.6},
         "encoding": {
             "x": {
                 "field": x,
                 "type": "ordinal",
                 "axis": {"labelAngle": 0, "labelOverlap": "greedy", "labelSeparation": 6},
             },
-            "y": quantity(y),
+            "y": _counted(y),
             "color": coloured(colour, {name: colours.get(name, PALETTE[-1]) for name in order}),
             "tooltip": [{"field": x}, {"field": colour}, {"field": y}],
         },
@@ -197,7 +221,7 @@ def bars(x: str, y: str, order: Sequence[str], *, height: int = 220) -> Spec:
         "mark": {"type": "bar", "color": PALETTE[0]},
         "encoding": {
             "y": {"field": x, "type": "nominal", "sort": list(order), "title": None, "axis": {"labelLimit": 220}},
-            "x": quantity(y),
+            "x": _counted(y),
             "tooltip": [{"field": x}, {"field": y}],
         },
     }
@@ -212,7 +236,7 @@ def dots_and_mean(
     horizontal = {**quantity(x, zero=False, nice=False), "axis": {"tickMinStep": 1}}
     layers: list[Spec] = [
         {
-            "mark": {"type": "point", "size": 22, "filled": True, "opacity": 0.45, "color": PALETTE[0]},
+            "mark": {"type": "point", "size": 30, "filled": True, "opacity": 0.65, "color": PALETTE[0]},
             "encoding": {"x": horizontal, "y": vertical, "tooltip": [{"field": name} for name in tooltip or (x, y)]},
         },
         {
@@ -306,6 +330,7 @@ def band(
         horizontal["axis"] = {"tickMinStep": 1}
     vertical = quantity(y, y_title, **({"domain": list(y_domain)} if y_domain else {"zero": False}))
     paint = {"color": coloured(colour)} if colour else {}
+    dash = {"strokeDash": dashed(colour)} if colour else {}
     plain = {} if colour else {"color": PALETTE[0]}
     return {
         "height": height,
@@ -317,7 +342,7 @@ def band(
             {
                 "mark": {"type": "line", **plain},
                 "encoding": {
-                    "x": horizontal, "y": vertical, **paint,
+                    "x": horizontal, "y": vertical, **paint, **dash,
                     "tooltip": [{"field": name} for name in (*((colour,) if colour else ()), x, y, low, high)],
                 },
             },

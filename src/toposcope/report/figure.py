@@ -69,11 +69,13 @@ def figure_spec(page: Page, blocks: Sequence[Chart | HeadMap]) -> dict[str, Any]
     width = (COLUMN if len(blocks) == 1 else WIDE) / across - AXIS
     drawn = [{"title": each.title, **_spec(page, each), "width": width, "height": HEIGHT} for each in blocks]
     rows = [drawn[i : i + across] for i in range(0, len(drawn), across)]
-    config = {**_THEME, "range": {"category": list(palette())}, "bar": {"color": palette()[0]}}
+    line = {**_THEME["line"], "color": palette()[0]}
+    config = {**_THEME, "line": line, "range": {"category": list(palette())}, "bar": {"color": palette()[0]}}
+    own = {"scale": dict.fromkeys(("color", "strokeDash", "shape"), "independent")}
     return {
         "$schema": "https://vega.github.io/schema/vega-lite/v6.json",
-        "vconcat": [{"hconcat": row, "resolve": {"scale": {"color": "independent"}}} for row in rows],
-        "resolve": {"scale": {"color": "independent"}},
+        "vconcat": [{"hconcat": row, "resolve": own} for row in rows],
+        "resolve": own,
         "config": config,
     }
 

@@ -11,8 +11,11 @@ from importlib import resources
 from typing import Any
 
 from toposcope.report.blocks import Measure
+from toposcope.report.vision import NEAR, apart
 
-SHADES = (0.0, 0.28, -0.24, 0.46, -0.4)  # of an encoding's colour, for its variants: towards white, or black
+SHADES = (0.0, 0.16, -0.13, 0.3, -0.25)  # of an encoding's colour, for its variants: towards white, or black
+DASHES = ((1, 0), (7, 4), (2, 3), (11, 3, 2, 3), (16, 4))  # stroke and gap; the first is a whole line
+SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down")
 
 
 @cache
@@ -52,6 +55,22 @@ def encoding_colours(specs: Iterable[str]) -> dict[str, str]:
         shades = [_shade(base, amount) for amount in order]
         found[spec] = next((each for each in shades if each not in found.values()), shades[0])
     return found
+
+
+def dashes(colours: Sequence[str]) -> list[tuple[int, ...]]:
+    """A dash for each of these colours, so that no two curves are alike to an eye that lacks a kind of cone.
+
+    They go round; one that would meet a colour too near to its own moves on, or goes where the nearest is farthest.
+    """
+    found: list[int] = []
+    for i, own in enumerate(colours):
+        order = [(i + step) % len(DASHES) for step in range(len(DASHES))]
+        nearest = {
+            each: min((apart(own, colours[j]) for j in range(i) if found[j] == each), default=1.0) for each in order
+        }
+        free = next((each for each in order if nearest[each] >= NEAR), None)
+        found.append(max(order, key=nearest.__getitem__) if free is None else free)
+    return [DASHES[each] for each in found]
 
 
 def painted(measure: Measure, values: Sequence[Any]) -> list[str]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import html
+import json
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from toposcope.core.errors import BadValue
@@ -23,7 +26,7 @@ from toposcope.report.blocks import (
     Row,
     Summary,
 )
-from toposcope.report.page import page_html
+from toposcope.report.page import MOST_ROWS, page_html
 from toposcope.report.paint import colour, encoding_colours, painted, palette
 
 HOSTILE = "<script>alert(1)</script> [bold]\x1b[31m name"
@@ -111,6 +114,27 @@ def test_a_figure_is_drawn_from_the_same_blocks(kind: str, begins: bytes, tmp_pa
         assert CHART in text
         assert colour("converges") in text
         assert "<script" not in text
+
+
+def test_thousands_of_series_are_packed_and_few_are_not() -> None:
+    random = np.random.default_rng(0)
+    for rows in (3, MOST_ROWS + 1):
+        series = [(random.standard_normal(12) * 10.0**power).tolist() for power in random.integers(-9, 9, rows)]
+        drawn = Page(title="many")
+        table = drawn.table("heads", {"head": list(range(rows)), "kernel": series, "pair": [[1.0, 2.0]] * rows})
+        drawn.add("All", Listing("All", "", table, (Column("head", "head"),)))
+        (data,) = re.findall(r'id="data">(.*?)</script>', page_html(drawn, []))
+        found = json.loads(data)
+        assert found["packed"] == ({table: ["kernel"]} if rows > MOST_ROWS else {})
+        for cell, values in zip(found["tables"][table]["kernel"], series, strict=True):
+            if rows <= MOST_ROWS:
+                assert cell == pytest.approx(values, rel=1e-4)
+                continue
+            content = base64.b64decode(cell)
+            largest = np.frombuffer(content[:4], "<f4")[0]
+            assert largest == pytest.approx(max(map(abs, values)), rel=1e-4)
+            shares = np.frombuffer(content[4:], "<i2") / 32767
+            np.testing.assert_allclose(shares * largest, values, atol=3e-5 * largest, rtol=1e-4)
 
 
 def test_figures_need_a_name_and_something_to_draw(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ toposcope.attention = (place, options) => {
   let at = { window: 0, head: 0 };
   let reading = READINGS[0];
   let cursor = 0;
+  let seenKey = 0; // the key that the arrow keys have come to in a map
   let held = null;
   let hover = null;
   let tables = null;
@@ -61,10 +62,10 @@ toposcope.attention = (place, options) => {
   const caption = element("p", { class: "small" });
   const live = element("div", { class: "visually-hidden", "aria-live": "polite" });
   const body = element("tbody");
-  const list = element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Where the token looks" }, element("table", { class: "pairs-table" }, element("thead", {}, element("tr", {},
+  const list = element("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "Where the token looks" }, element("table", { class: "pairs-table" }, element("thead", {}, element("tr", {},
     ...["looks at", "probability", "logit", "position"].map((words, i) => element("th", { scope: "col", class: i ? null : "left" }, words)))), body));
   const maps = READINGS.map((each) => {
-    const canvas = element("canvas", { role: "img" });
+    const canvas = element("canvas", { tabindex: "0", role: "application", "aria-roledescription": "heat map" });
     const tip = element("div", { class: "tip", hidden: true });
     const legend = element("div", { class: "legend" });
     const words = element("p", { class: "small soft" });
@@ -73,6 +74,8 @@ toposcope.attention = (place, options) => {
     canvas.addEventListener("mousemove", (event) => overMap(event, each, canvas, tip, frame));
     canvas.addEventListener("mouseleave", () => { tip.hidden = true; leave(); });
     canvas.addEventListener("click", (event) => { const cell = cellOf(event, canvas); if (cell) hold(cell[0]); });
+    canvas.addEventListener("keydown", (event) => overKeys(event, each, canvas, tip, frame));
+    canvas.addEventListener("blur", () => { tip.hidden = true; });
     return { reading: each, canvas, tip, legend, words, frame, whole };
   });
   place.classList.add("attention");
@@ -86,7 +89,7 @@ toposcope.attention = (place, options) => {
   const window_ = () => windows[at.window];
   const head = () => window_().heads[at.head];
   const current = () => held ?? hover ?? cursor;
-  const number = (key, value) => (key === "probability" ? show(value, "percent") : (key === "position" && value > 0 ? "+" : "") + (Math.abs(value) >= 0.1 ? value.toFixed(2) : String(Number(value.toPrecision(2)))));
+  const number = (key, value) => (key === "probability" ? show(value, "percent") : (key === "position" && value > 0 ? "+" : "") + (Math.abs(value) >= 0.1 ? value.toFixed(2) : Math.abs(value) < 0.0005 ? "0" : String(Number(value.toPrecision(2)))));
   const word = (i) => window_().tokens[i];
   const called = (i) => `${word(i).trim() || "space"} (${window_().first + i})`;
 
@@ -211,7 +214,7 @@ toposcope.attention = (place, options) => {
       pen.putImageData(dots, 0, 0);
       map.small = small;
       map.words.textContent = map.reading.sentence(head());
-      map.canvas.setAttribute("aria-label", `${map.reading.label} of head ${head().layer}.${head().head}: queries down, keys across.`);
+      map.canvas.setAttribute("aria-label", `${map.reading.label} of head ${head().layer}.${head().head}: queries down, keys across. Arrow keys go from pair to pair.`);
       const bar = element("canvas", { width: "120", height: "10", "aria-hidden": "true" });
       const ink = bar.getContext("2d");
       for (let i = 0; i < 120; i++) { ink.fillStyle = scale.paint(scale.low + (i / 119) * (scale.high - scale.low)); ink.fillRect(i, 0, 1, 10); }
@@ -240,16 +243,34 @@ toposcope.attention = (place, options) => {
   }
   function overMap(event, each, canvas, tip, frame) {
     const cell = cellOf(event, canvas);
-    const value = cell && tables[each.key][cell[0]][cell[1]];
-    tip.hidden = !cell || value === undefined;
-    if (!cell) return;
+    if (!cell) { tip.hidden = true; return; }
     if (hover !== cell[0]) { hover = cell[0]; if (held === null) paintRow(); }
-    if (tip.hidden) return;
-    tip.textContent = `${called(cell[0])} looks at ${called(cell[1])}: ${number(each.key, value)}`;
     const box = canvas.getBoundingClientRect();
+    tell(each, cell, tip, frame, event.clientX - box.left, event.clientY - box.top - 6);
+  }
+  function tell(each, [i, j], tip, frame, x, y) {
+    const value = tables[each.key][i][j];
+    tip.hidden = value === undefined;
+    if (tip.hidden) return;
+    tip.textContent = `${called(i)} looks at ${called(j)}: ${number(each.key, value)}`;
     const half = tip.offsetWidth / 2;
-    tip.style.left = Math.min(Math.max(event.clientX - box.left, half), Math.max(half, frame.clientWidth - half)) + "px";
-    tip.style.top = event.clientY - box.top - 6 + "px";
+    tip.style.left = Math.min(Math.max(x, half), Math.max(half, frame.clientWidth - half)) + "px";
+    tip.style.top = y + "px";
+  }
+  /** The same by keys: up and down choose the query, left and right one of the keys that it sees. */
+  function overKeys(event, each, canvas, tip, frame) {
+    const [down, across] = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1], Home: [0, -Infinity], End: [0, Infinity] }[event.key] || [];
+    if (down === undefined) return;
+    event.preventDefault();
+    cursor = Math.max(0, Math.min(spans.length - 1, cursor + down));
+    const [from, to] = span(head(), cursor, spans.length);
+    seenKey = Math.max(from, Math.min(to, seenKey + across));
+    hover = null;
+    if (held !== null) held = cursor;
+    paintRow();
+    const side = canvas.clientWidth / spans.length;
+    tell(each, [cursor, seenKey], tip, frame, (seenKey + 0.5) * side, cursor * side - 6);
+    live.textContent = tip.textContent;
   }
   function rows() {
     return tables.logit.flatMap((row, i) => row.flatMap((logit, j) => (logit === undefined ? [] : [{ head: `${head().layer}.${head().head}`, query: window_().first + i, query_token: word(i), key: window_().first + j, key_token: word(j),

@@ -81,6 +81,30 @@ const toposcope = (() => {
     return made;
   }
 
+  // -------------------------------------------------------------- keys
+  /** Arrow keys go through `lists()` of points: left and right within one, up and down to the next at about the same x. What they
+      come to is handed to `show`; the answer tells where they are. */
+  function byKeys(place, lists, show) {
+    let at = [0, 0];
+    const within = (value, list) => Math.max(0, Math.min(list.length - 1, value));
+    const here = (all) => { at[0] = within(at[0], all); at[1] = within(at[1], all[at[0]]); return all[at[0]][at[1]]; };
+    place.addEventListener("keydown", (event) => {
+      const step = { ArrowLeft: -1, ArrowRight: 1, Home: -Infinity, End: Infinity }[event.key];
+      const other = { ArrowUp: -1, ArrowDown: 1 }[event.key];
+      const all = lists();
+      if (!all.length || (step === undefined && other === undefined)) return;
+      event.preventDefault();
+      const { x } = here(all);
+      if (other && all.length > 1) {
+        const next = within(at[0] + other, all);
+        const nearest = all[next].reduce((best, point, i) => (Math.abs(point.x - x) < Math.abs(all[next][best].x - x) ? i : best), 0);
+        if (next !== at[0]) at = [next, nearest];
+      } else at[1] += step ?? other;
+      show(here(all));
+    });
+    return () => { const all = lists(); return all.length ? here(all) : null; };
+  }
+
   // -------------------------------------------------------------- downloads
   function save(name, text, type) {
     const address = URL.createObjectURL(new Blob([text], { type: type + ";charset=utf-8" }));
@@ -124,6 +148,6 @@ const toposcope = (() => {
 
   return {
     get palette() { if (!palette[0]) palette = Array.from({ length: 12 }, (_, i) => colour("palette-" + i)); return palette; },
-    theme, colour, ramp, sequential, diverging, inkOn, show, element, save, csv, copy, saveButtons,
+    theme, colour, ramp, sequential, diverging, inkOn, show, element, byKeys, save, csv, copy, saveButtons,
   };
 })();

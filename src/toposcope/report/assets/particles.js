@@ -32,7 +32,7 @@ toposcope.particles = (place, given) => {
     pen.strokeStyle = colour("line");
     pen.beginPath(); pen.moveTo(0, height / 2); pen.lineTo(width, height / 2); pen.moveTo(width / 2, 0); pen.lineTo(width / 2, height); pen.stroke();
     const count = xy[0].length;
-    const paint = ramp([colour("high-2"), colour("bounded"), colour("not_convergent")]);
+    const paint = ramp([colour("converges"), colour("bounded"), colour("not_convergent")]);
     const first = Math.max(0, frame - 14);
     for (let i = 0; i < count; i++) {
       const ink = paint(count > 1 ? i / (count - 1) : 0);

@@ -7,11 +7,25 @@
   const chosen = { head: null, attention: null, open: null }; // the head that is open, its attention, and how another is opened
   const python = page.python.length ? ["import toposcope", ...page.python].join("\n") : null;
 
+  /** A series that page.py packed: its largest number, and shares of it. */
+  function unpacked(text) {
+    const seen = new DataView(Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0)).buffer);
+    const largest = seen.getFloat32(0, true);
+    return Array.from({ length: (seen.byteLength - 4) / 2 }, (_, i) => Number(((seen.getInt16(4 + 2 * i, true) / 32767) * largest).toPrecision(5)));
+  }
+  /** The rows of a table; what is packed in it is unpacked where it is asked for. */
   function rowsOf(name) {
     const columns = Object.entries(page.tables[name]);
+    const packed = new Set(page.packed[name]);
     const count = columns.length ? columns[0][1].length : 0;
-    return Array.from({ length: count }, (_, i) => Object.fromEntries(columns.map(([key, values]) => [key, values[i]])));
+    return Array.from({ length: count }, (_, i) => {
+      const row = Object.fromEntries(columns.filter(([key]) => !packed.has(key)).map(([key, values]) => [key, values[i]]));
+      for (const key of packed) Object.defineProperty(row, key, { enumerable: true, get: () => unpacked(page.tables[name][key][i]) });
+      return row;
+    });
   }
+  /** A table as it is handed out: its columns, with nothing packed. */
+  const columnsOf = (name) => Object.fromEntries(Object.entries(page.tables[name]).map(([key, values]) => [key, page.packed[name]?.includes(key) ? values.map(unpacked) : values]));
   /** Rows without the cells that hold lists: those are handed out with the chart that shows them. */
   const flat = (rows) => rows.map((row) => Object.fromEntries(Object.entries(row).filter(([, value]) => !Array.isArray(value))));
   const canvasOf = (here) => async () => here.querySelector(".heat canvas").toDataURL("image/png");
@@ -112,7 +126,7 @@
   // -------------------------------------------------------------- tables, contents, downloads
   for (const spot of document.querySelectorAll(".save-here")) spot.append(saveButtons(spot.dataset.table, () => flat(rowsOf(spot.dataset.table)), { python }));
   document.getElementById("save-all").addEventListener("click", () => {
-    save("toposcope-results.json", JSON.stringify({ results: page.results, tables: page.tables }, null, 1), "application/json");
+    save("toposcope-results.json", JSON.stringify({ results: page.results, tables: Object.fromEntries(Object.keys(page.tables).map((name) => [name, columnsOf(name)])) }, null, 1), "application/json");
   });
   for (const table of document.querySelectorAll("table[data-sortable]")) {
     table.querySelectorAll("thead th").forEach((heading, column) => {

@@ -305,7 +305,7 @@ def _deposits(page: Page, layers: Sequence[LayerDeposit]) -> list[Any]:
                 },
             },
             {
-                "mark": {"type": "rule", "strokeWidth": 1.5},
+                "mark": {"type": "rule", "strokeWidth": 1.5, "color": charts.INK},
                 "encoding": {
                     "x": {"field": "layer", "type": "ordinal"},
                     "y": charts.quantity("low", "deposit index"),

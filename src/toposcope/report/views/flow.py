@@ -143,7 +143,7 @@ def _paths(page: Page, flow: Flow, title: str, where: str) -> Chart:
     ]
     reach = 1.05 * max(max(abs(row["x"]), abs(row["y"])) for row in rows) or 1.0
     table = page.rows(f"{flow.encoding} paths", rows)
-    sentence = f"In {where}; first tokens light, last ones dark, a dot where each ends."
+    sentence = f"In {where}; from the first token (blue) to the last (amber), a dot where each ends."
     return Chart(title, sentence, table, charts.paths("x", "y", "token", "time", reach), in_figure=True)
 
 

@@ -490,7 +490,7 @@ def _clouds(page: Page, heads: Sequence[ScanHead]) -> Row | None:
         (
             Chart(
                 "All heads together",
-                "Eigenvalues of V O in the upper half plane, each over its own head's largest; darker is more.",
+                "Eigenvalues of V O in the upper half plane, each over its own head's largest; stronger is more.",
                 page.rows("eigenvalue cloud", plane),
                 charts.binned("real", "imaginary", "eigenvalues"),
             ),

@@ -27,6 +27,7 @@ from toposcope.report.blocks import (
     Paragraphs,
     Row,
     Summary,
+    count,
 )
 from toposcope.report.views.trace_depth import add_depth
 from toposcope.report.views.trace_stream import add_stream, stream_summary
@@ -65,7 +66,7 @@ def view(result: TraceResult, page: Page) -> None:
     layers = len({each.layer for each in heads})
     page.facts += [
         (str(len(heads)), f"heads of {layers} layer{'' if layers == 1 else 's'}"),
-        (str(result.sequences), "sequences"),
+        (str(result.sequences), "sequence" if result.sequences == 1 else "sequences"),
         (f"{result.tokens:,}", "tokens of each"),
     ]
     if not heads:
@@ -260,7 +261,7 @@ def _head_map(result: TraceResult, rows: Sequence[dict[str, Any]], table: str, t
     ]
     return HeadMap(
         "Layers down, heads across",
-        f"Medians over {result.sequences} sequences ({result.text}). Choose a head to see its page.",
+        f"Medians over {count(result.sequences, 'sequence')} ({result.text}). Choose a head to see its page.",
         table,
         tuple(measures),
         facts=(
@@ -378,7 +379,7 @@ def _pattern_bars() -> dict[str, Any]:
                 },
             },
             {
-                "mark": {"type": "tick", "color": charts.PALETTE[1], "thickness": 2},
+                "mark": {"type": "tick", "color": charts.INK, "thickness": 2.5},
                 "encoding": {"y": names, "x": {"field": "even", "type": "quantitative"}},
             },
         ],
@@ -396,8 +397,9 @@ def _agreement(page: Page, found: Agreement) -> list[Any]:
     }
     rows = [{"index": words, "rho": each.rho, "p": each.p, "count": each.count} for words, each in names.items()]
     said = [
-        f"Heads that look at the previous token on the text: {len(found.traced)}. The kernel of {len(found.listed)} "
-        f"heads peaks at offset 1: {len(found.hits)} of these{_rates(found.precision, found.recall)}."
+        f"Heads that look at the previous token on the text: {len(found.traced)}. The kernel of "
+        f"{count(len(found.listed), 'head')} peaks at offset 1: {len(found.hits)} of these"
+        f"{_rates(found.precision, found.recall)}."
     ]
     if found.fast_listed:
         area = (

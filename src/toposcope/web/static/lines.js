@@ -3,7 +3,8 @@
    toposcope.lines(place, { label, x: { title, log, min, max, format }, y: {...}, height, equal, name })
      -> { set(series, marks) }
    series: [{ name, points: [[x, y], ...], look: "line" | "dots" | "both" | "dash" | "faint", colour: a variable of the stylesheet }]
-   marks: [{ x, y, words }] are thin lines across the chart (x: upright, y: level). */
+   marks: [{ x, y, words }] are thin lines across the chart (x: upright, y: level).
+   A chart is one stop of the Tab key: arrow keys go from point to point and say what a pointer would be told. */
 toposcope.lines = (place, options) => {
   const { element, show, saveButtons } = toposcope;
   const space = "http://www.w3.org/2000/svg";
@@ -13,10 +14,13 @@ toposcope.lines = (place, options) => {
     made.append(...children);
     return made;
   };
-  const picture = draw("svg", { role: "img", "aria-label": options.label, class: "lines" });
+  const picture = draw("svg", { "aria-hidden": "true", class: "lines" });
   const legend = element("ul", { class: "keys" });
   const tip = element("div", { class: "tip small", hidden: true });
-  const frame = element("div", { class: "lines-frame" }, picture, tip);
+  const live = element("div", { class: "visually-hidden", "aria-live": "polite" });
+  const named = (words) => frame.setAttribute("aria-label", `${words}. Arrow keys go from point to point.`);
+  const frame = element("div", { class: "lines-frame", tabindex: "0", role: "application", "aria-roledescription": "chart" }, picture, tip, live);
+  named(options.label);
   let series = [];
   let marks = [];
   let map = null;
@@ -118,24 +122,28 @@ toposcope.lines = (place, options) => {
     const box = picture.getBoundingClientRect();
     const at = [(event.clientX - box.left) * map.width / box.width, (event.clientY - box.top) * map.height / box.height];
     let best = null;
-    for (const each of series) for (const [a, b] of each.points) {
-      const px = map.x(a), py = map.y(b);
-      if (!Number.isFinite(px) || !Number.isFinite(py)) continue;
-      const far = Math.hypot(px - at[0], (py - at[1]) * 0.35);
-      if (!best || far < best.far) best = { far, px, py, a, b, name: each.name };
+    for (const each of seen().flat()) {
+      const far = Math.hypot(each.x - at[0], (each.y - at[1]) * 0.35);
+      if (!best || far < best.far) best = { ...each, far };
     }
     tip.hidden = !best || best.far > 60;
-    if (tip.hidden) return;
+    if (!tip.hidden) tell(best, box);
+  }
+  /** Every point that is drawn, with its place: a list for each series. */
+  const seen = () => series.map((each) => each.points.map(([a, b]) => ({ a, b, x: map.x(a), y: map.y(b), name: each.name })).filter(({ x, y }) => Number.isFinite(x) && Number.isFinite(y))).filter((list) => list.length);
+  function tell(best, box) {
     tip.textContent = `${series.length > 1 ? best.name + ": " : ""}${show(best.b)} at ${options.x.short || options.x.title} ${show(best.a)}`;
     const scale = box.width / map.width;
-    tip.style.left = Math.min(Math.max(best.px * scale, 70), box.width - 70) + "px";
-    tip.style.top = best.py * scale + "px";
+    tip.style.left = Math.min(Math.max(best.x * scale, 70), box.width - 70) + "px";
+    tip.style.top = best.y * scale + "px";
   }
+  toposcope.byKeys(frame, () => (map ? seen() : []), (found) => { tip.hidden = false; tell(found, picture.getBoundingClientRect()); live.textContent = tip.textContent; });
+  frame.addEventListener("blur", () => { tip.hidden = true; });
   picture.addEventListener("pointermove", point);
   picture.addEventListener("pointerleave", () => { tip.hidden = true; });
   new ResizeObserver(redraw).observe(frame);
   return {
     set(next, lines = []) { series = next; marks = lines; redraw(); },
-    say(words) { picture.setAttribute("aria-label", words); },
+    say(words) { named(words); },
   };
 };

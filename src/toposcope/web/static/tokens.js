@@ -67,7 +67,7 @@ toposcope.tokens = (place) => {
     }
     pen.beginPath(); pen.arc(width / 2, height / 2, 2.5, 0, 2 * Math.PI); pen.fillStyle = colour("faint"); pen.fill();
     const count = flow.tokens;
-    const paint = ramp([colour("high-2"), colour("bounded"), colour("not_convergent")]);
+    const paint = ramp([colour("converges"), colour("bounded"), colour("not_convergent")]);
     const first = flow.times.findIndex((t) => t > time);
     const last = first < 0 ? flow.times.length : first;
     const tail = Math.max(0, last - 24);
