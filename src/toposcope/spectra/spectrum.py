@@ -109,10 +109,9 @@ def _own(model: ModelLike) -> tuple[tuple[OwnEncoding, ...], tuple[Subject, ...]
 
 def _parsed(text: str) -> EncodingSpec:
     """The encoding that was written; a model's name in its place is told apart."""
-    if text in {item.name for item in MODELS} or Path(text).exists():
-        raise BadEncoding(
-            f"'{printable(text, 80)}' is a model, no encoding: name it as --model {printable(text, 80)}."
-        )
+    if text in {item.name for item in MODELS} or "/" in text.partition(":")[0] or Path(text).exists():
+        given = printable(text, 80)
+        raise BadEncoding(f"'{given}' is a model, no encoding: name it with --model {given} (in Python, model=).")
     return parse(text)
 
 
