@@ -80,7 +80,7 @@ def _in_force(model: Model, encoding: Encoding, rotary: Rotary, layers: tuple[in
         f"rotary settings in force: {_briefly(encoding)}",
         f"{said} {_sentences([*notes, *remarks])}".strip(),
         layers=layers,
-        evidence={"base": encoding.parameters.get("base"), "scaling": encoding.parameters.get("scaling")},
+        evidence={key: encoding.parameters.get(key) for key in ("base", "scaling", "factor", "original_context")},
     )
 
 

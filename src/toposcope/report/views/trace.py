@@ -104,7 +104,7 @@ def heads_of(result: TraceResult) -> tuple[list[dict[str, Any]], tuple[Measure, 
 def _next_step(rows: Sequence[dict[str, Any]]) -> Paragraphs:
     """What a head does is not what it is worth: the command that measures that, for the heads just named."""
     named = ",".join(row["name"] for row in sorted(rows, key=_positional, reverse=True)[:ASKED])
-    return Paragraphs((f"Does the model need them? toposcope ablate MODEL --heads {named}",), soft=True)
+    return Paragraphs((f"Are they needed? toposcope ablate MODEL --heads {named}",), soft=True)
 
 
 def _summary(result: TraceResult) -> list[str]:
