@@ -43,6 +43,7 @@ demo: $(VENV)/.core
 	@echo
 	@echo "Every head: $(CURDIR)/out/smollm2-heads.csv"
 	@echo "Report: $(CURDIR)/$(DEMO)"
+	@echo "The command is $(BIN)/toposcope; '. $(BIN)/activate' brings it, and its pip, into this shell."
 	@if [ -n "$$DISPLAY$$WAYLAND_DISPLAY" ] || [ "$$(uname)" = Darwin ]; then \
 		$(BIN)/python -m webbrowser "file://$(CURDIR)/$(DEMO)" >/dev/null 2>&1 || true; \
 	else \

@@ -20,7 +20,7 @@ from toposcope.checks.rotary import groups
 from toposcope.core.errors import ToposcopeError
 from toposcope.encodings import rope_from_config
 from toposcope.encodings.config_place import LEGACY_KINDS
-from toposcope.encodings.record import Array, Encoding, Rotary
+from toposcope.encodings.record import Array, Encoding, Rotary, short
 from toposcope.encodings.scalings import STRETCHED_FROM_ORIGINAL, plain_frequencies
 
 # words of the remarks that name a mistake; other remarks only inform
@@ -77,11 +77,23 @@ def _in_force(model: Model, encoding: Encoding, rotary: Rotary, layers: tuple[in
     return Finding(
         "rotary-settings",
         "ok",
-        "rotary settings in force",
+        f"rotary settings in force: {_briefly(encoding)}",
         f"{said} {_sentences([*notes, *remarks])}".strip(),
         layers=layers,
-        evidence={"base": encoding.parameters.get("base"), "scaling": encoding.parameters.get("scaling")},
+        evidence={key: encoding.parameters.get(key) for key in ("base", "scaling", "factor", "original_context")},
     )
+
+
+def _briefly(encoding: Encoding) -> str:
+    """Base and scaling; that there is no scaling is said, for whoever asks whether theirs is in force."""
+    p = encoding.parameters
+    kind, factor, original = p.get("scaling", "default"), p.get("factor"), p.get("original_context")
+    if kind == "default":
+        stretched = "no scaling" if p.get("divisors") is None else "stored frequency divisors"
+    else:
+        stretched = f"{kind} scaling" + (f" x{float(factor):g}" if factor else "")
+        stretched += f" from {original}" if original else ""
+    return stretched if p.get("base") is None else f"base {short(float(p['base']))}, {stretched}"
 
 
 def _sentences(remarks: list[str]) -> str:

@@ -14,6 +14,7 @@ from toposcope.cli.common import (
     HtmlOption,
     JsonOption,
     NumHeadsOption,
+    console,
 )
 from toposcope.cli.deliver import check_names, deliver, watched
 from toposcope.core.errors import BadValue
@@ -118,3 +119,5 @@ def run(
     if movie is not None:
         result.movie(movie)
     deliver(result, json=json, csv=csv, html=html, figure=figure, written=(save, movie))
+    if not (movie or html or figure or "-" in (json, csv)):
+        console().print("To watch the tokens move: --html flow.html, or --movie flow.gif.", soft_wrap=True)

@@ -164,7 +164,7 @@ def require_inside(path: str | Path, directory: str | Path, *, links: bool = Tru
     if not fine:
         raise BadFile(
             f"{printable(path)} is a link{' that leaves its directory' if links else ''}, which is not followed. "
-            "Put the file itself there, or name what it points to."
+            "Put the file itself there (a copy, or a hard link), or name what it points to."
         )
 
 

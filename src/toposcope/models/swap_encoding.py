@@ -25,6 +25,7 @@ import numpy as np
 from toposcope.checkpoints.view import Layer
 from toposcope.core.errors import BadEncoding, BadValue
 from toposcope.encodings import NONE, Encoding, EncodingSpec, InputTable, Sizes, parse
+from toposcope.encodings.changed import like_own
 from toposcope.models.attend import attend, middle, there, turn
 from toposcope.models.content import ContentReader, precision, rounding
 from toposcope.models.instrument import Call, Instrument, attached
@@ -192,7 +193,7 @@ def built(other: str | EncodingSpec | Encoding, reader: ContentReader, number: i
     else:
         spec = parse(other) if isinstance(other, str) else other
         width = reader.instrument.model.get_input_embeddings().weight.shape[1]
-        new = _like_own(spec, own).build(_sizes(layer, own, width, reader.view.spec.context))
+        new = like_own(spec, own).build(_sizes(layer, own, width, reader.view.spec.context))
     if not new.exact_tables:
         raise BadEncoding(
             f"'{new.name}' has parts that must be trained with the model; it cannot be put in afterwards."
@@ -201,17 +202,6 @@ def built(other: str | EncodingSpec | Encoding, reader: ContentReader, number: i
         pairs = own.rotary.pairs_F2[: len(new.rotary.pairs_F2)]
         new = replace(new, rotary=replace(new.rotary, pairs_F2=pairs, head_dim=own.rotary.head_dim))
     return new
-
-
-def _like_own(spec: EncodingSpec, own: Encoding) -> EncodingSpec:
-    """RoPE without a base means the model's own base: a scaling alone changes the scaling alone."""
-    base = own.parameters.get("base")
-    if spec.kind.parameter("base") is None or base is None or own.rotary is None or "base" in spec.parameters:
-        return spec
-    if spec.kind.mechanism != "rotary":
-        return spec
-    given = {**spec.parameters, "base": float(base)}
-    return EncodingSpec(spec.name, tuple((p.name, given[p.name]) for p in spec.kind.parameters if p.name in given))
 
 
 def _sizes(layer: Layer, own: Encoding, width: int, context: int | None) -> Sizes:

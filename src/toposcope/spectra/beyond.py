@@ -23,7 +23,15 @@ from toposcope.spectra.table_points import sinusoid
 Array = NDArray[np.float64]
 Verdict = Literal["good", "after training", "bad", "cannot tell"]
 Reason = Literal[
-    "within", "nothing new", "slowed", "new phases", "new values", "new positions", "no position", "not by distance"
+    "within",
+    "window",
+    "nothing new",
+    "slowed",
+    "new phases",
+    "new values",
+    "new positions",
+    "no position",
+    "not by distance",
 ]
 KEPT = 0.99  # of the fastest pair's frequency: below, neighbours look nearer than in training
 _EVERY = 65536  # offsets that are looked at one by one; beyond, some

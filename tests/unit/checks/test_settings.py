@@ -56,6 +56,10 @@ def test_good_settings_raise_nothing(tmp_path: Path, settings: dict[str, Any]) -
     found = report.find("rotary-settings")
     assert found is not None
     assert found.status == "ok"
+    declared = settings.get("rope_scaling") or settings.get("rope_parameters") or {}
+    assert found.evidence["scaling"] == declared.get("rope_type", "default")
+    assert found.evidence["factor"] == declared.get("factor")
+    assert ("no scaling" in found.title) == (found.evidence["scaling"] == "default")
 
 
 def test_contradicting_generations(tmp_path: Path) -> None:

@@ -51,6 +51,8 @@ def test_the_function_and_all_it_can_become(llama: Path, tmp_path: Path) -> None
     assert len(found.provenance.subjects[0].sha256) == 64
     assert found.provenance.subjects[0].path == str(llama)
     assert max(map(len, str(found).splitlines())) <= 80
+    most = sorted(found.heads, key=lambda each: -(each.median("position") or 0))[:5]
+    assert f"ablate MODEL --heads {','.join(each.name for each in most)}" in str(found)
     assert toposcope.read(found.save(tmp_path / "trace.json")) == found
     assert len(found.frame()) == 8
     assert list(found.frame("depth")["layer"]) == [0, 1]

@@ -10,7 +10,8 @@ import jsonschema
 import pytest
 
 import toposcope
-from toposcope.core.errors import BadValue
+from tests.unit.tiny import write_llama
+from toposcope.core.errors import BadEncoding, BadValue
 from toposcope.core.ranges import parse_length
 from toposcope.encodings import Sizes, parse
 from toposcope.report import terminal
@@ -18,7 +19,8 @@ from toposcope.report.console import IndentedConsole
 from toposcope.report.drawing import page_of
 from toposcope.report.kinds import document
 from toposcope.spectra import toeplitz_points
-from toposcope.spectra.encoding_spectrum import spectrum_of
+from toposcope.spectra.beyond import Beyond
+from toposcope.spectra.encoding_spectrum import EncodingSpectrum, spectrum_of
 from toposcope.spectra.spectrum import SpectrumResult
 
 
@@ -69,3 +71,47 @@ def test_lengths_are_written_as_people_write_them() -> None:
     for wrong in ("", "k", "1.5k", "-4", "0", "1G", "9" * 16):
         with pytest.raises(BadValue):
             parse_length(wrong)
+
+
+def met(each: EncodingSpectrum) -> Beyond:
+    assert each.beyond is not None
+    return each.beyond
+
+
+def test_a_model_is_judged_by_the_encoding_of_its_files(tmp_path: Path) -> None:
+    """The same numbers as of its encoding written out; and beside it another one, for its sizes and with its base."""
+    scaling = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
+    stretched = write_llama(
+        tmp_path / "m", hidden_size=64, rope_theta=5e5, rope_scaling=scaling, max_position_embeddings=256
+    )
+    own, other = toposcope.spectrum("rope:scaling=yarn,factor=16", "1k", model=stretched).encodings
+    written = "rope:base=500000,scaling=yarn,factor={},original_context=64"
+    alone = toposcope.spectrum([written.format(4), written.format(16)], "1k", head_dim=16, num_heads=4).encodings
+    assert own.spec == "m"
+    assert [own.points, other.points] == [each.points for each in alone]
+    assert [met(own), met(other)] == [replace(met(each), assumed=True) for each in alone]
+    assert [met(own).verdict, met(other).verdict] == ["bad", "good"]
+    trained = met(toposcope.spectrum((), 256, model=stretched, trained=256).encodings[0])
+    assert (trained.verdict, trained.reason, trained.assumed) == ("good", "within", False)
+
+
+def test_layers_with_a_window_see_no_farther(tmp_path: Path) -> None:
+    kinds = ["sliding_attention", "full_attention", "sliding_attention"]
+    model = write_llama(
+        tmp_path / "m", model_type="qwen2", use_sliding_window=True, sliding_window=16, layer_types=kinds
+    )
+    sliding, whole = toposcope.spectrum((), 4096, model=model).encodings
+    assert (sliding.spec, met(sliding).verdict, met(sliding).reason) == ("m layers 0,2", "good", "window")
+    assert (whole.spec, met(whole).verdict, met(whole).reason) == ("m layers 1", "bad", "new phases")
+    assert met(sliding).context == met(whole).context == 4096
+
+
+def test_a_model_has_its_own_sizes_and_is_no_encoding(tmp_path: Path) -> None:
+    model = write_llama(tmp_path / "m")
+    with pytest.raises(BadValue, match="sizes"):
+        toposcope.spectrum((), 64, model=model, head_dim=8)
+    for name in ("smollm2", str(model), "org/name"):
+        with pytest.raises(BadEncoding, match="--model"):
+            toposcope.spectrum(name, 64)
+    with pytest.raises(BadValue, match="--model"):
+        toposcope.spectrum((), 64)

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from toposcope.encodings.changed import rebuilt
 from toposcope.encodings.record import Array, Encoding, Rotary
 from toposcope.live.engines.rotations import (
     at_all_lengths,
     put,
-    rebuilt,
     same,
     scaling_dropped,
     scaling_of,

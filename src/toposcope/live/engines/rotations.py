@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from toposcope.core.errors import BadEncoding
+from toposcope.encodings.changed import REBUILT, rebuilt
 from toposcope.encodings.record import Array, Encoding, Rotary
 from toposcope.encodings.rotary import channel_pairs, rope
 from toposcope.live.engines.situation import Simulation, Situation
@@ -16,34 +16,7 @@ from toposcope.models.swap_encoding import Swap
 
 BACKWARDS = "turned-backwards"  # no report of it, but any sign may be lost
 LOST_BASE = 10000.0  # what libraries fall back to
-REBUILT = ("rope", "rope-partial", "mla")  # encodings whose parameters `rope` takes
 SAME = 1e-9  # relative: frequencies that differ by less are the same
-
-
-def rebuilt(own: Encoding, **changes: Any) -> Rotary | None:
-    """The rotation of the same settings with some changed, on the same pairs; None where it cannot be built."""
-    rotary = own.rotary
-    if rotary is None or own.name not in REBUILT:
-        return None
-    stated = {name: value for name, value in own.parameters.items() if name not in ("nope_dim", "rope_dim")}
-    usual = _attention_factor({**stated, "attention_factor": None})
-    if usual is not None and np.isclose(usual, rotary.attention_factor):
-        stated.pop("attention_factor", None)  # it follows from the rest, and so it does after a change
-    try:
-        made = rope(**{**stated, **changes}).rotary
-    except BadEncoding:
-        return None
-    if made is None or len(made.pairs_F2) != len(rotary.pairs_F2):
-        return None
-    return replace(rotary, frequencies_at=made.frequencies_at, attention_factor=made.attention_factor)
-
-
-def _attention_factor(stated: Mapping[str, Any]) -> float | None:
-    try:
-        made = rope(**stated).rotary
-    except BadEncoding:
-        return None
-    return None if made is None else made.attention_factor
 
 
 def at_all_lengths(rotary: Rotary, change: Callable[[Array], Array]) -> Rotary:

@@ -14,6 +14,7 @@ from toposcope.report.blocks import Chart, Column, Listing, Page, Pairs, Paragra
 
 ACROSS = 4  # flows side by side in one table
 DRAWN = 32  # tokens whose paths are drawn
+WHY = "What each theorem says, and a command that shows it: docs/papers.md."
 NORMS = {"norm_min": "smallest", "norm_median": "median", "norm_max": "largest"}
 
 
@@ -34,8 +35,9 @@ def view(result: FlowResult, page: Page) -> None:
         _one(page, flow, flow.encoding if several else "From start to end", several)
     notes = tuple(dict.fromkeys(f"{_sentence(note)}." for flow in flows for note in flow.notes))
     tries = tuple(f"Try {option}: {effect}." for option, effect in result.suggestions.items())
-    if notes or tries:
-        page.add("Notes", Paragraphs((*notes, *tries), soft=True))
+    named = any(flow.verdict is not None and flow.verdict.rule is not None for flow in flows)
+    if notes or tries or named:
+        page.add("Notes", Paragraphs((*notes, *tries, *([WHY] if named else [])), soft=True))
 
 
 # ------------------------------------------------------------------ sentences

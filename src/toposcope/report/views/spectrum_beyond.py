@@ -12,7 +12,7 @@ from toposcope.spectra.points import Point
 
 GROUPS = (("bad", "bad"), ("after training", "only after more training"), ("cannot tell", "cannot tell"))
 WORTH = (
-    "A heuristic that reads the encoding and no model: docs/spectrum.md has it beside the measured loss of SmolLM2 "
+    "A heuristic that reads the encoding and no weights: docs/spectrum.md has it beside the measured loss of SmolLM2 "
     "under five scalings. Kernels by context are below; in a terminal, with --full."
 )
 
@@ -63,6 +63,7 @@ def why(met: Beyond) -> str:
         )
     return {
         "within": "it is no longer than training",
+        "window": "its window is no longer than training",
         "nothing new": "all its values were there in training",
         "new values": f"from distance {met.new_from or 0:,} on the bias has values never seen, though nothing turns",
         "new positions": f"positions from {met.new_from or 0:,} on have no trained vector",

@@ -36,6 +36,7 @@ LETTERS = {"previous": "p", "next": "n", "self": "s", "first": "1", "induction":
 NONE = "none"
 NAMED = 6  # heads listed after a pattern
 KERNELS = 6  # heads whose kernels are drawn
+ASKED = 5  # heads that the next step asks about
 METRICS = {
     "rho": (
         "Logit norm ratio",
@@ -78,10 +79,10 @@ def view(result: TraceResult, page: Page) -> None:
     max(rows, key=_positional)["shown_first"] = True
     table = page.rows("traced heads", rows)
     there = [key for key in METRICS if any(row[key] is not None for row in rows)]
-    page.add("Summary", Summary((*stream_summary(result), *_summary(result))))
+    page.add("Summary", Summary((*_summary(result), *stream_summary(result))))
     add_stream(result, page)
     page.add("What heads attend to", _patterns(page, result))
-    page.add("The most positional heads", _listing(page, rows, there))
+    page.add("The most positional heads", _listing(page, rows, there), _next_step(rows))
     page.add("Head by head", _head_map(result, rows, table, there))
     page.add("Attention on the text", attention_block(result))
     page.add("Kernels on this text", _kernels(page, rows))
@@ -101,6 +102,12 @@ def heads_of(result: TraceResult) -> tuple[list[dict[str, Any]], tuple[Measure, 
 
 
 # ------------------------------------------------------------------ words
+def _next_step(rows: Sequence[dict[str, Any]]) -> Paragraphs:
+    """What a head does is not what it is worth: the command that measures that, for the heads just named."""
+    named = ",".join(row["name"] for row in sorted(rows, key=_positional, reverse=True)[:ASKED])
+    return Paragraphs((f"Are they needed? toposcope ablate MODEL --heads {named}",), soft=True)
+
+
 def _summary(result: TraceResult) -> list[str]:
     heads = result.heads
     put_in = "" if result.encoding is None else f", with the encoding {result.encoding} put into these heads"
