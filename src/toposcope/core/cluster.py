@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from toposcope.core.errors import BadValue, MissingExtra
@@ -18,6 +18,13 @@ TICK = 0.2  # seconds; how soon a signal, or a run that another sweep let go, is
 def cores() -> int:
     """The cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def one_thread() -> AbstractContextManager[Any]:
+    """Products on one thread each: for work that is spread over cores already, whose threads would get in the way."""
+    from threadpoolctl import threadpool_limits
+
+    return threadpool_limits(limits=1, user_api="blas")
 
 
 @contextmanager

@@ -104,11 +104,11 @@ class Rotary:
         if at_N.ndim == 2 and (self.axis_F is None or self.decay_F is not None or at_N.shape[1] != len(self.axes)):
             raise BadValue(f"positions with {at_N.shape[1]} axes given to a rotation with {len(self.axes) or 1}.")
         cos_NF, sin_NF = self._kept_turns(at_N, side, context)
-        first_F, second_F = self.pairs_F2[:, 0], self.pairs_F2[:, 1]
-        a, b = vectors_NR[..., first_F], vectors_NR[..., second_F]
+        first, second = self._channels
+        a, b = vectors_NR[..., first], vectors_NR[..., second]
         turned_NR = vectors_NR.copy()
-        turned_NR[..., first_F] = a * cos_NF - b * sin_NF
-        turned_NR[..., second_F] = a * sin_NF + b * cos_NF
+        turned_NR[..., first] = a * cos_NF - b * sin_NF
+        turned_NR[..., second] = a * sin_NF + b * cos_NF
         if self.turning_heads is not None and vectors_NR.ndim >= 3:
             turned_NR[..., self.turning_heads :, :, :] = vectors_NR[..., self.turning_heads :, :, :]
         return turned_NR
@@ -125,6 +125,12 @@ class Rotary:
                 self._tables.clear()
             self._tables[asked] = found
         return found
+
+    @cached_property
+    def _channels(self) -> tuple[slice | NDArray[np.intp], slice | NDArray[np.intp]]:
+        """First and second channels of the pairs, as slices where they lie evenly: these are not copied."""
+        first, second = (_evenly(self.pairs_F2[:, side]) for side in (0, 1))
+        return first, second
 
     @cached_property
     def _tables(self) -> dict[tuple[Any, ...], tuple[Array, Array]]:
@@ -225,6 +231,14 @@ class Encoding:
         found = [part for part in ("input", "rotary", "bias", "query_scale") if getattr(self, part) is not None]
         in_plane = self.rotary is not None and bool(self.rotary.axes)
         return tuple(found) if self.exact_tables or in_plane else ("content",)
+
+
+def _evenly(channels_F: NDArray[np.intp]) -> slice | NDArray[np.intp]:
+    """The same channels as a slice, where they rise in even steps."""
+    steps = np.diff(channels_F)
+    if not len(steps) or steps[0] < 1 or (steps != steps[0]).any():
+        return channels_F
+    return slice(int(channels_F[0]), int(channels_F[-1]) + 1, int(steps[0]))
 
 
 def _shaped(table: Array, expected: tuple[int, ...], what: str) -> Array:

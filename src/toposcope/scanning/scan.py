@@ -14,7 +14,7 @@ from typing import Any, Literal
 from toposcope.checkpoints.decode import Ledger
 from toposcope.checkpoints.opened import ModelLike, opened, said, subject
 from toposcope.checkpoints.view import Model
-from toposcope.core.cluster import cores
+from toposcope.core.cluster import cores, one_thread
 from toposcope.core.errors import BadValue, ToposcopeError
 from toposcope.core.journal import Journal, key_of
 from toposcope.core.progress import Progress, silent, steps
@@ -193,7 +193,7 @@ def scan_here(
     with model.source.ledger.noted() as drawn:
         moment = second_moment(model)
     stays = product_fits(model.layers)
-    with ThreadPoolExecutor(threads) as pool:
+    with ThreadPoolExecutor(threads) as pool, one_thread() if threads > 1 else nullcontext():
         for number in numbers:
             entry, parts = layer_entry(model, number, options, moment, drawn, pool)
             if parts is not None and stays:

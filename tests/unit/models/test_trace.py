@@ -214,8 +214,8 @@ def test_windows_are_masked_alike_on_both_sides(causal: bool) -> None:
     np.testing.assert_allclose(operator.times_transposed(x), dense.T @ x, atol=1e-10)
     common = {"causal": causal, "reach": 9, "scale": 0.5, "head": 0}
     encoding = rope(8)
-    whole = contracted(q, k, encoding, **common)
-    norms = contracted(q, k, encoding, **common, dense_limit=10)
+    whole = contracted(q, k, encoding, **common)()
+    norms = contracted(q, k, encoding, **common, dense_limit=10)()
     turned = [encoding.rotary.rotate(part, at, side=side) for part, side in ((q, "query"), (k, "key"))]
     expected = np.linalg.norm(np.where(seen, turned[0] @ turned[1].T, 0), 2) / np.linalg.norm(dense, 2)
     assert whole.rho == pytest.approx(expected, rel=1e-10)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from toposcope.core.cluster import cores
 from toposcope.core.interpreters import HERE, Pool
 from toposcope.models.content import Content, precision
 from toposcope.models.corpus import Ids
@@ -29,6 +29,7 @@ from toposcope.models.tracing.patterns import THRESHOLDS, Patterns, Score, names
 from toposcope.models.tracing.result import METRICS, Gap, HeadTrace, Spread
 
 Array = NDArray[np.float64]
+AHEAD = 2 * cores()  # heads that wait for their singular values
 KEPT = 32  # offsets of the mean kernel in the result
 REBUILT = 1e-3  # relative: attention rebuilt from content differs by 1e-6 where the record is right, by 1 where not
 ROUNDINGS = 16  # in units of the model's eps, where that is half precision's and attention itself is so rounded
@@ -125,7 +126,7 @@ class HeadNotes:
 
 
 class Collected:
-    """Numbers collected head by head, sequence by sequence; the heads of a layer are measured side by side."""
+    """Numbers collected head by head, sequence by sequence; a head waits for its singular values as others begin."""
 
     def __init__(
         self,
@@ -134,7 +135,6 @@ class Collected:
         dense_limit: int,
         seed: int,
         only_patterns: bool = False,
-        side_by_side: ThreadPoolExecutor | None = None,
         pool: Pool = HERE,
     ) -> None:
         self.instrument, self.chosen, self.dense_limit, self.seed = instrument, chosen, dense_limit, seed
@@ -143,7 +143,6 @@ class Collected:
         self.lost: dict[int, str] = {}
         self.rebuilt = 0.0
         self.pool = pool
-        self._map = map if side_by_side is None else side_by_side.map
         self._notes = {(number, head): HeadNotes() for number, heads in chosen.items() for head in heads}
 
     # ------------------------------------------------------------- one sequence
@@ -151,8 +150,14 @@ class Collected:
         number = content.site.number
         if number in self.lost:
             return
-        heads = self.chosen[number]
-        error = max(self._map(lambda head: self._head(content, call, output_BNHV, head), heads))
+        begun: deque[Callable[[], float]] = deque()
+        errors = []
+        for head in self.chosen[number]:
+            if len(begun) == AHEAD:
+                errors.append(begun.popleft()())
+            begun.append(self._begin(content, call, output_BNHV, head))
+        errors += [finish() for finish in begun]
+        error = max(errors)
         if not error < _allowed(output_BNHV.dtype) and not (self.instrument.edits or self.instrument.rewrites):
             self.lost[number] = (
                 f"its attention could not be rebuilt from queries and keys (off by {error:.1e} "
@@ -161,20 +166,30 @@ class Collected:
             return
         self.rebuilt = max(self.rebuilt, error)
 
-    def _head(self, content: Content, call: Call, output_BNHV: Any, head: int) -> float:
-        """Note all numbers of one head; how far its outputs, rebuilt, are from the model's own."""
+    def _begin(self, content: Content, call: Call, output_BNHV: Any, head: int) -> Callable[[], float]:
+        """Note numbers of one head; what is given back notes the rest.
+
+        It says how far the head's outputs, rebuilt, are from the model's own.
+        """
         notes = self._notes[content.site.number, head]
         logits = head_logits(content, head, sink_of(call, head))
         seen = patterns(logits, values_NV=content.v_HMV[head])
         notes.tokens = max(notes.tokens, logits.length)
         notes.note({"distance": seen.distance, "entropy": seen.entropy})
         notes.scores(seen.scores)
-        if not self.only_patterns:
-            raw, centred = toeplitz_shares(logits, seen.square)
-            notes.note({"toeplitz": raw, "toeplitz_centred": centred})
-            measure = self._absolute if in_input_only(content.encoding) else self._inside
-            measure(notes, content, head, logits)
-        return _difference(seen, output_BNHV[0, seen.seen_from :, head])
+        error = _difference(seen, output_BNHV[0, seen.seen_from :, head])
+        if self.only_patterns:
+            return lambda: error
+        raw, centred = toeplitz_shares(logits, seen.square)
+        notes.note({"toeplitz": raw, "toeplitz_centred": centred})
+        begin = self._absolute if in_input_only(content.encoding) else self._inside
+        finish = begin(notes, content, head, logits)
+
+        def end() -> float:
+            finish()
+            return error
+
+        return end
 
     def induction(self, ids: Ids, content: Content, call: Call, output_BNHV: Any) -> None:
         """Only the induction score, from repeated random tokens."""
@@ -182,21 +197,26 @@ class Collected:
         if number in self.lost:
             return
 
-        def score(head: int) -> None:
+        for head in self.chosen[number]:
             seen = patterns(head_logits(content, head, sink_of(call, head)), ids)
             if "induction" in seen.scores:
                 self._notes[number, head].scores({"induction": seen.scores["induction"]})
 
-        list(self._map(score, self.chosen[number]))
-
-    def _inside(self, notes: HeadNotes, content: Content, head: int, logits: HeadLogits) -> None:
+    def _inside(self, notes: HeadNotes, content: Content, head: int, logits: HeadLogits) -> Callable[[], None]:
         """Position acts inside the head: it can be switched off there, and tokens put at any position."""
-        encoding = content.encoding
-        found = contracted(
-            content.q_HNR[head], content.k_HMR[head], encoding, causal=logits.causal, reach=logits.reach,
+        pending = contracted(
+            content.q_HNR[head], content.k_HMR[head], content.encoding, causal=logits.causal, reach=logits.reach,
             scale=content.scale, head=head, dense_limit=self.dense_limit, pool=self.pool,
         )  # fmt: skip
-        _contraction(notes, found)
+
+        def finish() -> None:
+            _contraction(notes, pending())
+            self._placed(notes, content, head, logits.length)
+
+        return finish
+
+    def _placed(self, notes: HeadNotes, content: Content, head: int, length: int) -> None:
+        """Tokens put at other positions: the split of the logits, and the mean kernel."""
         split = design(content, head, self.seed)
         notes.note({"content": split.content, "position": split.position, "coupling": split.coupling})
         for metric in ("gram_content", "gram_mixed", "gram_position", "gram_cross"):
@@ -207,12 +227,12 @@ class Collected:
             return
         notes.kernels.append((shape.offsets_T, shape.total_T))
         notes.peaks.append(shape.peak_offset)
-        rho = kernel_contraction(shape, encoding, logits.length)
+        rho = kernel_contraction(shape, content.encoding, length)
         notes.note({"kernel_rho": rho})
         if rho is None:
             notes.lacks("kernel_rho", "no rotation without decay in this head")
 
-    def _absolute(self, notes: HeadNotes, content: Content, head: int, logits: HeadLogits) -> None:
+    def _absolute(self, notes: HeadNotes, content: Content, head: int, logits: HeadLogits) -> Callable[[], None]:
         """Position came with the input: what sequences share at a position stands for it."""
         for metric in ("content", "position", "coupling"):
             notes.lacks(metric, "position was added to the input: see the Gram shares")
@@ -221,20 +241,24 @@ class Collected:
         if parts is None:
             for metric in ("rho", "erank_ratio", "maj_gap", "cap", "gram_content", "gram_mixed", "gram_position"):
                 notes.lacks(metric, "position was added to the input, and its mean needs several sequences")
-            return
+            return lambda: None
         of_q, of_k = parts
         length = len(of_q.part_NR)
         q_NR, k_NR = content.q_HNR[head, :length] * content.scale, content.k_HMR[head, :length]
         reach = logits.reach if logits.reach is not None and logits.reach < length - 1 else None
-        found = contracted_absolute(
+        pending = contracted_absolute(
             q_NR, k_NR, of_q.without(content.q_HNR[head]) * content.scale, of_k.without(content.k_HMR[head]),
             causal=logits.causal, reach=reach, dense_limit=self.dense_limit, pool=self.pool,
         )  # fmt: skip
-        _contraction(notes, found)
         parts_q, parts_k = of_q.part_NR * content.scale, of_k.part_NR
-        shares = gram_shares(q_NR, k_NR, parts_q, parts_k, causal=logits.causal, reach=reach)
-        if shares is not None:
-            notes.note({f"gram_{name}": value for name, value in asdict(shares).items()})
+
+        def finish() -> None:
+            _contraction(notes, pending())
+            shares = gram_shares(q_NR, k_NR, parts_q, parts_k, causal=logits.causal, reach=reach)
+            if shares is not None:
+                notes.note({f"gram_{name}": value for name, value in asdict(shares).items()})
+
+        return finish
 
     def lacks(self, metric: str, why: str) -> None:
         """Of no head is this known."""

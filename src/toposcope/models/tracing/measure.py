@@ -17,7 +17,6 @@ attention pair by pair (`models.tracing.attention`).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from itertools import zip_longest
@@ -27,7 +26,6 @@ import numpy as np
 
 from toposcope.checkpoints.spec import LayerSpec
 from toposcope.core import memory
-from toposcope.core.cluster import cores
 from toposcope.core.errors import BadValue
 from toposcope.core.interpreters import HERE, Pool
 from toposcope.core.progress import Progress, steps
@@ -50,7 +48,7 @@ from toposcope.models.tracing.attention import (
     labels,
     window_starts,
 )
-from toposcope.models.tracing.collect import Collected, sink_of
+from toposcope.models.tracing.collect import AHEAD, Collected, sink_of
 from toposcope.models.tracing.contraction import DENSE_LIMIT
 from toposcope.models.tracing.head import in_input_only
 from toposcope.models.tracing.logits import LogitPicture, block_rows, head_logits, picture
@@ -59,7 +57,6 @@ from toposcope.models.tracing.result import HeadTrace, TraceResult, strongest
 
 REPEATS, REPEATED_TOKENS = 2, 512  # sequences of repeated random tokens, and their greatest length
 GIB = 2**30
-SIDE_BY_SIDE = 2 * cores()  # heads that are measured at a time: some wait for their singular values
 
 
 def trace_corpus(
@@ -107,8 +104,7 @@ def trace_corpus(
             _require_memory(instrument, reader, list(chosen), longest, dense_limit, bool(averaged), batch)
         again, no_repeats = _repeats(corpus, _special(model), seed)
         passes = len(chosen) * (len(corpus.sequences) + len(again)) + len(averaged) * len(corpus.sequences)
-        threads = changed.enter_context(ThreadPoolExecutor(SIDE_BY_SIDE))
-        work = Collected(instrument, chosen, dense_limit, seed, only_patterns, threads, pool)
+        work = Collected(instrument, chosen, dense_limit, seed, only_patterns, pool)
         if no_repeats:
             work.lacks("induction", no_repeats)
         tick = steps(progress, "layers", passes)
@@ -383,7 +379,7 @@ def memory_needed(
     return {
         "forward pass": 4 * tokens * (8 * width + 3 * inner + 2 * channels) + attention,
         "queries and keys of a layer": 3 * 8 * tokens * channels,
-        "heads side by side": SIDE_BY_SIDE * (8 * 8 * tokens * block_rows(tokens) + dense),
+        "heads that wait": (1 + AHEAD) * (8 * 8 * tokens * block_rows(tokens) + dense),
         "position means": sum(2 * 8 * tokens * spec.heads * spec.head_dim for spec in specs) if means else 0,
     }
 

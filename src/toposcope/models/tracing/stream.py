@@ -18,8 +18,9 @@ again.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Literal
@@ -254,13 +255,31 @@ def _run(
             see(state)
 
     modules = [module for split in residual.splits if split is not None for module in split.modules]
-    with watching(residual.blocks, modules, ends) as begin, after_norm(residual.final_norm, see_the_last):
+    with (
+        _fewer_threads(pool),
+        watching(residual.blocks, modules, ends) as begin,
+        after_norm(residual.final_norm, see_the_last),
+    ):
         for some in batches(sequences, batch):
             rows = [[] for _ in some]
             begin()
             forward(instrument.model, some)
             found += rows
     return [[each.result() for each in row] for row in found]
+
+
+@contextmanager
+def _fewer_threads(pool: Pool) -> Iterator[None]:
+    """Half of the cores for the model, while the pool's processes need theirs."""
+    import torch
+
+    before = torch.get_num_threads()
+    if pool is not HERE:
+        torch.set_num_threads(max(1, before // 2))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _places(residual: Residual) -> list[tuple[int | None, Part]]:

@@ -14,7 +14,7 @@ from typing import Any
 from toposcope.checkpoints import load
 from toposcope.checkpoints.families.lab import model_directory
 from toposcope.checkpoints.live import view
-from toposcope.core.cluster import cores
+from toposcope.core.cluster import cores, one_thread
 from toposcope.core.errors import BadValue
 from toposcope.core.interpreters import HERE, InterpreterLost, Interpreters, Pool
 from toposcope.core.progress import Progress
@@ -113,7 +113,11 @@ def trace(
         chosen = heads_by_layer(heads, instrument.sites, numbers)
         every: Mapping[int, int | Sequence[int]] = chosen or {n: instrument.sites[n].heads for n in numbers}
         expected = _foretold(runs, corpus, every, dense_limit, streams=2 + len(others))
-        with _loss_told(), _pool(jobs or cores(), expected) as pool:
+        with (
+            _loss_told(),
+            _pool(jobs or cores(), expected) as pool,
+            one_thread() if pool is not HERE else nullcontext(),
+        ):
             streams, not_followed = follow(reference, corpus, others, batch=batch, pool=pool, progress=progress)
             found = trace_corpus(
                 reference, corpus, layers=numbers if chosen is None else sorted(chosen), heads=chosen,
