@@ -99,7 +99,10 @@ class Rotary:
         if vectors_NR.shape[-1] != self.head_dim:
             raise BadValue(f"vectors of width {vectors_NR.shape[-1]} given to a rotation of width {self.head_dim}.")
         at_N = np.atleast_1d(np.asarray(positions, dtype=np.float64))
-        taken = 24 * vectors_NR.size + 8 * at_N.size * self.head_dim  # turned, and the cosines and sines
+        each = (
+            16 if all(isinstance(some, slice) for some in self._channels) else 24
+        )  # of an entry, until it is turned
+        taken = each * vectors_NR.size + 8 * at_N.size * self.head_dim  # and the cosines and sines
         require_memory(taken, f"rotating {at_N.size:,} vectors of width {self.head_dim:,}", "Use fewer positions.")
         if at_N.ndim == 2 and (self.axis_F is None or self.decay_F is not None or at_N.shape[1] != len(self.axes)):
             raise BadValue(f"positions with {at_N.shape[1]} axes given to a rotation with {len(self.axes) or 1}.")

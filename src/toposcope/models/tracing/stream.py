@@ -255,11 +255,8 @@ def _run(
             see(state)
 
     modules = [module for split in residual.splits if split is not None for module in split.modules]
-    with (
-        _fewer_threads(pool),
-        watching(residual.blocks, modules, ends) as begin,
-        after_norm(residual.final_norm, see_the_last),
-    ):
+    seeing = watching(residual.blocks, modules, ends)
+    with _fewer_threads(pool), seeing as begin, after_norm(residual.final_norm, see_the_last):
         for some in batches(sequences, batch):
             rows = [[] for _ in some]
             begin()

@@ -6,7 +6,7 @@ import logging
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -113,11 +113,7 @@ def trace(
         chosen = heads_by_layer(heads, instrument.sites, numbers)
         every: Mapping[int, int | Sequence[int]] = chosen or {n: instrument.sites[n].heads for n in numbers}
         expected = _foretold(runs, corpus, every, dense_limit, streams=2 + len(others))
-        with (
-            _loss_told(),
-            _pool(jobs or cores(), expected) as pool,
-            one_thread() if pool is not HERE else nullcontext(),
-        ):
+        with _loss_told(), _pool(jobs or cores(), expected) as pool:
             streams, not_followed = follow(reference, corpus, others, batch=batch, pool=pool, progress=progress)
             found = trace_corpus(
                 reference, corpus, layers=numbers if chosen is None else sorted(chosen), heads=chosen,
@@ -158,9 +154,14 @@ def heads_by_layer(
     return {layer: tuple(sorted(numbers)) for layer, numbers in chosen.items()}
 
 
-def _pool(jobs: int, expected: float) -> AbstractContextManager[Pool]:
-    """Other interpreters for singular values and clouds, where it takes long."""
-    return Interpreters(jobs) if jobs > 1 and expected > PATIENCE and sys.executable else nullcontext(HERE)
+@contextmanager
+def _pool(jobs: int, expected: float) -> Iterator[Pool]:
+    """Other interpreters for singular values and clouds, where it takes long; products here on one thread then."""
+    if jobs == 1 or expected <= PATIENCE or not sys.executable:
+        yield HERE
+        return
+    with one_thread(), Interpreters(jobs) as pool:
+        yield pool
 
 
 @contextmanager
