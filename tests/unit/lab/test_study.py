@@ -277,3 +277,9 @@ def test_the_command_and_its_page_name_every_study() -> None:
         size = rules.size("full")
         count = size.seeds * len(study.placed(rules, size, [0]))
         assert re.search(rf"^\| `{name}` \|.*\| {count} \|$", table, re.MULTILINE)
+
+
+def test_every_outcome_has_words() -> None:
+    from toposcope.report.views import reproduce as view
+
+    assert set(view._WORDS) == set(view._MEANING) == {str(each) for each in ClaimVerdict}

@@ -20,6 +20,8 @@ _WORDS = {
     "does not hold": "did not hold here",
     "not at this scale": "undecided here",
     "not measured here": "not measured",
+    "equivalent": "no difference here",
+    "undecided": "undecided here, with a stated power",
 }
 _MEANING = {
     "holds": "the measurements are for it, beyond their intervals",
