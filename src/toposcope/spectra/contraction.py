@@ -178,8 +178,8 @@ def compared(sides: Sides, route: Route = "auto", dense_limit: int = DENSE_LIMIT
         bias_NN = _masked(_bias_table(sides), causal)
         (q_NR, k_NR), (q0_NR, k0_NR) = _factors(sides)
         with_bias = _masked(q_NR @ k_NR.T, causal) + bias_NN
-        spectra = [_svd(with_bias), _svd(_masked(q0_NR @ k0_NR.T, causal))]
-        bias_norm = float(_svd(bias_NN)[0]) if bias_NN.any() else 0.0
+        spectra = [singular_values(with_bias), singular_values(_masked(q0_NR @ k0_NR.T, causal))]
+        bias_norm = float(singular_values(bias_NN)[0]) if bias_NN.any() else 0.0
         return _from_values(sides, *spectra, bias_norm=bias_norm, route=route)
     return _by_lanczos(sides)
 
@@ -194,6 +194,11 @@ def turned(
         rotary.rotate(q_NR, at_N, side="query", context=context),
         rotary.rotate(k_NR, at_N, side="key", context=context),
     )
+
+
+def singular_values(matrix_NN: Array) -> Array:
+    """All of them, largest first, of a matrix that is known to be finite."""
+    return np.asarray(scipy.linalg.svdvals(matrix_NN, check_finite=False))
 
 
 def checked_positions(positions: ArrayLike | None, length: int, *, causal: bool) -> Array:
@@ -269,10 +274,6 @@ def _bias_table(sides: Sides) -> Array:
 
 def _masked(matrix_NN: Array, causal: bool) -> Array:
     return np.tril(matrix_NN) if causal else matrix_NN
-
-
-def _svd(matrix_NN: Array) -> Array:
-    return np.asarray(scipy.linalg.svdvals(matrix_NN, check_finite=False))
 
 
 def _floor(sides: Sides, bias_norm: float) -> float:

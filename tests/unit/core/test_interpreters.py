@@ -9,7 +9,9 @@ from math import hypot
 
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_info, threadpool_limits
 
+from toposcope.core.cluster import one_thread
 from toposcope.core.errors import BadValue
 from toposcope.core.interpreters import InterpreterLost, Interpreters, as_done
 from toposcope.core.ranges import parse_range
@@ -64,3 +66,14 @@ def test_none_is_left_when_the_caller_stops_in_the_middle() -> None:
     for process in ids:
         with pytest.raises(ProcessLookupError):
             os.kill(process, 0)
+
+
+def test_products_keep_to_one_thread_where_work_is_spread() -> None:
+    def threads() -> set[int]:
+        return {each["num_threads"] for each in threadpool_info() if each["user_api"] == "blas"}
+
+    with threadpool_limits(2, user_api="blas"):
+        assert threads() == {2}
+        with one_thread():
+            assert threads() == {1}
+        assert threads() == {2}

@@ -52,3 +52,20 @@ def test_ill_conditioned_and_dependent_columns_are_left_to_householder(monkeypat
     assert len(taken) == 3
     thin_r(tall(200, 6, 5.0))
     assert len(taken) == 3
+
+
+def test_wide_well_conditioned_matrices_are_taken_by_cholesky(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their condition in the 1-norm is beyond the limit though that in the 2-norm is 6; one bad column ends it."""
+    random = np.random.default_rng(0)
+    tall = random.standard_normal((2048, 1024))
+    unit = np.linalg.cholesky(tall.T @ tall).T
+    unit /= np.linalg.norm(unit, axis=0)
+    assert thin._condition(unit) == pytest.approx(np.linalg.cond(unit), rel=0.1)
+    limit = 400.0
+    assert np.linalg.cond(unit, 1) > limit > 6 * np.sqrt(1024)
+    assert thin.cholesky_r(tall.T @ tall, limit) is not None
+    monkeypatch.setattr(thin, "WIDE", 10**9)
+    assert thin.cholesky_r(tall.T @ tall, limit) is None
+    monkeypatch.undo()
+    tall[:, 1] = tall[:, 0] + 1e-3 * tall[:, 1]
+    assert thin.cholesky_r(tall.T @ tall, limit) is None

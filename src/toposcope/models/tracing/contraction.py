@@ -2,7 +2,7 @@
 
 Where position acts inside the head and no window limits what is seen, this is `spectra.contraction`. Position that
 was added to the input cannot be switched off inside a head: there S_0 is the product of queries and keys without
-their position mean (section 3.6; `trace_work.PositionPart`). A window hides the same entries on both sides.
+their position mean (section 3.6; `collect.PositionPart`). A window hides the same entries on both sides.
 """
 
 from __future__ import annotations
@@ -13,12 +13,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
-import scipy.linalg
 from numpy.typing import NDArray
 
 from toposcope.core.interpreters import HERE, Pool
 from toposcope.encodings.record import NONE, Encoding, LogitBias
-from toposcope.spectra.contraction import Contraction, both_sides, compared, contraction, turned
+from toposcope.spectra.contraction import Contraction, both_sides, compared, contraction, singular_values, turned
 from toposcope.spectra.operators import Operator, causal_product, product, toeplitz, top_singular_values
 from toposcope.spectra.singular import effective_rank, majorisation_gap
 
@@ -161,7 +160,7 @@ def _windowed(
         if bias is not None:
             logits_NN = logits_NN + bias.table(at, at)[head]
         seen_NN = (np.abs(offset_NN) <= reach) & ((offset_NN >= 0) | (not causal))
-        future = pool.submit(_singular_values, np.where(seen_NN, logits_NN, 0.0))
+        future = pool.submit(singular_values, np.where(seen_NN, logits_NN, 0.0))
         return lambda: _Side(float(future.result()[0]), future.result(), "dense", None)
     operator = band_product(q_NR, k_NR, causal=causal, reach=reach)
     if bias is not None:
@@ -170,10 +169,6 @@ def _windowed(
         operator = operator + toeplitz(entries_T, length, length, causal=causal)
     norm = float(top_singular_values(operator, 1).values[0])
     return lambda: _Side(norm, None, "lanczos", _only_norms(length))
-
-
-def _singular_values(matrix_NN: Array) -> Array:
-    return np.asarray(scipy.linalg.svdvals(matrix_NN, check_finite=False))
 
 
 def band_product(q_NR: Array, k_NR: Array, *, causal: bool, reach: int) -> Operator:

@@ -79,7 +79,7 @@ def view(result: TraceResult, page: Page) -> None:
     max(rows, key=_positional)["shown_first"] = True
     table = page.rows("traced heads", rows)
     there = [key for key in METRICS if any(row[key] is not None for row in rows)]
-    page.add("Summary", Summary((*_summary(result), *stream_summary(result))))
+    page.add("Summary", Summary((*stream_summary(result), *_summary(result))))
     add_stream(result, page)
     page.add("What heads attend to", _patterns(page, result))
     page.add("The most positional heads", _listing(page, rows, there), _next_step(rows))
