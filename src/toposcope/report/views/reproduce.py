@@ -31,7 +31,7 @@ _MEANING = {
     "equivalent": "the difference is smaller than any that matters, by the bound fixed beforehand",
     "undecided": "neither; each number says how large a difference would have been seen",
 }
-_DECIDED = ("holds", "does not hold")
+_DECIDED = ("holds", "does not hold", "equivalent")
 MOST = 8  # claims that the summary tells in full
 _BESIDE = "(beside: "  # how the outcome marks what does not decide
 _DOTS = {"holds": "converges", "does not hold": "diverges"}
