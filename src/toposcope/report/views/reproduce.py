@@ -88,7 +88,7 @@ def _summary(result: ReproduceResult, both: bool) -> list[str]:
     """The claims that these runs decide, each in a sentence of its own; then how many they do not."""
     claims = result.claims
     said = [f"{count(len(claims), 'claim')} {'was' if len(claims) == 1 else 'were'} put to the test."]
-    decided = [claim for claim in claims if _DECIDED[0] in _both(claim) or _DECIDED[1] in _both(claim)]
+    decided = [claim for claim in claims if set(_DECIDED) & set(_both(claim))]
     said += [_told(claim, both) for claim in decided[:MOST]]
     if len(decided) > MOST:
         said.append(f"{len(decided) - MOST} more were decided: see the table.")
