@@ -124,6 +124,7 @@ CONFIGS: tuple[dict[str, Any], ...] = (
     {"rope_scaling": {"rope_type": "llama3", "factor": 1e308, "low_freq_factor": 1, "high_freq_factor": 1}},
     {"rope_scaling": {"rope_type": "longrope", "short_factor": [1e308, 1e-320], "long_factor": [1e308, 1e-320]}},
 )
+NAMES = ("a" * 5000, "a" * 5000 + ".json", "b/" * 3000, "a\0b", "a\0b.json", "")
 WEIGHTS = (3e38, 1e-45, 0.0, 9e11)
 
 
@@ -203,6 +204,12 @@ def cases(ground: Ground) -> Iterator[Case]:
     yield from each(("inspect", model), "--layers")
     yield from each(("check", model), "--heads")
     yield from each(("compare", model, model), "--layers")
+    for name in NAMES:
+        for command in ("check", "inspect", "scan", "flow", "report"):
+            yield Case((command, name), f"{command} {name[:60]!r}")
+        yield Case(("compare", model, name), f"compare {name[:60]!r}")
+        yield Case(("scan", model, f"--adapter={name}"), f"scan --adapter {name[:60]!r}")
+        yield Case(("spectrum", "rope", f"--model={name}"), f"spectrum --model {name[:60]!r}")
     for i, changed in enumerate(ground.configs):
         what = str(CONFIGS[i])[:60]
         for command in ("check", "inspect", "scan"):

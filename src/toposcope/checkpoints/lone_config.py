@@ -15,6 +15,7 @@ from toposcope.checkpoints.read import read_layer
 from toposcope.checkpoints.sniff import SUFFIXES
 from toposcope.checkpoints.view import Model
 from toposcope.core.errors import BadConfig, BadFile, MissingTensor
+from toposcope.core.files import present
 from toposcope.core.untrusted import SETTINGS, parse_json, read_object
 
 STANDARD_INPUT = "-"
@@ -31,12 +32,12 @@ def lone_configuration(target: Any) -> tuple[Path, dict[str, Any]] | None:
     if str(target) == STANDARD_INPUT:
         return Path("standard input"), _from_standard_input()
     path = Path(target)
-    if path.is_dir():
+    if present(path) and path.is_dir():
         names = [entry.name.lower() for entry in path.iterdir()]
         if any(name.endswith((*SUFFIXES, INDEX)) for name in names) or CONFIG not in names:
             return None
         return path / CONFIG, read_object(path / CONFIG, BadConfig, inside=path)
-    if path.suffix == ".json" and not path.name.endswith(INDEX) and path.is_file():
+    if path.suffix == ".json" and not path.name.endswith(INDEX) and present(path) and path.is_file():
         return path, read_object(path, BadConfig)
     return None
 

@@ -19,6 +19,7 @@ from toposcope.cli.common import (
     NumHeadsOption,
 )
 from toposcope.cli.deliver import check_names, deliver, watched
+from toposcope.core.files import present
 
 
 def run(
@@ -65,7 +66,7 @@ def run(
 
 def _given(name: str) -> Any:
     """A stored result of any kind as such; a model's name as it is."""
-    if not (Path(name).suffix == ".json" and Path(name).is_file()):
+    if not (Path(name).suffix == ".json" and present(name) and Path(name).is_file()):
         return name
     from toposcope.report.kinds import read
 

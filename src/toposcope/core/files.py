@@ -51,6 +51,14 @@ def write_json(path: str | Path, value: Any) -> Path:
     return write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
+def present(path: str | Path) -> bool:
+    """Whether a file or directory is there: never at a name that no file can have, with a zero byte or too long."""
+    try:
+        return Path(path).exists()
+    except (OSError, ValueError):
+        return False
+
+
 def make_directory(path: str | Path) -> Path:
     """Make a directory, and those it lies in, where they are not there yet."""
     target = Path(path)

@@ -18,6 +18,7 @@ from toposcope.checkpoints.installed import read_text as read_text
 from toposcope.checkpoints.locate import require_sound_files
 from toposcope.checkpoints.peft.settings import CONFIG as ADAPTER
 from toposcope.core.errors import BadConfig, BadFile, BadValue, MissingExtra, NotFound, ToposcopeError, did_you_mean
+from toposcope.core.files import present
 from toposcope.core.memory import available
 from toposcope.models.device import is_out_of_memory, memory_told
 from toposcope.models.smiles import is_smiles, smiles_tokenizer
@@ -115,7 +116,7 @@ def _reference(path: Path, place: _Place, wish: _Wish) -> Reference:
 def locate(target: str | Path) -> Path:
     """Where the files are."""
     path = Path(target)
-    if path.exists():
+    if present(path):
         return path
     name = str(target)
     if installed.is_known(name):

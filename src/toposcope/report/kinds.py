@@ -12,6 +12,7 @@ from typing import Any
 
 from toposcope.core.errors import BadFile, BadValue, MissingExtra, did_you_mean
 from toposcope.core.fields import schema
+from toposcope.core.files import present
 from toposcope.core.printable import printable
 from toposcope.core.result import Result
 from toposcope.core.sealed import SUM, unsealed
@@ -70,7 +71,7 @@ def read_results(places: Sequence[str | Path]) -> list[Result]:
     """Results from files, each with one or a list of them, and from directories of runs."""
     found: list[Result] = []
     for place in map(Path, places):
-        content = _of_directory(place) if place.is_dir() else read_saved(place)
+        content = _of_directory(place) if present(place) and place.is_dir() else read_saved(place)
         several = content if isinstance(content, list) else [content]
         found += [from_dict(each, printable(place)) for each in several]
     return found

@@ -14,6 +14,7 @@ import numpy as np
 from toposcope.checkpoints.opened import ModelLike, called, name_of, opened, said
 from toposcope.checkpoints.view import Model
 from toposcope.core.errors import BadValue
+from toposcope.core.files import present
 from toposcope.core.progress import Progress
 from toposcope.core.ranges import parse_range
 from toposcope.core.result import Provenance, Result
@@ -168,7 +169,7 @@ def _stored(given: Any) -> Result | None:
     """A result that was given, as such or as the file of a scan; None for a model."""
     if isinstance(given, Result):
         return given
-    if isinstance(given, str | Path) and Path(given).suffix == ".json" and Path(given).is_file():
+    if isinstance(given, str | Path) and Path(given).suffix == ".json" and present(given) and Path(given).is_file():
         return ScanResult.from_dict(read_saved(given), str(given))
     return None
 
@@ -185,7 +186,7 @@ def _name(given: Any, found: Any) -> str:
     if isinstance(found, Model) and found.adapter is not None:
         return name_of(found, given)
     if isinstance(given, str | Path):
-        return Path(given).name if Path(given).exists() else str(given)
+        return Path(given).name if present(given) else str(given)
     if isinstance(found, Result):
         return found.provenance.subjects[0].name if found.provenance.subjects else found.kind
     return called(given, found.path) if isinstance(found, Model) else str(given)[:80]

@@ -16,6 +16,7 @@ from toposcope.checkpoints.opened import ModelLike, opened, said, subject
 from toposcope.checkpoints.view import Model
 from toposcope.core.cluster import cores, one_thread
 from toposcope.core.errors import BadValue, ToposcopeError
+from toposcope.core.files import present
 from toposcope.core.journal import Journal, key_of
 from toposcope.core.progress import Progress, silent, steps
 from toposcope.core.ranges import parse_length, parse_range, show_range
@@ -133,7 +134,7 @@ def _target(model: ModelLike, view: Model) -> str:
 
 def _reachable(adapter: str) -> str:
     """An adapter as a node of a cluster finds it, whatever its own directory is."""
-    return str(Path(adapter).resolve()) if Path(adapter).exists() else adapter
+    return str(Path(adapter).resolve()) if present(adapter) else adapter
 
 
 def _entries(

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from toposcope.checkpoints.installed import MODELS
 from toposcope.checkpoints.opened import ModelLike, name_of, opened, subject
 from toposcope.core.errors import BadEncoding, BadValue
+from toposcope.core.files import present
 from toposcope.core.printable import printable
 from toposcope.core.progress import Progress, silent
 from toposcope.core.ranges import parse_length
@@ -109,7 +109,7 @@ def _own(model: ModelLike) -> tuple[tuple[OwnEncoding, ...], tuple[Subject, ...]
 
 def _parsed(text: str) -> EncodingSpec:
     """The encoding that was written; a model's name in its place is told apart."""
-    if text in {item.name for item in MODELS} or "/" in text.partition(":")[0] or Path(text).exists():
+    if text in {item.name for item in MODELS} or "/" in text.partition(":")[0] or present(text):
         given = printable(text, 80)
         raise BadEncoding(f"'{given}' is a model, no encoding: name it with --model {given} (in Python, model=).")
     return parse(text)

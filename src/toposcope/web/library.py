@@ -10,6 +10,7 @@ from typing import Any
 
 from toposcope.core.errors import BadFile, NotFound, ToposcopeError
 from toposcope.core.fields import plain
+from toposcope.core.files import present
 from toposcope.core.untrusted import read_saved
 from toposcope.scanning.result import ScanResult
 from toposcope.scanning.scan import JOURNAL, RESULT
@@ -98,7 +99,7 @@ def result_file(target: str) -> Path | None:
     if target.lower().endswith(".json"):
         return None if target.lower().endswith(".index.json") else Path(target)
     place = Path(target)
-    return place / RESULT if (place / JOURNAL).is_file() and (place / RESULT).is_file() else None
+    return place / RESULT if all(present(place / name) for name in (JOURNAL, RESULT)) else None
 
 
 def read_result(path: Path) -> dict[str, Any]:
