@@ -25,7 +25,18 @@ def fold(layer: Layer, head: Head) -> Head:
         else:  # cross-attention reads keys and values from the other stack, past this norm
             k, k_bias, v, v_bias = head.k, head.k_bias, head.v, head.v_bias
         head = replace(head, q=q, k=k, v=v, q_bias=q_bias, k_bias=k_bias, v_bias=v_bias)
-    o = head.o
+    return replace(head, o=fold_output(layer, head.o))
+
+
+def fold_values(layer: Layer, group: int) -> tuple[Array, Array | None]:
+    """V of a key-value head and its bias, as `fold` has them in self-attention."""
+    norm = layer.weights.input_norm
+    return layer.values(group) if norm is None else _through(norm, *layer.values(group))
+
+
+def fold_output(layer: Layer, o: Array) -> Array:
+    """O of a head with what stands behind it folded in."""
+    w = layer.weights
     if w.output_norm is not None:
         if w.output_norm.kind == "layer":
             o = o - o.mean(axis=0, keepdims=True)
@@ -33,7 +44,7 @@ def fold(layer: Layer, head: Head) -> Head:
             o = w.output_norm.gain[:, None] * o
     if w.output_gain is not None:
         o = np.broadcast_to(np.asarray(w.output_gain, dtype=np.float64), (len(o),))[:, None] * o
-    return replace(head, o=o)
+    return o
 
 
 def _through(norm: Norm, matrix: Array, bias: Array | None) -> tuple[Array, Array | None]:

@@ -186,13 +186,13 @@ class Layer:
         """Head `index` in float64."""
         spec, w = self.spec, self.weights
         group = index // (spec.heads // spec.kv_heads)
-        q, k, v = (_double(part) for part in (w.q_HRD[index], w.k_GRD[group], w.v_GVD[group]))
+        q, k = _double(w.q_HRD[index]), _double(w.k_GRD[group])
+        v, v_bias = self.values(group)
         k_bias = _double_or_none(w.k_bias_GR, group)
         if w.q_latent is not None:
             q = q @ w.q_latent.linear()
         if w.kv_latent is not None:
-            down = w.kv_latent.linear()
-            k, v = k @ down, v @ down
+            k = k @ w.kv_latent.linear()
         if w.k_shared_SD is not None:
             if w.k_shared_bias_S is not None:
                 own = np.zeros(len(k)) if k_bias is None else k_bias
@@ -205,14 +205,24 @@ class Layer:
             q=q,
             k=k,
             v=v,
-            o=_double(w.o_HDV[index]),
+            o=self.output(index),
             q_bias=_double_or_none(w.q_bias_HR, index),
             k_bias=k_bias,
-            v_bias=_double_or_none(w.v_bias_GV, group),
+            v_bias=v_bias,
             scale=spec.scale,
             q_norm=_norm_of(w.q_norm, index),
             k_norm=_norm_of(w.k_norm, group),
         )
+
+    def values(self, group: int) -> tuple[Array, Array | None]:
+        """V of a key-value head and its bias, in float64."""
+        w = self.weights
+        v = _double(w.v_GVD[group])
+        return v if w.kv_latent is None else v @ w.kv_latent.linear(), _double_or_none(w.v_bias_GV, group)
+
+    def output(self, index: int) -> Array:
+        """O of head `index` in float64."""
+        return _double(self.weights.o_HDV[index])
 
 
 class Model:

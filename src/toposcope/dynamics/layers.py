@@ -16,7 +16,7 @@ import scipy.linalg
 import scipy.sparse.linalg
 from numpy.typing import NDArray
 
-from toposcope.checkpoints.fold import fold
+from toposcope.checkpoints.fold import fold_output, fold_values
 from toposcope.checkpoints.view import Layer
 from toposcope.dynamics.factored import Factored
 from toposcope.dynamics.heads import outside_theorems, spectrum
@@ -134,17 +134,16 @@ def _summed(layer: Layer) -> _Summed:
     """
     spec = layer.spec
     per_group, wide = spec.heads // spec.kv_heads, spec.value_width
-    folded = [fold(layer, head) for head in layer.heads]
-    outputs = np.concatenate([head.o for head in folded], axis=1)
-    firsts = folded[::per_group]
-    values = np.concatenate([head.v for head in firsts])
+    outputs = np.concatenate([fold_output(layer, layer.output(head)) for head in range(spec.heads)], axis=1)
+    groups = [fold_values(layer, group) for group in range(spec.kv_heads)]
+    values = np.concatenate([v for v, _ in groups])
     size = factor_size(outputs)
     if per_group > 1:
         outputs = outputs.reshape(spec.width, spec.kv_heads, per_group, wide).sum(axis=2).reshape(spec.width, -1)
     constant = np.zeros(spec.width)
-    for group, first in enumerate(firsts):
-        if first.v_bias is not None:
-            constant += outputs[:, group * wide : (group + 1) * wide] @ first.v_bias
+    for group, (_, bias) in enumerate(groups):
+        if bias is not None:
+            constant += outputs[:, group * wide : (group + 1) * wide] @ bias
     root = float(np.sqrt(per_group))
     return _Summed(Factored(outputs, values), (root * size[0], root * size[1]), constant, _output_constant(layer))
 

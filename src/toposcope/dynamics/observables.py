@@ -33,6 +33,7 @@ PAIRED = ("distance_mean", "effective_rank", "clusters")
 HEAVY = (*PAIRED, "attention_entropy", "log_energy")  # measures that look at all pairs
 FEW = 64  # tokens of which the distances of near pairs are taken from differences
 NEAR_PAIR = 1e-5  # such pairs: their square distance over the sum of both from the mean
+CLOSE = 1e-2  # a cloud whose spread has this share of its square: the mean is taken off first, and costs no digits
 DOUBT = 1e-10  # of an entropy of roots of eigenvalues that may remain
 ORDINARY = (1e-100, 1e100)  # sizes whose squares are numbers
 AT_ONCE = 100_000  # numbers of the clouds that are measured together
@@ -204,10 +205,7 @@ def _of_pairs(clouds_TND: Array, A: Array) -> dict[str, Array]:
 
 def _of_clouds(clouds_TND: Array, heavy_T: NDArray[np.bool_], size_at_start: float) -> dict[str, Array]:
     """What is seen of the tokens alone; distances, clusters and rank come from one Gram matrix of each cloud."""
-    top_T = np.maximum(clouds_TND.max(axis=(1, 2), initial=0.0), -clouds_TND.min(axis=(1, 2), initial=0.0))
-    size_T = np.where((top_T > ORDINARY[0]) & (top_T < ORDINARY[1]) | (top_T == 0), 1.0, top_T)
-    x_TND = clouds_TND if (size_T == 1).all() else clouds_TND / size_T[:, None, None]
-    lengths_TN = np.sqrt(np.einsum("tnd,tnd->tn", x_TND, x_TND))
+    x_TND, lengths_TN, size_T = _scaled(clouds_TND)
     found = {
         "norm_min": lengths_TN.min(axis=1) * size_T,
         "norm_median": np.median(lengths_TN, axis=1) * size_T,
@@ -216,19 +214,37 @@ def _of_clouds(clouds_TND: Array, heavy_T: NDArray[np.bool_], size_at_start: flo
     few = thinned(x_TND.shape[1])
     if len(few) < x_TND.shape[1]:
         x_TND, lengths_TN = x_TND[:, few], lengths_TN[:, few]
-    centred_TND = x_TND - x_TND.mean(axis=1, keepdims=True)
-    found["cosine_mean"] = _mean_cosines(x_TND, lengths_TN)
-    found["dispersion"] = np.sqrt(np.einsum("tnd,tnd->t", centred_TND, centred_TND) / len(few)) * size_T
+    found["cosine_mean"], mean_TD = _cosines_and_means(x_TND, lengths_TN)
+    square_T = (lengths_TN**2).mean(axis=1)
+    spread_T = square_T - np.einsum("td,td->t", mean_TD, mean_TD)
     for name in PAIRED:
         found[name] = np.full(len(x_TND), np.nan)
-    for t in np.flatnonzero(heavy_T):
-        gram_NN = centred_TND[t] @ centred_TND[t].T
-        apart_NN = _distances(x_TND[t], gram_NN)
-        now = float(np.sqrt((lengths_TN[t] ** 2).mean()))
-        found["distance_mean"][t] = apart_NN.sum() / max(1, len(few) * (len(few) - 1)) * size_T[t]
-        found["effective_rank"][t] = _rank(x_TND[t], centred_TND[t], gram_NN)
-        found["clusters"][t] = _clusters(apart_NN, CLUSTER_SHARE * max(now, size_at_start / size_T[t]))
+    for t in np.flatnonzero(heavy_T | (spread_T < CLOSE * square_T)):
+        centred_ND = x_TND[t] - mean_TD[t]
+        spread_T[t] = np.einsum("nd,nd->", centred_ND, centred_ND) / len(few)
+        if heavy_T[t]:
+            gram_NN = centred_ND @ centred_ND.T
+            apart_NN = _distances(x_TND[t], gram_NN)
+            found["distance_mean"][t] = apart_NN.sum() / max(1, len(few) * (len(few) - 1)) * size_T[t]
+            found["effective_rank"][t] = _rank(x_TND[t], centred_ND, gram_NN)
+            now = max(float(np.sqrt(square_T[t])), size_at_start / size_T[t])
+            found["clusters"][t] = _clusters(apart_NN, CLUSTER_SHARE * now)
+    found["dispersion"] = np.sqrt(spread_T) * size_T
     return found
+
+
+def _scaled(clouds_TND: Array) -> tuple[Array, Array, Array]:
+    """The clouds in units in which squares are numbers, the norms of their tokens, and these units."""
+    one_T = np.ones(len(clouds_TND))
+    with np.errstate(over="ignore", under="ignore"):
+        lengths_TN = np.sqrt(np.einsum("tnd,tnd->tn", clouds_TND, clouds_TND))
+    top_T = lengths_TN.max(axis=1, initial=0.0)
+    if ((top_T > ORDINARY[0]) & (top_T < ORDINARY[1])).all():
+        return clouds_TND, lengths_TN, one_T
+    top_T = np.abs(clouds_TND).max(axis=(1, 2), initial=0.0)
+    size_T = np.where((top_T > ORDINARY[0]) & (top_T < ORDINARY[1]) | (top_T == 0), one_T, top_T)
+    x_TND = clouds_TND / size_T[:, None, None]
+    return x_TND, np.sqrt(np.einsum("tnd,tnd->tn", x_TND, x_TND)), size_T
 
 
 def _distances(x_ND: Array, gram_NN: Array) -> Array:
@@ -276,15 +292,16 @@ def _clusters(distances_NN: Array, reach: float) -> int:
     return int(connected_components(csr_array(near), directed=False)[0])
 
 
-def _mean_cosines(x_TND: Array, lengths_TN: Array) -> Array:
-    """`mean_cosine` of each cloud."""
+def _cosines_and_means(x_TND: Array, lengths_TN: Array) -> tuple[Array, Array]:
+    """`mean_cosine` of each cloud, and its mean token: both are sums over tokens, taken in one go."""
     sizeable = lengths_TN > 1e-7 * lengths_TN.max(axis=1, keepdims=True)
-    weights_TN = np.divide(1.0, lengths_TN, out=np.zeros_like(lengths_TN), where=sizeable)
-    total_TD = np.einsum("tn,tnd->td", weights_TN, x_TND)
+    weights_TKN = np.full((len(x_TND), 2, x_TND.shape[1]), 1 / x_TND.shape[1])
+    weights_TKN[:, 0] = np.divide(1.0, lengths_TN, out=np.zeros_like(lengths_TN), where=sizeable)
+    total_TD, mean_TD = (weights_TKN @ x_TND).swapaxes(0, 1)
     count_T = sizeable.sum(axis=1)
     pairs_T = (count_T * (count_T - 1)).astype(np.float64)
     sums_T = np.einsum("td,td->t", total_TD, total_TD) - count_T
-    return np.divide(sums_T, pairs_T, out=np.full(len(pairs_T), np.nan), where=count_T > 1)
+    return np.divide(sums_T, pairs_T, out=np.full(len(pairs_T), np.nan), where=count_T > 1), mean_TD
 
 
 def rms(tokens: Array) -> float:

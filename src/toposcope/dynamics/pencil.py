@@ -23,7 +23,6 @@ EPS = float(np.finfo(np.float64).eps)
 STEPS = 3  # of the power method
 SKEWEST = 1e-4 / EPS  # condition of eigenvectors beyond which they are not used
 NEARBY = 1e-8  # how far, in units of |M|, a matrix lies whose eigenvectors are then taken
-RELEASED = 192  # from this size on NumPy factors, which lets other threads work meanwhile; below, LAPACK alone
 
 
 class Pencil:
@@ -141,13 +140,7 @@ class Pencil:
     def surely_above(self, z: complex, square: float) -> bool:
         """Whether sigma_min(M - z I)^2 > square, proven by a Cholesky factorisation."""
         shifted = self.shifted(z, square + float(self.room(abs(z) ** 2)))
-        if self.size < RELEASED:
-            return bool(lapack.zpotrf(shifted.T, lower=1, clean=0, overwrite_a=1)[1] == 0)
-        try:
-            np.linalg.cholesky(shifted.T)
-        except np.linalg.LinAlgError:
-            return False
-        return True
+        return bool(lapack.zpotrf(shifted.T, lower=1, clean=0, overwrite_a=1)[1] == 0)
 
 
 def _combined(y: Complex, image: Complex, earlier: Complex, earlier_image: Complex) -> Complex:

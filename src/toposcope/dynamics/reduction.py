@@ -19,6 +19,7 @@ import numpy as np
 import scipy.linalg
 import scipy.sparse.linalg
 from numpy.typing import NDArray
+from scipy.linalg import lapack
 
 from toposcope.checkpoints.view import Head
 from toposcope.dynamics.products import Products
@@ -73,10 +74,10 @@ def _largest(gram: Array) -> float:
         rest = -gram
         room = 4 * size * EPS * (size * bound)  # Rump 2006: twice what may hide below a trace of n |G|
         rest[np.diag_indices(size)] += bound - room
-        np.linalg.cholesky(rest)
-    except (scipy.sparse.linalg.ArpackError, np.linalg.LinAlgError):
-        return max(0.0, one_eigenvalue(gram, size - 1))
-    return bound
+        proven = lapack.dpotrf(rest.T, lower=1, clean=0, overwrite_a=1)[1] == 0
+    except scipy.sparse.linalg.ArpackError:
+        proven = False
+    return bound if proven else max(0.0, one_eigenvalue(gram, size - 1))
 
 
 def one_eigenvalue(symmetric: Array, index: int) -> float:

@@ -360,10 +360,10 @@ class _Facts:
         self.v_norm, self.singular = float(sizes[0]), bool(sizes[-1] <= system.rounding)
         self.condition = float(sizes[0] / sizes[-1]) if sizes[-1] > 0 else float("inf")
         self.w_norm = spectral_norm(system.w) or 1.0
-        w = np.linalg.eigvalsh((system.w + system.w.T) / 2)
+        w = _sym_eigenvalues(system.w)
         self.w_min, self.w_max = float(w[0]), float(w[-1])
         self._mixed = mixed = system.v.T @ system.w
-        self._a = np.linalg.eigvalsh((mixed + mixed.T) / 2)
+        self._a = _sym_eigenvalues(mixed)
         self.a_min, self.a_max = float(self._a[0]), float(self._a[-1])
         doubt = 1e3 * self.size * EPS * self.v_norm * self.w_norm
         self.a_one_sign = self.a_min > doubt or self.a_max < -doubt
@@ -428,6 +428,13 @@ class _Facts:
             eigenvalues=self.eigenvalues,
             condition=self.condition,
         )
+
+
+def _sym_eigenvalues(matrix: Array) -> Array:
+    """Those of the symmetric part; a sum over heads has no W, and zeros are not worth a factorisation."""
+    if not matrix.any():
+        return np.zeros(len(matrix))
+    return np.asarray(np.linalg.eigvalsh((matrix + matrix.T) / 2))
 
 
 def positive_share(values: NDArray[np.floating[Any]]) -> float | None:

@@ -1,6 +1,6 @@
-"""A page's figure for a paper: its charts and maps marked `in_figure`, side by side, as .pdf, .svg or .png.
+"""A page's figure for a paper: its charts and maps marked `in_figure` side by side, attention below them.
 
-They are drawn by Vega-Lite itself (vl-convert, of the [plot] extra), from the same specifications as in the page. Two
+As .pdf, .svg or .png, drawn by Vega-Lite itself (vl-convert, of the [plot] extra) from the page's specifications. Two
 columns of a paper are 7 inches wide: 504 points; text is 7 to 8 points, and stays text in PDF and SVG.
 """
 
@@ -13,13 +13,15 @@ from typing import Any
 
 from toposcope.core.errors import BadValue, MissingExtra
 from toposcope.core.files import write_bytes
-from toposcope.report.blocks import Chart, HeadMap, Measure, Page, Row
+from toposcope.report.blocks import Attention, Chart, HeadMap, Measure, Page, Row
 from toposcope.report.paint import colour, painted, palette
 
+Drawn = Chart | HeadMap | Attention
 FORMATS = ("pdf", "svg", "png")
 WIDE, COLUMN = 504, 245  # two columns of a paper, and one, in points
 AXIS = 46  # points that an axis with its labels takes beside a picture
 HEIGHT = 130
+CELL = 8  # of attention: as high as the name of its token
 _THEME: Mapping[str, Any] = {
     "font": "Helvetica, Arial, Liberation Sans, sans-serif",
     "background": "white",
@@ -63,12 +65,14 @@ def draw(page: Page, path: str | Path) -> Path:
     return write_bytes(path, converter.vegalite_to_svg(spec).encode())
 
 
-def figure_spec(page: Page, blocks: Sequence[Chart | HeadMap]) -> dict[str, Any]:
-    """One Vega-Lite specification of all blocks beside one another, at most three in a row."""
-    across = min(3, len(blocks))
-    width = (COLUMN if len(blocks) == 1 else WIDE) / across - AXIS
-    drawn = [{"title": each.title, **_spec(page, each), "width": width, "height": HEIGHT} for each in blocks]
-    rows = [drawn[i : i + across] for i in range(0, len(drawn), across)]
+def figure_spec(page: Page, blocks: Sequence[Drawn]) -> dict[str, Any]:
+    """One Vega-Lite specification of all charts and maps beside one another, at most three in a row."""
+    charts = [block for block in blocks if not isinstance(block, Attention)]
+    across = min(3, len(charts))
+    width = (COLUMN if across == 1 else WIDE) / max(across, 1) - AXIS
+    drawn = [{"title": each.title, **_spec(page, each), "width": width, "height": HEIGHT} for each in charts]
+    rows = [drawn[i : i + across] for i in range(0, len(drawn), across or 1)]
+    rows += [[_attention(block)] for block in blocks if isinstance(block, Attention)]
     line = {**_THEME["line"], "color": palette()[0]}
     config = {**_THEME, "line": line, "range": {"category": list(palette())}, "bar": {"color": palette()[0]}}
     own = {"scale": dict.fromkeys(("color", "strokeDash", "shape"), "independent")}
@@ -80,12 +84,12 @@ def figure_spec(page: Page, blocks: Sequence[Chart | HeadMap]) -> dict[str, Any]
     }
 
 
-def _chosen(blocks: Sequence[Any]) -> list[Chart | HeadMap]:
-    found: list[Chart | HeadMap] = []
+def _chosen(blocks: Sequence[Any]) -> list[Drawn]:
+    found: list[Drawn] = []
     for block in blocks:
         if isinstance(block, Row):
             found += _chosen(block.blocks)
-        elif isinstance(block, Chart | HeadMap) and block.in_figure:
+        elif isinstance(block, Attention) or (isinstance(block, Chart | HeadMap) and block.in_figure):
             found.append(block)
     return found
 
@@ -110,6 +114,34 @@ def _map(page: Page, block: HeadMap) -> dict[str, Any]:
             "y": {"field": "layer", "type": "ordinal", "title": "layer"},
             "color": _scale(measure, [row[measure.key] for row in rows]),
             **_faded(measure),
+        },
+    }
+
+
+def _attention(block: Attention) -> dict[str, Any]:
+    """What stands still of attention: queries down, keys across, by name and number (a name can stand twice)."""
+    still = block.still
+    names = [f"{token.strip() or '·'} {place}" for place, token in enumerate(still.tokens)]
+    rows = [
+        {"query": query, "key": key, "attention": share}
+        for query, shares in zip(names, still.cells, strict=True)
+        for key, share in zip(names, shares, strict=True)
+        if share is not None
+    ]
+    named = {"type": "ordinal", "sort": names}
+    axis = {"labelOverlap": False, "labelFontSize": 6, "ticks": False}
+    colours = _scale(Measure("attention", "Share of attention", "sequential", "", low=0.0, high=1.0), [])
+    colours["scale"]["type"] = "sqrt"  # most shares are small
+    return {
+        "title": f"Attention of head {still.head} on the first tokens",
+        "width": CELL * len(names),
+        "height": CELL * len(names),
+        "data": {"values": rows},
+        "mark": {"type": "rect"},
+        "encoding": {
+            "x": {"field": "key", "axis": {**axis, "labelAngle": -90}, **named},
+            "y": {"field": "query", "axis": axis, **named},
+            "color": colours,
         },
     }
 

@@ -14,6 +14,7 @@ import pytest
 from toposcope.core.errors import BadValue
 from toposcope.report import figure, notebook, terminal
 from toposcope.report.blocks import (
+    Attention,
     Chart,
     Column,
     Findings,
@@ -24,6 +25,7 @@ from toposcope.report.blocks import (
     Pairs,
     Paragraphs,
     Row,
+    StillAttention,
     Summary,
 )
 from toposcope.report.page import MOST_ROWS, page_html
@@ -135,6 +137,20 @@ def test_thousands_of_series_are_packed_and_few_are_not() -> None:
             assert largest == pytest.approx(max(map(abs, values)), rel=1e-4)
             shares = np.frombuffer(content[4:], "<i2") / 32767
             np.testing.assert_allclose(shares * largest, values, atol=3e-5 * largest, rtol=1e-4)
+
+
+def test_a_figure_ends_in_attention_with_its_tokens(tmp_path: Path) -> None:
+    pytest.importorskip("vl_convert", reason="figures need vl-convert: pip install 'toposcope[plot]'")
+    still = StillAttention(
+        "3.2", ("The", "<b>cat</b>", "The"), ((1.0, None, None), (0.25, 0.75, None), (0, 0, 1)), ()
+    )
+    for made in (Page(title="alone"), page()):
+        made.add("Attention", Attention("Who looks", "", (), "", still))
+        text = figure.draw(made, tmp_path / "figure.svg").read_text()
+        for words in ("head 3.2", "The 0", "The 2", "&lt;b&gt;cat&lt;/b&gt; 1"):
+            assert words in text
+        assert text.count(f"{colour('ramp-4')}") or "rgb" in text
+        assert (CHART in text) == (made.title != "alone")
 
 
 def test_figures_need_a_name_and_something_to_draw(tmp_path: Path) -> None:
