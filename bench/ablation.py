@@ -1,8 +1,9 @@
 """One-head ablation of SmolLM2: resumed runs against full ones, and the screen against the sweep of all heads.
 
 Whole sweeps take long, so each part is timed on its own, in turns, and the sweeps' times are added up from the parts:
-a full run, the resumed runs of some layers (the others lie on the line between them), the recorded run, the backward
-passes. The screen's miss rate is that of a sweep of all heads, where one lies in out/ablate-smollm2.
+a full run, the resumed runs of some layers, as many heads side by side as the command takes (the others lie on the
+line between them), the recorded run, the backward passes. The screen's miss rate is that of a sweep of all heads,
+where one lies in out/ablate-smollm2.
 """
 
 from __future__ import annotations
@@ -17,7 +18,14 @@ import numpy as np
 
 from bench.row import Row, cpu, interleaved
 from toposcope.models.ablation.expected import expected_damages
-from toposcope.models.ablation.runner import WHOLE, AblationRunner, ablation_runner, name_of, texts_of
+from toposcope.models.ablation.runner import (
+    WHOLE,
+    AblationRunner,
+    ablation_runner,
+    name_of,
+    side_by_side,
+    texts_of,
+)
 from toposcope.models.ablation.screen import CHOSEN, DRAWS, RECALL, TOP, estimates
 from toposcope.models.corpus import cut
 from toposcope.models.load import load_reference, read_text
@@ -37,7 +45,7 @@ def measure() -> list[Row]:
         corpus = cut(reference, read_text("wiki"), tokens=128, count=4, name="wiki", begin=1000)
         texts = texts_of(reference, corpus, ["text"])
         with (
-            ablation_runner(reference.model, texts) as resumed,
+            ablation_runner(reference.model, texts, batch=side_by_side(corpus)) as resumed,
             ablation_runner(reference.model, texts, resume=False) as full,
         ):
             return _rows(resumed, full)
@@ -51,11 +59,11 @@ def _rows(resumed: AblationRunner, full: AblationRunner) -> list[Row]:
     resumed._run(each, resumed.resumable.record)
     difference = 0.0
     for layer in LAYERS:
-        pair = [_score(runner, layer, each) for runner in (resumed, full)]
-        difference = max(difference, abs(pair[0] - pair[1]))
+        many, alone = (_scores(runner, layer, each) for runner in (resumed, full))
+        difference = max(difference, abs(many[0] - alone[0]))
 
     def one(runner: AblationRunner, layer: int) -> Callable[[], float]:
-        return lambda: cpu(lambda: _score(runner, layer, each))
+        return lambda: cpu(lambda: _scores(runner, layer, each)) / runner.batch
 
     draws = DRAWS // len(resumed.texts["text"].trials)
     whole, record, backward, *some = interleaved(
@@ -97,13 +105,14 @@ def _rows(resumed: AblationRunner, full: AblationRunner) -> list[Row]:
     ]
 
 
-def _score(runner: AblationRunner, layer: int, each: Any) -> float:
-    """The score without the first head of a layer, from the run that was recorded before."""
-    from toposcope.models.intervene import ablated
+def _scores(runner: AblationRunner, layer: int, each: Any) -> list[float]:
+    """The scores without each of a layer's first heads, side by side, from the run that was recorded before."""
+    from toposcope.models.intervene import ablated_rows
     from toposcope.models.score import as_number, trial_loss
 
-    with ablated(runner.model, layer, 0):
-        return as_number(trial_loss(each, runner._run(each, runner.resumable.run, layer)))
+    with ablated_rows(runner.model, [{layer: ([head], 0.0)} for head in range(runner.batch)]):
+        output = runner._run(each, runner.resumable.run, layer, runner.batch)
+    return [as_number(trial_loss(each, output, None, row)) for row in range(runner.batch)]
 
 
 def _missed(heads: list[Any], guess: np.ndarray, measured: int) -> str:

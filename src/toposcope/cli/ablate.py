@@ -7,7 +7,6 @@ from typing import Annotated, Literal
 import typer
 
 from toposcope.cli.common import (
-    BatchOption,
     CsvOption,
     DeviceMapOption,
     DeviceOption,
@@ -63,7 +62,10 @@ def run(
     device: DeviceOption = "auto",
     dtype: DtypeOption = "auto",
     device_map: DeviceMapOption = None,
-    batch: BatchOption = 1,
+    batch: Annotated[
+        int | None,
+        typer.Option("--batch", metavar="N", min=1, help="Removals that run together.", show_default="512 tokens"),
+    ] = None,
     json: JsonOption = None,
     csv: CsvOption = None,
     html: HtmlOption = None,

@@ -55,9 +55,7 @@ DtypeOption = Annotated[
 DeviceMapOption = Annotated[
     Literal["auto"] | None, typer.Option("--device-map", help="Spread the model over all devices.")
 ]
-BatchOption = Annotated[
-    int, typer.Option("--batch", metavar="N", min=1, help="Sequences, or removed heads, that run together.")
-]
+BatchOption = Annotated[int, typer.Option("--batch", metavar="N", min=1, help="Sequences that run together.")]
 
 FigureOption = Annotated[
     str | None, typer.Option("--figure", metavar="FILE", help="Draw a figure for a paper: .pdf, .svg or .png.")

@@ -34,6 +34,7 @@ SHAVED = 0.98  # of a guessed square, what a proof is tried with
 PROMISING = 4  # lines that are compared
 NEAR, SPREAD, EVEN = 8, 20, 8  # frequencies first looked at: near the line, of all eigenvalues, in even steps
 ROUNDS = 6  # of looking between points that are too far apart
+WIDE = 512  # of a matrix: from here on proofs, not guesses, are what takes time
 LONGER = 8  # steps of a guess that turned out too high
 
 
@@ -153,6 +154,9 @@ class _Line:
         """A bound of sigma_min on the whole line: what is proven at points, and what chords say between them."""
         self._goal = share * self.best
         end = self.pencil.norm * (1 + 1e-9) + float(np.sqrt(self._goal))
+        if self.pencil.size >= WIDE:  # a proof that fails costs more than a better guess everywhere
+            self.look(self._planned(end)[:-1], LONGER)
+            self._goal = share * self.best
         ahead: list[tuple[float, float | None]] = [(float(w), None) for w in self._planned(end)[::-1]]
         a, at_a = 0.0, np.inf
         bound = np.inf

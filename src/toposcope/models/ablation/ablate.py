@@ -19,7 +19,15 @@ from toposcope.core.ranges import parse_heads
 from toposcope.core.result import Provenance
 from toposcope.models.ablation.replacement import METHODS, Method
 from toposcope.models.ablation.result import AblateResult, Mode, pairs_to_try, summarise
-from toposcope.models.ablation.runner import TEXTS, AblationPlan, AblationRunner, Heads, ablation_runner, texts_of
+from toposcope.models.ablation.runner import (
+    TEXTS,
+    AblationPlan,
+    AblationRunner,
+    Heads,
+    ablation_runner,
+    side_by_side,
+    texts_of,
+)
 from toposcope.models.ablation.screen import Screen, choose, estimates, judged
 from toposcope.models.about import identity_of
 from toposcope.models.corpus import Corpus
@@ -60,7 +68,7 @@ def ablate(
     device: str | None = "auto",
     dtype: str = "auto",
     device_map: str | None = None,
-    batch: int = 1,
+    batch: int | None = None,
     progress: Progress | None = None,
 ) -> AblateResult:
     """Remove each head in turn and measure how much the loss of a text rises.
@@ -72,8 +80,8 @@ def ablate(
     the others.
     `pairs` ("layer0", "all-top") are removed together too. In the directory `out` every measurement is kept as it is
     made, and the same call continues there; a * in its name becomes the model's name and the sweep's key. `batch`
-    removals are run side by side; `device`, `dtype` and `device_map` say where a model is loaded to, and in which
-    precision (docs/devices.md).
+    removals are run side by side (default: as many as have 512 tokens); `device`, `dtype` and `device_map` say where
+    a model is loaded to, and in which precision (docs/devices.md).
     """
     started = time.perf_counter()
     for name, given, known in (("method", method, tuple(METHODS)), ("mode", mode, ("exact", "screen"))):
@@ -87,11 +95,12 @@ def ablate(
         model, text, tokens=tokens, sequences=sequences, begin=begin, lines=lines, head=True,
         place=placement(device, dtype, device_map),
     )  # fmt: skip
+    batch = side_by_side(corpus) if batch is None else require_batch(batch)
     texts = texts_of(reference, corpus, names, seed=seed)
     options = {
         "text": str(text), "tokens": tokens, "sequences": sequences, "begin": begin, "lines": lines, "method": method,
         "mode": mode, "layers": layers, "heads": heads, "pairs": pairs, "only": names, "sample": sample, "seed": seed,
-        "device": device, "dtype": dtype, "device_map": device_map, "batch": require_batch(batch),
+        "device": device, "dtype": dtype, "device_map": device_map, "batch": batch,
     }  # fmt: skip
     key = _determines(reference, corpus, method, seed)
     where = None if out is None else _place(out, called(model, reference.path), key)

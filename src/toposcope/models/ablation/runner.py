@@ -39,6 +39,7 @@ WHOLE, FLOOR, ESTIMATES = "whole", "positions off", "expected to second order"
 _HEAD_SHARE = 0.25  # of a forward pass that no resumed run saves: embeddings, final norm, the head
 _NOTHING = 1e-5  # relative: what rounding does to a loss
 _ACTIVATIONS = 40  # numbers per layer, token and channel that a backward pass keeps, about
+_TOGETHER = 512  # tokens in one run: with more of them nothing is gained
 _MEMORY_SHARE = 0.5  # of what is free that a recorded run may take
 
 
@@ -76,6 +77,11 @@ def texts_of(
             )
             found.append(TextTrials(name, chosen.cut, tuple(trials)))
     return tuple(found)
+
+
+def side_by_side(corpus: Corpus) -> int:
+    """How many removals run together where nobody says: products of few rows take longer a row."""
+    return max(1, _TOGETHER // max(len(ids) for ids in corpus.sequences))
 
 
 @dataclass(frozen=True)
