@@ -14,7 +14,7 @@ from toposcope.report.blocks import Chart, Column, Listing, Page, Pairs, Paragra
 
 ACROSS = 4  # flows side by side in one table
 DRAWN = 32  # tokens whose paths are drawn
-WHY = "What each theorem says, and a command that shows it: docs/papers.md."
+WHY = "What each theorem says, and a command that shows it: The papers with Toposcope, in the documentation."
 NORMS = {"norm_min": "smallest", "norm_median": "median", "norm_max": "largest"}
 
 
