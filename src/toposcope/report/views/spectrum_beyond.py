@@ -12,7 +12,7 @@ from toposcope.spectra.points import Point
 
 GROUPS = (("bad", "bad"), ("after training", "only after more training"), ("cannot tell", "cannot tell"))
 WORTH = (
-    "A heuristic that reads the encoding and no weights; the page on spectrum has it beside the measured loss of SmolLM2 "
+    "A heuristic that reads the encoding and no weights; the documentation has it beside the measured loss of SmolLM2 "
     "under five scalings. Kernels by context are below; in a terminal, with --full."
 )
 
