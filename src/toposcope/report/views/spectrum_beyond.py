@@ -12,8 +12,8 @@ from toposcope.spectra.points import Point
 
 GROUPS = (("bad", "bad"), ("after training", "only after more training"), ("cannot tell", "cannot tell"))
 WORTH = (
-    "A heuristic that reads the encoding and no weights; the documentation has it beside the measured loss of SmolLM2 "
-    "under five scalings. Kernels by context are below; in a terminal, with --full."
+    "A heuristic that reads the encoding and no weights; the documentation has it beside the measured loss of "
+    "SmolLM2 under five scalings. Kernels by context are below; in a terminal, with --full."
 )
 
 
