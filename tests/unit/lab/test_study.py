@@ -15,9 +15,10 @@ import pytest
 
 from toposcope.cli import reproduce as command
 from toposcope.core.errors import BadConfig, BadValue, ToposcopeError
-from toposcope.core.paired import PairedQuestion
+from toposcope.core.paired import PairedQuestion, answered
 from toposcope.lab.config import RunConfig
 from toposcope.report.drawing import page_of
+from toposcope.report.kinds import read
 from toposcope.studies.language.config import ProbeConfig
 from toposcope.studies.reproduce import study
 from toposcope.studies.reproduce.page import page
@@ -27,6 +28,7 @@ from toposcope.studies.reproduce.result import ClaimVerdict, ReproduceResult
 from toposcope.studies.reproduce.rules import COMMITTED, DIRECTORY, find_rules, parse_rules, study_names
 
 ROOT = Path(__file__).parents[3]
+KEPT = ROOT / "docs" / "studies"
 RULES = b"""
 title = "Planted"
 kind = "bytes"
@@ -277,6 +279,30 @@ def test_the_command_and_its_page_name_every_study() -> None:
         size = rules.size("full")
         count = size.seeds * len(study.placed(rules, size, [0]))
         assert re.search(rf"^\| `{name}` \|.*\| {count} \|$", table, re.MULTILINE)
+
+
+@pytest.mark.parametrize("file", sorted(KEPT.glob("*.json")), ids=lambda path: path.stem)
+def test_what_a_kept_study_says_follows_from_its_numbers(file: Path) -> None:
+    """Those that docs/studies.md speaks of: run whole, by the rules as they are, judged as they would be now."""
+    kept = read(file)
+    assert isinstance(kept, ReproduceResult)
+    assert kept.study is not None
+    rules = find_rules(kept.what)
+    assert (kept.size, kept.study.rules_sha256, kept.study.rules_commit) == ("full", rules.sha256, rules.commit)
+    runs = study.placed(rules, rules.sizes["full"], range(kept.seeds))
+    assert kept.runs_done == len(study.study_jobs(runs))
+    assert not kept.skipped
+    keys = {each.config.key() for each in runs}
+    for decides in (True, False):
+        asked = [each for each in rules.asked if each.decides == decides]
+        said = [each for each in kept.study.answers if each.decides == decides]
+        again = answered([(each.values, one.question) for each, one in zip(said, asked, strict=True)])
+        for each, new in zip(said, again, strict=True):
+            assert (each.outcome, each.n) == (new.outcome, len(each.seeds))
+            assert (each.mean, each.p) == (pytest.approx(new.mean), pytest.approx(new.p))
+            assert each.runs
+            assert set(each.runs) <= keys
+    assert all(each.found_in_equal_arms <= 1 for each in kept.study.self_tests)
 
 
 def test_every_outcome_has_words() -> None:
