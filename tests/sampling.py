@@ -59,4 +59,4 @@ def sample(things: Sequence[T], few: float, *, of: str) -> list[T]:
 
 def examples(asked: int) -> int:
     """On how many examples a property is tried that asks for so many."""
-    return asked if ALL else min(asked, max(10, asked // 5))
+    return asked if ALL else min(asked, max(10, asked // 8))

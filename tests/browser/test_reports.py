@@ -109,7 +109,7 @@ def drawn(seen: Visit) -> None:
     assert maps.count() == sum({"headmap": 1, "matrix": 1, "attention": 3}.get(kind, 0) for kind in blocks)
 
 
-@pytest.mark.sample(9)
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("name", NAMES)
 def test_draws_without_complaint_and_is_there_for_everybody(
     browser: Browser, address: Callable[[str], str], name: str

@@ -165,6 +165,7 @@ def test_7_json_on_a_terminal_is_the_same_json(command: Command, tmp_path: Path)
     assert json.loads(out)["provenance"]["subjects"][0]["path"] == str(model)
 
 
+@pytest.mark.sample(3, of="long commands")
 def test_7_a_movie_of_a_name_with_dollars(tmp_path: Path) -> None:
     """matplotlib would take what stands between two dollar signs for a formula."""
     pytest.importorskip("matplotlib")

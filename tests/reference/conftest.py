@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-KILLS, CLUSTERS = 5, 3
+KILLS, CLUSTERS = 4, 2
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

@@ -237,7 +237,7 @@ def furnished(place: Path, supplies: Path) -> Iterator[None]:
         yield
 
 
-@pytest.mark.sample(15)
+@pytest.mark.sample(10)
 @pytest.mark.parametrize("page", [page.relative_to(ROOT).as_posix() for page in PAGES if blocks(page)])
 def test_blocks_run(page: str, supplies: Path, small: None, tmp_path: Path) -> None:
     everything = [block for block in blocks(ROOT / page) if block.runs and block.mark is None]

@@ -145,6 +145,7 @@ def test_results_of_weights(tmp_path: Path) -> None:
     assert told("compare", "scan.json", "scan.json")["of"] == "scan"
 
 
+@pytest.mark.sample(3, of="long commands")
 def test_results_of_texts(tmp_path: Path) -> None:
     pytest.importorskip("transformers", reason="running a model needs transformers")
     model, bert = tmp_path / "llama", tmp_path / "bert"

@@ -217,7 +217,7 @@ main(sys.argv[2:])
 """
 
 
-@pytest.mark.sample(2, of="long commands")
+@pytest.mark.sample(3, of="long commands")
 def test_a_killed_sweep_continues_and_repeats_nothing(
     planted: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -28,7 +28,7 @@ def call(*arguments: str) -> int:
     return int(ended.value.code or 0)
 
 
-@pytest.mark.sample(2, of="long commands")
+@pytest.mark.sample(3, of="long commands")
 def test_coupling_runs_its_grid_once_and_writes_its_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -20,7 +20,7 @@ def call(*arguments: str) -> int:
     return int(ended.value.code or 0)
 
 
-@pytest.mark.sample(2, of="long commands")
+@pytest.mark.sample(3, of="long commands")
 def test_models_are_trained_once_and_the_page_says_what_came_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -42,6 +42,7 @@ def keys_of(status: str) -> list[str]:
         return [row.key for row in store.rows() if row.status == status]
 
 
+@pytest.mark.sample(3, of="long commands")
 def test_a_sweep_its_table_and_its_repetition(capsys: pytest.CaptureFixture[str]) -> None:
     assert call(*SWEEP, "--seeds", "2", "--json", "r.json") == 0
     first = capsys.readouterr()
@@ -80,7 +81,7 @@ def test_a_sweep_its_table_and_its_repetition(capsys: pytest.CaptureFixture[str]
 
 
 @pytest.mark.slow
-@pytest.mark.sample(2, of="long commands")
+@pytest.mark.sample(3, of="long commands")
 def test_a_killed_sweep_of_real_runs_ends_as_an_undisturbed_one(tmp_path: Path) -> None:
     longer = [word.replace("steps=6", "steps=120") for word in TINY]
     command = [sys.executable, "-m", "toposcope", "sweep", "--tasks", "distance", "--encodings", "t5"]

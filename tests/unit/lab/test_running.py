@@ -88,6 +88,7 @@ def test_new_sentences_are_drawn_and_the_task_is_found(tmp_path: Path) -> None:
         own_task(tmp_path / "model", running.inner)
 
 
+@pytest.mark.sample(3, of="long commands")
 def test_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     directory = write(tmp_path, "rope")
     for command in (["ablate", str(directory), "--json", str(tmp_path / "a.json")],

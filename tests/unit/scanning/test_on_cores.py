@@ -42,6 +42,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[subprocess.Popen[b
     assert all(process.returncode is not None for process in found)
 
 
+@pytest.mark.sample(3, of="long commands")
 def test_processes_say_what_threads_say(
     model: Path, tmp_path: Path, started: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
