@@ -68,7 +68,7 @@ def test_properties_are_tried_on_fewer_examples(monkeypatch: pytest.MonkeyPatch,
     for _ in range(3):  # as many cases of one test
         conftest._fewer_examples(item)
     holds()
-    assert len(seen) == (200 if everything else 40)
+    assert len(seen) == (200 if everything else 25)
 
 
 @pytest.mark.parametrize(
