@@ -301,7 +301,7 @@ def test_what_a_kept_study_says_follows_from_its_numbers(file: Path) -> None:
             assert (each.outcome, each.n) == (new.outcome, len(each.seeds))
             assert (each.mean, each.p) == (pytest.approx(new.mean), pytest.approx(new.p))
             assert each.runs
-            assert set(each.runs) <= keys
+            assert rules.kind == "bytes" or set(each.runs) <= keys  # those hold texts that are not here in tests
     assert all(each.found_in_equal_arms <= 1 for each in kept.study.self_tests)
 
 
