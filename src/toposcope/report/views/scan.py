@@ -152,7 +152,7 @@ def view(result: ScanResult, page: Page) -> None:
 def _map(table: str, rows: Sequence[Mapping[str, Any]]) -> HeadMap:
     return HeadMap(
         "Layers down, heads across",
-        "Each cell is a head; choose one to see its spectrum, its kernel and what certifies its verdict.",
+        "Each cell is a head; choose one to read about it.",
         table,
         measures(rows),
         facts=_COLUMNS[2:],
