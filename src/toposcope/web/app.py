@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import lru_cache
 from importlib.resources import files
 from typing import Any
@@ -291,6 +292,7 @@ def _templates() -> Environment:
         lstrip_blocks=True,
     )
     made.filters["number"] = _number
+    made.filters["moment"] = _moment
     return made
 
 
@@ -300,7 +302,17 @@ def _number(value: Any) -> str:
         return "–"
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, list) and all(isinstance(each, str | int | float) for each in value):
+        return ", ".join(map(_number, value))
     return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _moment(value: Any) -> str:
+    """A time as a store has it, to the minute."""
+    try:
+        return f"{datetime.fromisoformat(value).astimezone(UTC):%Y-%m-%d %H:%M} UTC"
+    except (TypeError, ValueError, OverflowError, OSError):  # none, or no time at all
+        return _number(value)
 
 
 def _readable(value: Any, most: int = 60_000) -> str:
