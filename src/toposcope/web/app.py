@@ -241,7 +241,7 @@ def _closed(query: Query, value: Any) -> Any:
 def _told(request: Request, error: Exception) -> Response:
     """A mistake of the asker: a sentence, never a traceback."""
     status = error.status_code if isinstance(error, HTTPException) else 404 if isinstance(error, NotFound) else 400
-    words = f"there is no page {request.url.path[:80]!r} here." if isinstance(error, HTTPException) else str(error)
+    words = f"There is no page {request.url.path[:80]!r} here." if isinstance(error, HTTPException) else str(error)
     return _failure(request, status, words, type(error).__name__)
 
 
