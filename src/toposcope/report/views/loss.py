@@ -42,7 +42,8 @@ def _summary(result: LossResult) -> list[str]:
         elif abs(row.difference) <= half:
             words = f"changes nothing that these sequences could show ({row.difference:+.4f} ± {half:.4f})"
         else:
-            words = f"{'costs' if row.difference > 0 else 'saves'} {abs(row.difference):.4f} ± {half:.4f} nats per token"
+            verb = "costs" if row.difference > 0 else "saves"
+            words = f"{verb} {abs(row.difference):.4f} ± {half:.4f} nats per token"
         sentences.append(f"{label(row)} {words}.")
     if len(own.bins) > 2:
         first, last = own.bins[0], own.bins[-1]

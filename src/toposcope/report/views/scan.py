@@ -255,8 +255,9 @@ def summary(result: ScanResult) -> list[str]:
     calm, grow = counts.get("converges", 0), counts.get("diverges", 0) + counts.get("not_convergent", 0)
     if calm or grow:
         sentences.append(
-            f"Repeated on its own, a head would draw what it moves to 0 in {calm} of {total} cases ({calm / total:.0%}), "
-            f"and push at least the first token, or a consensus, to infinity in {grow} ({grow / total:.0%})."
+            f"Repeated on its own, a head would draw what it moves to 0 in {calm} of {total} cases "
+            f"({calm / total:.0%}), and push at least the first token, or a consensus, to infinity in {grow} "
+            f"({grow / total:.0%})."
         )
     if counts.get("indeterminate"):
         sentences.append(f"For {counts['indeterminate']} of {total} heads no theorem decides.")
