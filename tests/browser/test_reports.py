@@ -7,6 +7,7 @@ import io
 import json
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -128,6 +129,16 @@ def test_draws_without_complaint_and_is_there_for_everybody(
         assert not seen.too_wide()
         seen.picture(f"report-{name}-dark-{NARROW}")
         assert seen.violations() == []
+
+
+def test_a_long_name_does_not_widen_a_narrow_page(browser: Browser, tmp_path: Path) -> None:
+    """In a summary and in the sentence of a picture."""
+    file = tmp_path / "long.html"
+    file.write_text(render([replace(making.traced(), text="2 stretches of 24 tokens of " + "x" * 90)]))
+    with visit(browser, file.as_uri(), width=NARROW) as seen:
+        assert seen.page.locator(".says", has_text="x" * 90).count() == 1
+        assert seen.page.locator("figcaption p", has_text="x" * 90).count() > 0
+        assert not seen.too_wide()
 
 
 def plain_data(result: Any) -> Any:

@@ -41,7 +41,7 @@ def test_the_map_and_the_text_follow_each_other_and_python(browser: Browser) -> 
           module.default.render({{ model: window.model, el }}); // before it is on the page, as in a notebook
           document.getElementById("cell").append(el);
         }}""",
-        [str(made._esm), {"style": made.style, "data": made.data, "head": made.head}],
+        [str(made._esm), {"sheet": made.sheet, "data": made.data, "head": made.head}],
     )
     text = page.get_by_role("listbox")
     text.wait_for()

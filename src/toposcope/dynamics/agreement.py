@@ -70,7 +70,9 @@ def _grows(verdict: Regime, result: Trajectory) -> RunAgreement:
             return RunAgreement("contradicts", "the run converged though it should not: please report this")
         return RunAgreement("not_yet", "this start converged; the theorem excepts a thin set of starts")
     if result.status is Status.GREW:
-        return RunAgreement("agrees", f"the largest token grew {np.exp(min(result.log_growth, 700)):.3g}-fold")
+        factor = np.exp(min(result.log_growth, 700))
+        words = f"{factor:,.0f}" if 1000 <= factor < 1e6 else f"{factor:.3g}"
+        return RunAgreement("agrees", f"the largest token grew {words}-fold")
     if result.growth_rate > 0:
         return RunAgreement("agrees", f"the largest token is growing, at the rate {result.growth_rate:.3g}")
     return RunAgreement("not_yet", f"no growth by t = {result.end:.3g}: the theorem speaks of t to infinity")

@@ -16,7 +16,7 @@ from toposcope.models.load import Reference
 
 Ids = NDArray[np.int64]
 RANDOM = "random"  # the name, in place of a text's, that asks for tokens by Zipf's law
-NO_TEXT = "no text, drawn by Zipf's law"
+NO_TEXT = "random text, drawn by Zipf's law"
 
 
 @dataclass(frozen=True, eq=False)

@@ -66,7 +66,8 @@ def page_of(results: Sequence[Result], title: str | None = None) -> Page:
     remarks |= dict.fromkeys(words for each in results if (words := ran_words(each)))
     if remarks:
         page.add("Remarks", Paragraphs(tuple(remarks), soft=True))
-    page.title = page.title or " and ".join(each.name for each in subjects) or f"Toposcope: {results[0].kind}"
+    kind = results[0].kind.replace("-", " ")
+    page.title = page.title or " and ".join(each.name for each in subjects) or f"Toposcope: {kind}"
     if len(subjects) == 1 and not page.line:
         page.line = about(subjects[0])
     return page

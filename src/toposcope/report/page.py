@@ -132,7 +132,7 @@ def _seen(value: Any) -> Any:
         return {readable(key): _seen(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
         return [_seen(each) for each in value]
-    return readable(value)
+    return str(value) if isinstance(value, Packed) else readable(value)  # a notebook may write out plain strings only
 
 
 def _packed(tables: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, list[str]]]:

@@ -53,7 +53,7 @@ const render = ({ model, el }) => {
   const host = document.createElement("div");
   const shadow = host.attachShadow({ mode: "open" });
   const sheet = document.createElement("style");
-  sheet.textContent = model.get("style");
+  sheet.textContent = model.get("sheet");
   shadow.append(sheet);
   host.dataset.theme = dark() ? "dark" : "light";
   let toposcope = null;
@@ -111,7 +111,7 @@ def _widget_class() -> Any:
         """Heads of a result: choose one on the map, or by `head`."""
 
         _esm = module()
-        style = traitlets.Unicode(style()).tag(sync=True)
+        sheet = traitlets.Unicode(style()).tag(sync=True)  # `style` is a name of ipywidgets, for a widget of its own
         data = traitlets.Dict().tag(sync=True)
         head = traitlets.Unicode("").tag(sync=True)
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import lru_cache
 from importlib.resources import files
 from typing import Any
@@ -240,7 +241,7 @@ def _closed(query: Query, value: Any) -> Any:
 def _told(request: Request, error: Exception) -> Response:
     """A mistake of the asker: a sentence, never a traceback."""
     status = error.status_code if isinstance(error, HTTPException) else 404 if isinstance(error, NotFound) else 400
-    words = f"there is no page {request.url.path[:80]!r} here." if isinstance(error, HTTPException) else str(error)
+    words = f"There is no page {request.url.path[:80]!r} here." if isinstance(error, HTTPException) else str(error)
     return _failure(request, status, words, type(error).__name__)
 
 
@@ -291,6 +292,7 @@ def _templates() -> Environment:
         lstrip_blocks=True,
     )
     made.filters["number"] = _number
+    made.filters["moment"] = _moment
     return made
 
 
@@ -300,7 +302,17 @@ def _number(value: Any) -> str:
         return "–"
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, list) and all(isinstance(each, str | int | float) for each in value):
+        return ", ".join(map(_number, value))
     return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _moment(value: Any) -> str:
+    """A time as a store has it, to the minute."""
+    try:
+        return f"{datetime.fromisoformat(value).astimezone(UTC):%Y-%m-%d %H:%M} UTC"
+    except (TypeError, ValueError, OverflowError, OSError):  # none, or no time at all
+        return _number(value)
 
 
 def _readable(value: Any, most: int = 60_000) -> str:

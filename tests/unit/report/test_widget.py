@@ -20,7 +20,9 @@ def test_it_holds_the_map_and_the_attention() -> None:
     assert made.data["map"]["columns"]["layer"] == [each.layer for each in result.heads]
     (window,) = made.data["attention"]["windows"]
     assert [head["logits"] for head in window["heads"]] == [each.logits.codes for each in result.attention[0].heads]
+    assert {type(head["logits"]) for head in window["heads"]} == {str}  # marimo writes a kind of str as its repr
     assert not any("\u202e" in token for token in window["tokens"])
+    assert "style" not in made.keys  # ipywidgets' own: JupyterLab would look for a widget in it
     assert "application/vnd.jupyter.widget-view+json" in made._repr_mimebundle_()[0]
     made.head = "1.0"
     assert making.traced().widget().data["attention"] is None

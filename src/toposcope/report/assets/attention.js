@@ -89,7 +89,7 @@ toposcope.attention = (place, options) => {
   const window_ = () => windows[at.window];
   const head = () => window_().heads[at.head];
   const current = () => held ?? hover ?? cursor;
-  const number = (key, value) => (key === "probability" ? show(value, "percent") : (key === "position" && value > 0 ? "+" : "") + (Math.abs(value) >= 0.1 ? value.toFixed(2) : Math.abs(value) < 0.0005 ? "0" : String(Number(value.toPrecision(2)))));
+  const number = (key, value) => (key === "probability" ? show(value, "percent") : (key === "position" && value >= 0.0005 ? "+" : "") + (Math.abs(value) >= 0.1 ? value.toFixed(2) : Math.abs(value) < 0.0005 ? "0" : String(Number(value.toPrecision(2)))));
   const word = (i) => window_().tokens[i];
   const called = (i) => `${word(i).trim() || "space"} (${window_().first + i})`;
 

@@ -20,6 +20,7 @@ toposcope.widget = (place, model) => {
     const grid = (key) => layers.map((layer) => across.map((head) => columns[key][index.get(`${layer}.${head}`)]));
     const says = element("p", { "aria-live": "polite" });
     const picture = element("div");
+    picture.style.marginBottom = ".6rem";
     here.append(element("h3", {}, map.title), element("p", { class: "small soft" }, map.sentence), picture, says);
     const drawn = toposcope.heatmap(picture, {
       name: name + "-map", label: `${map.title}. ${map.sentence}`, rows: layers, columns: across, rowName: "layer", columnName: "head",

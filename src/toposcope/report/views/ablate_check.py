@@ -8,7 +8,7 @@ from toposcope.report.blocks import Column, HeadMap, Listing, Measure, Page, Pai
 CONDITIONS = {
     "replaced": "its slice is what it was replaced by",
     "others_same": "all other slices of the layer are the same to the bit",
-    "earlier_same": "so is all that enters earlier projections",
+    "earlier_same": "the inputs of earlier projections are the same to the bit",
     "undone": "the next plain run gives the first output again",
 }
 LETTERS = {"holds": "h", "fails": "X"}

@@ -18,7 +18,7 @@ _COLUMNS = (
 )
 _NUMBERS = (
     Column("layer", "layer"),
-    Column("module", "module", "text"),
+    Column("module", "module", "plain"),
     Column("angle_error", "angle error, rad", ".2g"),
     Column("frequency_error", "frequency error", ".2g"),
     Column("scale", "logit scale", ".6g"),

@@ -42,13 +42,14 @@ def _summary(result: LossResult) -> list[str]:
         elif abs(row.difference) <= half:
             words = f"changes nothing that these sequences could show ({row.difference:+.4f} ± {half:.4f})"
         else:
-            words = f"{'costs' if row.difference > 0 else 'saves'} {abs(row.difference):.4f} ± {half:.4f}"
+            verb = "costs" if row.difference > 0 else "saves"
+            words = f"{verb} {abs(row.difference):.4f} ± {half:.4f} nats per token"
         sentences.append(f"{label(row)} {words}.")
     if len(own.bins) > 2:
         first, last = own.bins[0], own.bins[-1]
         sentences.append(
-            f"Predicted from position {first.first} a token costs {_cost(first)}, "
-            f"from positions {last.first} to {last.last} {_cost(last)}."
+            f"A token predicted from position {first.first} costs {_cost(first)}; "
+            f"one from positions {last.first} to {last.last} costs {_cost(last)}."
         )
     return sentences
 

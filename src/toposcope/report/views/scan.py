@@ -152,7 +152,7 @@ def view(result: ScanResult, page: Page) -> None:
 def _map(table: str, rows: Sequence[Mapping[str, Any]]) -> HeadMap:
     return HeadMap(
         "Layers down, heads across",
-        "Each cell is a head; choose one to see its spectrum, its kernel and what certifies its verdict.",
+        "Each cell is a head; choose one to read about it.",
         table,
         measures(rows),
         facts=_COLUMNS[2:],
@@ -255,8 +255,9 @@ def summary(result: ScanResult) -> list[str]:
     calm, grow = counts.get("converges", 0), counts.get("diverges", 0) + counts.get("not_convergent", 0)
     if calm or grow:
         sentences.append(
-            f"{calm} of {total} heads ({calm / total:.0%}) would, alone and for long, draw what they move to 0; "
-            f"{grow} ({grow / total:.0%}) would push at least the first token, or a consensus, to infinity."
+            f"Repeated on its own, a head would draw what it moves to 0 in {calm} of {total} cases "
+            f"({calm / total:.0%}), and push at least the first token, or a consensus, to infinity in {grow} "
+            f"({grow / total:.0%})."
         )
     if counts.get("indeterminate"):
         sentences.append(f"For {counts['indeterminate']} of {total} heads no theorem decides.")

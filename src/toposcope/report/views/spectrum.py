@@ -68,9 +68,9 @@ def _summary(found: Sequence[EncodingSpectrum]) -> list[str]:
     if len(ends) > 1:
         least, most = min(ends), max(ends, key=lambda end: end[1])
         if least[1] <= min(end[0] for end in ends if end is not least):
-            sentences.append(f"At the longest context {least[2]} keeps least of the logits of like content.")
+            sentences.append(f"At the longest context {least[2]} keeps the least of the logits of like content.")
         if most[0] >= max(end[1] for end in ends if end is not most):
-            sentences.append(f"At the longest context {most[2]} keeps most of the logits of like content.")
+            sentences.append(f"At the longest context {most[2]} keeps the most of the logits of like content.")
     return sentences
 
 

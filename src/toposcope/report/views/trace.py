@@ -166,10 +166,8 @@ def _says(head: HeadTrace) -> str:
     words = f"It attends to: {', '.join(named)}." if named else "It follows no named pattern."
     if head.rho is not None:
         side = "lowers" if head.rho.median < 1 else "raises"
-        words += (
-            f" Position {side} the norm of its logits (ratio {head.rho.median:.2f}, quartiles {head.rho.low:.2f} to "
-            f"{head.rho.high:.2f})."
-        )
+        inside = f", quartiles {head.rho.low:.2f} to {head.rho.high:.2f}" if head.rho.count > 1 else ""
+        words += f" Position {side} the norm of its logits (ratio {head.rho.median:.2f}{inside})."
     return words
 
 
@@ -268,7 +266,7 @@ def _head_map(result: TraceResult, rows: Sequence[dict[str, Any]], table: str, t
     ]
     return HeadMap(
         "Layers down, heads across",
-        f"Medians over {count(result.sequences, 'sequence')} ({result.text}). Choose a head to see its page.",
+        f"Medians over {count(result.sequences, 'sequence')} ({result.text}). Choose a head to read about it.",
         table,
         tuple(measures),
         facts=(

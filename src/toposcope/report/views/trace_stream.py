@@ -37,7 +37,7 @@ def add_stream(result: TraceResult, page: Page) -> None:
     headline = Chart(
         "Do tokens move together?",
         "Mean cosine over pairs of tokens at the input and after each layer: up is together, down is apart. Bands: "
-        "95 % intervals over sequences.",
+        "95 % intervals over sequences, within -1 and 1.",
         curves,
         charts.in_colours(spec, "under", colours),
         in_figure=True,
@@ -62,7 +62,7 @@ def stream_summary(result: TraceResult) -> list[str]:
         said.append(
             f"In {_layers(first, last) if every else count(len(alone), 'layer')} one token holds up to "
             f"{max(state.largest.mean for state in own.states):.0%} of all squared norms: rank, dispersion and norm "
-            "are mostly its, the cosine counts all tokens alike."
+            "are mostly that token's; the cosine counts all tokens alike."
         )
     return said
 
@@ -179,7 +179,10 @@ def _curve(stream: Stream) -> list[dict[str, Any]]:
             mean: Mean | None = getattr(state, name)
             if mean is not None:
                 half = mean.half_width or 0.0
-                row |= {name: mean.mean, f"{name}_low": mean.mean - half, f"{name}_high": mean.mean + half}
+                low, high = mean.mean - half, mean.mean + half
+                if name == "cosine":  # few sequences have wide intervals, and no cosine is beyond these
+                    low, high = max(low, -1.0), min(high, 1.0)
+                row |= {name: mean.mean, f"{name}_low": low, f"{name}_high": high}
         rows.append(row)
     return rows
 

@@ -66,7 +66,7 @@ toposcope.lines = (place, options) => {
 
   function redraw() {
     const width = Math.max(220, frame.clientWidth);
-    const left = 52, right = 12, top = 10, bottom = 40;
+    const left = options.y.title ? 62 : 52, right = 12, top = 10, bottom = 40;
     const [x0, x1] = extent(options.x, 0);
     const [y0, y1] = extent(options.y, 1);
     let height = options.height || 240;
@@ -88,6 +88,8 @@ toposcope.lines = (place, options) => {
     }
     parts.push(draw("line", { class: "axis", x1: left, x2: width - right, y1: height - bottom, y2: height - bottom }));
     parts.push(draw("text", { class: "title", x: (left + width - right) / 2, y: height - 6, "text-anchor": "middle" }, options.x.title));
+    const middle = (top + height - bottom) / 2;
+    if (options.y.title) parts.push(draw("text", { class: "title", x: 11, y: middle, "text-anchor": "middle", transform: `rotate(-90 11 ${middle})` }, options.y.title));
     for (const mark of marks) {
       const level = mark.x === undefined;
       const at = level ? y(mark.y) : x(mark.x);
