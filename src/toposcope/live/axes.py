@@ -22,7 +22,7 @@ from toposcope.live.reference import fresh
 from toposcope.live.ruler import Array
 from toposcope.live.running import Running
 from toposcope.live.stretched import columns, grid
-from toposcope.live.subject import Subject
+from toposcope.live.subject import LiveSubject
 from toposcope.live.turning import Turned, tells_F, turned
 
 FARTHEST = 32768  # the position up to which an axis is moved: slow pairs answer only there
@@ -44,7 +44,7 @@ class Answers:
 
 def axes(running: Running, model: Model, progress: Progress | None = None) -> list[Finding]:
     """Which pairs answer to which axis of a position, as findings; none where positions have one axis."""
-    subject = Subject.of(running, model)
+    subject = LiveSubject.of(running, model)
     rotaries = {
         number: layer.encoding.rotary
         for number, layer in subject.layers.items()
@@ -105,14 +105,14 @@ def _expected(running: Running, rotaries: Mapping[int, Rotary], at_P: Array, axe
     copy = fresh(running)
     if copy is None:
         return None
-    other = Subject.of(copy, view(copy.model))
+    other = LiveSubject.of(copy, view(copy.model))
     first = {number: rotary for number, rotary in rotaries.items() if number in other.layers}
     found = _answers(other, first, at_P, axes) if first else None
     return None if found is None else [found[0]] * len(rotaries)
 
 
 def _moved(
-    subject: Subject, numbers: Sequence[int], at_P: Array, axes: int, axis: int | None
+    subject: LiveSubject, numbers: Sequence[int], at_P: Array, axes: int, axis: int | None
 ) -> list[tuple[Array, Array]]:
     """Queries and keys of tokens at these positions of one axis (None: of all), at 0 of the others."""
     positions_A1P = np.zeros((axes, 1, len(at_P)), dtype=np.int64)
@@ -122,7 +122,7 @@ def _moved(
     return [columns(seen[number], np.arange(len(at_P))) for number in numbers]
 
 
-def _answers(subject: Subject, rotaries: Mapping[int, Rotary], at_P: Array, axes: int) -> list[Answer] | None:
+def _answers(subject: LiveSubject, rotaries: Mapping[int, Rotary], at_P: Array, axes: int) -> list[Answer] | None:
     """Which pairs turn with each axis (A, F), by layer; None where they do not even turn when all axes move."""
     moved = [_moved(subject, list(rotaries), at_P, axes, axis) for axis in (None, *range(axes))]
     found = []

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.live.ruler import Array, doubled
-from toposcope.live.stretched import Rule, Seen, affordable, columns, grid
-from toposcope.live.subject import Subject
+from toposcope.live.stretched import LayerTurn, Rule, affordable, columns, grid
+from toposcope.live.subject import LiveSubject
 from toposcope.live.ways import Way, run
 
 BEHIND = 3  # tokens behind the original context
@@ -23,7 +23,7 @@ _MOST_WORK = 3e11  # parameters times tokens that `generate` may cost
 _ROUNDINGS = 2  # by which keys of a short and of a long text must differ, on the average, to be told apart
 
 
-def crossed(subject: Subject, rule: Rule) -> tuple[dict[str, list[Seen]], list[str]]:
+def crossed(subject: LiveSubject, rule: Rule) -> tuple[dict[str, list[LayerTurn]], list[str]]:
     """What cached keys are, with a "cache" and in "generate", and why one of them was not run."""
     import torch
 
@@ -57,7 +57,7 @@ def crossed(subject: Subject, rule: Rule) -> tuple[dict[str, list[Seen]], list[s
         notes.append(
             "generate across the original context was not run: the model has none, or it costs too much here."
         )
-    found: dict[str, list[Seen]] = {}
+    found: dict[str, list[LayerTurn]] = {}
     for key, way in ways.items():
         try:
             cached = _cached(subject, rule, way, columns_P if way.generates else np.arange(len(columns_P)))
@@ -65,7 +65,9 @@ def crossed(subject: Subject, rule: Rule) -> tuple[dict[str, list[Seen]], list[s
             notes.append(f"{way.name} does not run: {str(error).strip()[:120]}.")
             continue
         found[key] = [
-            Seen(rule.original + BEHIND, rule.layers[number], WHOLE, WITHIN if _stale(keys, *told[number]) else WHOLE)
+            LayerTurn(
+                rule.original + BEHIND, rule.layers[number], WHOLE, WITHIN if _stale(keys, *told[number]) else WHOLE
+            )
             for number, keys in cached.items()
             if number in told
         ]
@@ -83,7 +85,7 @@ def _apart(left_PHR: Array, right_PHR: Array) -> float:
     return float(np.sqrt(((left - right) ** 2).mean()))
 
 
-def _keys(subject: Subject, rule: Rule, at_P: NDArray[np.int64]) -> list[Array] | None:
+def _keys(subject: LiveSubject, rule: Rule, at_P: NDArray[np.int64]) -> list[Array] | None:
     """The keys of a text that ends at the last of these positions, by layer of the rule (a later one is left out)."""
     running, last = subject.running, int(at_P.max())
     kept = at_P[at_P < rule.original]
@@ -114,13 +116,13 @@ def _with_generate(original: int) -> Way:
     return Way("generate across the original context", real_BT, pieces, cache="dynamic", masked=True, generates=True)
 
 
-def _generates(subject: Subject, rule: Rule) -> bool:
+def _generates(subject: LiveSubject, rule: Rule) -> bool:
     running, tokens = subject.running, rule.original + BEHIND
     work = tokens * sum(each.numel() for each in running.model.parameters())
     return hasattr(running.model, "generate") and work <= _MOST_WORK and affordable(running, tokens)
 
 
-def _cached(subject: Subject, rule: Rule, way: Way, columns_P: NDArray[Any]) -> dict[int, Array]:
+def _cached(subject: LiveSubject, rule: Rule, way: Way, columns_P: NDArray[Any]) -> dict[int, Array]:
     """The keys in these columns of the last pass, by layer of the rule; where a window dropped some, none."""
     with subject.content(1):
         last = run(subject, way)[-1]

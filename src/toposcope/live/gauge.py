@@ -15,8 +15,8 @@ from typing import Literal
 from toposcope.checkpoints.view import Layer
 from toposcope.live.ruler import BiasRuler, Ruler
 from toposcope.live.stands import Stood, added_to_logits, biased, stood
-from toposcope.live.subject import Subject
-from toposcope.live.watch import Attention
+from toposcope.live.subject import LiveSubject
+from toposcope.live.watch import WatchedAttention
 from toposcope.live.ways import Pass, Way, run
 
 Kind = Literal["rotary", "input", "bias"]
@@ -29,7 +29,7 @@ class Gauge:
     kind: Kind
     rulers: Mapping[int, tuple[Ruler, Ruler] | BiasRuler]
 
-    def look(self, subject: Subject, way: Way, numbers: Collection[int] | None = None) -> dict[int, list[Stood]]:
+    def look(self, subject: LiveSubject, way: Way, numbers: Collection[int] | None = None) -> dict[int, list[Stood]]:
         """Where tokens stand in this way of running, by attention."""
         with _content(subject, self.kind, len(way.real_BT)):
             passes = run(subject, way)
@@ -43,7 +43,7 @@ class Gauge:
         return stood(way, passes, number, *ruler)
 
 
-def gauges(subject: Subject, known: int) -> list[Gauge]:
+def gauges(subject: LiveSubject, known: int) -> list[Gauge]:
     """The gauges of a model, each made by one run over so many tokens.
 
     A layer that position does not move has no ruler, nor has one whose vectors are no numbers.
@@ -73,7 +73,7 @@ def _numbers(layers: Mapping[int, Layer]) -> dict[Kind, list[int]]:
     }
 
 
-def _ruler(kind: Kind, seen: Attention, layer: Layer, eps: float) -> tuple[Ruler, Ruler] | BiasRuler | None:
+def _ruler(kind: Kind, seen: WatchedAttention, layer: Layer, eps: float) -> tuple[Ruler, Ruler] | BiasRuler | None:
     if kind == "bias":
         added_HNM = added_to_logits(seen, 0)
         if added_HNM is None:
@@ -86,6 +86,6 @@ def _ruler(kind: Kind, seen: Attention, layer: Layer, eps: float) -> tuple[Ruler
     return query, key
 
 
-def _content(subject: Subject, kind: Kind, rows: int) -> AbstractContextManager[None]:
+def _content(subject: LiveSubject, kind: Kind, rows: int) -> AbstractContextManager[None]:
     """What enters the attentions: the text itself where position is added to it, else the same for all tokens."""
     return nullcontext() if kind == "input" else subject.content(rows, size=1.0 if kind == "rotary" else 0.0)

@@ -28,7 +28,7 @@ _LOW = ("bfloat16", "float16")
 
 
 @dataclass(frozen=True, eq=False)
-class Hypothesis:
+class TurnHypothesis:
     """By what each pair (of stored rows) is multiplied at each position, relative to the first position."""
 
     says: str
@@ -70,27 +70,29 @@ class Asked:
             size_PF = size_PF * np.exp(self.decay_sign * np.outer(step_P, decay_F))
         return np.asarray(size_PF * np.exp(1j * np.outer(step_P, frequency_F)))
 
-    def made(self, says: str, bug: str | None, rotary: Rotary, context: int | None = None) -> Hypothesis:
+    def made(self, says: str, bug: str | None, rotary: Rotary, context: int | None = None) -> TurnHypothesis:
         """The hypothesis that this rotation is in force."""
         frequency_F = rotary.frequencies(self.context if context is None else context)
         gain_PF = self.gain(frequency_F, rotary.decay_F)
-        return Hypothesis(says, bug, rotary.pairs_F2, gain_PF, frequency_F, rotary.attention_factor)
+        return TurnHypothesis(says, bug, rotary.pairs_F2, gain_PF, frequency_F, rotary.attention_factor)
 
 
-def configured(asked: Asked) -> Hypothesis:
+def configured(asked: Asked) -> TurnHypothesis:
     """What the configuration says."""
     if asked.rotary is None:
         return still(asked, None)
     return asked.made(asked.encoding.title, None, asked.rotary)
 
 
-def still(asked: Asked, bug: str | None) -> Hypothesis:
+def still(asked: Asked, bug: str | None) -> TurnHypothesis:
     """Nothing turns."""
     none = np.zeros((0, 2), dtype=np.intp)
-    return Hypothesis("nothing turns", bug, none, np.zeros((len(asked.positions_P), 0), dtype=complex), np.zeros(0))
+    return TurnHypothesis(
+        "nothing turns", bug, none, np.zeros((len(asked.positions_P), 0), dtype=complex), np.zeros(0)
+    )
 
 
-def changed(asked: Asked) -> Iterator[Hypothesis]:
+def changed(asked: Asked) -> Iterator[TurnHypothesis]:
     """Everything else that is known to happen, the more usual first."""
     yield from _other_layers(asked)
     rotary = asked.rotary
@@ -99,8 +101,8 @@ def changed(asked: Asked) -> Iterator[Hypothesis]:
     yield from _settings(asked)
     w_F = rotary.frequencies(asked.context)
 
-    def turned(says: str, bug: str | None, frequency_F: Array) -> Hypothesis:
-        return Hypothesis(says, bug, rotary.pairs_F2, asked.gain(frequency_F, rotary.decay_F), frequency_F)
+    def turned(says: str, bug: str | None, frequency_F: Array) -> TurnHypothesis:
+        return TurnHypothesis(says, bug, rotary.pairs_F2, asked.gain(frequency_F, rotary.decay_F), frequency_F)
 
     yield still(asked, "no-position-layers-rotated" if asked.unturned_layers else None)
     yield turned("all pairs turn at twice their frequency", "rotated-twice", 2 * w_F)
@@ -110,7 +112,7 @@ def changed(asked: Asked) -> Iterator[Hypothesis]:
     yield from _rounded(asked, rotary, w_F)
 
 
-def _other_layers(asked: Asked) -> Iterator[Hypothesis]:
+def _other_layers(asked: Asked) -> Iterator[TurnHypothesis]:
     own = asked.rotary
     for where, encoding in asked.others:
         if encoding.rotary is None:
@@ -132,7 +134,7 @@ def _other_layers(asked: Asked) -> Iterator[Hypothesis]:
             yield from _rebuilt(asked, says, "scaling-on-sliding-layers", **kept)
 
 
-def _settings(asked: Asked) -> Iterator[Hypothesis]:
+def _settings(asked: Asked) -> Iterator[TurnHypothesis]:
     """The encoding's own parameters with one thing changed."""
     said = _stated(asked.encoding)
     if not said:
@@ -164,17 +166,19 @@ def _settings(asked: Asked) -> Iterator[Hypothesis]:
         yield from _rebuilt(asked, says, "partial-ignored", frequency_dim=head)
 
 
-def _other_pairing(asked: Asked, rotary: Rotary, w_F: Array) -> Iterator[Hypothesis]:
+def _other_pairing(asked: Asked, rotary: Rotary, w_F: Array) -> Iterator[TurnHypothesis]:
     first, width = int(rotary.pairs_F2.min()), 2 * len(rotary.pairs_F2)
     if width < 4:
         return
     other: Pairing = "interleaved" if rotary.pairing == "half" else "half"
     names = {"half": "half-split", "interleaved": "interleaved"}
     pairs_F2 = channel_pairs(width, other, first)
-    yield Hypothesis(f"{names[other]} pairs turn", "pairing-swapped", pairs_F2, asked.gain(w_F, rotary.decay_F), w_F)
+    yield TurnHypothesis(
+        f"{names[other]} pairs turn", "pairing-swapped", pairs_F2, asked.gain(w_F, rotary.decay_F), w_F
+    )
 
 
-def _other_lengths(asked: Asked, rotary: Rotary) -> Iterator[Hypothesis]:
+def _other_lengths(asked: Asked, rotary: Rotary) -> Iterator[TurnHypothesis]:
     """Frequencies that belong to a text of another length."""
     if not rotary.by_length:
         return
@@ -189,16 +193,16 @@ def _other_lengths(asked: Asked, rotary: Rotary) -> Iterator[Hypothesis]:
         yield asked.made(says, "dynamic-not-reset", rotary, int(times * original))
 
 
-def _rounded(asked: Asked, rotary: Rotary, w_F: Array) -> Iterator[Hypothesis]:
+def _rounded(asked: Asked, rotary: Rotary, w_F: Array) -> Iterator[TurnHypothesis]:
     """Frequencies, positions, angles, or their cosine and sine, kept in half precision."""
     at_P = asked.positions_P
     growth_P1 = asked.growth_P[:, None]
     if rotary.decay_F is not None:
         return
 
-    def with_angles(says: str, bug: str | None, angle_PF: Array) -> Hypothesis:
+    def with_angles(says: str, bug: str | None, angle_PF: Array) -> TurnHypothesis:
         gain_PF = growth_P1 * np.exp(1j * (angle_PF - angle_PF[0]))
-        return Hypothesis(says, bug, rotary.pairs_F2, gain_PF, rounds=True)
+        return TurnHypothesis(says, bug, rotary.pairs_F2, gain_PF, rounds=True)
 
     for kind in _LOW:
         rounded = _rounding(kind)
@@ -208,7 +212,7 @@ def _rounded(asked: Asked, rotary: Rotary, w_F: Array) -> Iterator[Hypothesis]:
         ):
             if low_F is not None:
                 gain_PF = asked.gain(low_F)
-                yield Hypothesis(says, "frequencies-rounded", rotary.pairs_F2, gain_PF, low_F, rounds=True)
+                yield TurnHypothesis(says, "frequencies-rounded", rotary.pairs_F2, gain_PF, low_F, rounds=True)
                 low_angles = rounded(np.outer(at_P, low_F))
                 yield with_angles(f"{says}, and angles too", "frequencies-rounded", low_angles)
                 both = rounded(np.outer(rounded(at_P), low_F))
@@ -219,7 +223,7 @@ def _rounded(asked: Asked, rotary: Rotary, w_F: Array) -> Iterator[Hypothesis]:
         yield with_angles(f"positions and angles rounded to {kind}", None, rounded(np.outer(rounded(at_P), w_F)))
         wave_PF = rounded(np.cos(angle_PF)) + 1j * rounded(np.sin(angle_PF))
         says = f"cosine and sine rounded to {kind}"
-        yield Hypothesis(says, None, rotary.pairs_F2, growth_P1 * wave_PF / wave_PF[0], rounds=True)
+        yield TurnHypothesis(says, None, rotary.pairs_F2, growth_P1 * wave_PF / wave_PF[0], rounds=True)
 
 
 def _computed_low(asked: Asked, rotary: Rotary, kind: str) -> Array | None:
@@ -257,7 +261,7 @@ def _stated(encoding: Encoding) -> Mapping[str, Any]:
     return {key: value for key, value in said.items() if key in _ROPE and key != "attention_factor"}
 
 
-def _rebuilt(asked: Asked, says: str, bug: str, **changes: Any) -> Iterator[Hypothesis]:
+def _rebuilt(asked: Asked, says: str, bug: str, **changes: Any) -> Iterator[TurnHypothesis]:
     """The encoding with other parameters, where building it from its own gives what it is."""
     said, own = _stated(asked.encoding), asked.rotary
     if own is None or not said:

@@ -18,8 +18,8 @@ from toposcope.core.progress import Progress, steps
 from toposcope.live.crossing import crossed
 from toposcope.live.reference import fresh
 from toposcope.live.running import Running
-from toposcope.live.stretched import Rule, Seen, by_positions, constant, in_texts, rules_of
-from toposcope.live.subject import Subject
+from toposcope.live.stretched import LayerTurn, Rule, by_positions, constant, in_texts, rules_of
+from toposcope.live.subject import LiveSubject
 
 _ORIGINAL = 32  # tokens of the original context of the copy
 _KEPT = ("above, after longer", "at, after longer")  # where transformers keeps the frequencies of a longer text
@@ -54,12 +54,12 @@ class Looked:
     """What one rule of a model was seen to do."""
 
     rule: Rule
-    layers: Mapping[str, tuple[Seen, ...]]  # by what was run: the layers looked at
+    layers: Mapping[str, tuple[LayerTurn, ...]]  # by what was run: the layers looked at
     by: str  # how lengths were given
     notes: tuple[str, ...]
 
     @property
-    def wrong(self) -> dict[str, tuple[Seen, ...]]:
+    def wrong(self) -> dict[str, tuple[LayerTurn, ...]]:
         """Where layers turn by other frequencies than they should."""
         found = {key: tuple(each for each in seen if not each.right) for key, seen in self.layers.items()}
         return {key: seen for key, seen in found.items() if seen}
@@ -78,7 +78,7 @@ class Looked:
 
 def lengths(running: Running, model: Model, progress: Progress | None = None) -> list[Finding]:
     """Whether frequencies follow the length of the text, as findings; none where nothing turns."""
-    subject = Subject.of(running, model)
+    subject = LiveSubject.of(running, model)
     rules = rules_of(subject.layers, model.spec.context)
     step = steps(progress, "lengths of text", len(rules))
     found: list[Finding] = []
@@ -88,7 +88,7 @@ def lengths(running: Running, model: Model, progress: Progress | None = None) ->
     return found
 
 
-def _look(subject: Subject, rule: Rule) -> Looked:
+def _look(subject: LiveSubject, rule: Rule) -> Looked:
     """Texts of all lengths, told by positions and (where affordable) real; then the cache; at last a short text.
 
     A model that keeps what long texts did to it cannot be asked twice.
@@ -115,7 +115,7 @@ def _look(subject: Subject, rule: Rule) -> Looked:
     return Looked(rule, looked, by, tuple(notes))
 
 
-def _right(series: Mapping[str, Sequence[Seen]], key: str) -> bool:
+def _right(series: Mapping[str, Sequence[LayerTurn]], key: str) -> bool:
     return all(each.right for each in series.get(key, ()))
 
 
@@ -162,7 +162,7 @@ def _by_bug(rule: Rule, keys: Sequence[str]) -> dict[str | None, list[str]]:
     return found
 
 
-def _usual(running: Running, rule: Rule, wrong: Mapping[str, Sequence[Seen]]) -> set[str]:
+def _usual(running: Running, rule: Rule, wrong: Mapping[str, Sequence[LayerTurn]]) -> set[str]:
     """What of it a fresh copy of transformers' class does as well, among what it is known to do."""
     known = {key for key in wrong if key in _CACHED or (rule.kind == "dynamic" and key in _KEPT)}
     if getattr(running.config, "model_type", None) in _RENEWED:
@@ -174,7 +174,7 @@ def _usual(running: Running, rule: Rule, wrong: Mapping[str, Sequence[Seen]]) ->
     if copy is None:
         return set()
     described = view(copy.model)
-    other = Subject.of(copy, described)
+    other = LiveSubject.of(copy, described)
     same = [each for each in rules_of(other.layers, described.spec.context) if each.kind == rule.kind]
     return {key for each in same for key in _look(other, each).wrong} & known
 

@@ -17,7 +17,7 @@ from toposcope.encodings.record import Array
 from toposcope.live.content import given_content
 from toposcope.live.inputs import AddedInput, added_input, watched_input
 from toposcope.live.running import Running
-from toposcope.live.watch import Attention
+from toposcope.live.watch import WatchedAttention
 
 TEXTS, TOKENS = 3, 24
 SMALL = 1e-2
@@ -79,7 +79,7 @@ def logits_and_input(
     return [_logits(each, rows) for each in seen], inputs
 
 
-def _logits(seen: Attention, rows: int) -> SeenLogits:
+def _logits(seen: WatchedAttention, rows: int) -> SeenLogits:
     query, key = (_by_text(each, rows) for each in (seen.query_BHNR, seen.key_BGMR))
     if query is None or key is None:
         return SeenLogits(None)

@@ -19,7 +19,7 @@ from toposcope.live.gauge import Gauge, Kind, gauges
 from toposcope.live.reference import fresh
 from toposcope.live.running import Running
 from toposcope.live.stands import Stood
-from toposcope.live.subject import Subject
+from toposcope.live.subject import LiveSubject
 from toposcope.live.ways import NoCache, Way, ways_of
 
 TOKENS, PADDING = 20, 5
@@ -57,7 +57,7 @@ class Astray:
 
 def parity(running: Running, model: Model, progress: Progress | None = None) -> list[Finding]:
     """Where queries and keys stand in every way of running the model, as findings."""
-    subject = Subject.of(running, model)
+    subject = LiveSubject.of(running, model)
     layers = subject.layers
     if not layers:
         return [
@@ -103,7 +103,7 @@ def parity(running: Running, model: Model, progress: Progress | None = None) -> 
     return list(_findings(running, model, astray, ran, skipped, broken, shifted))
 
 
-def _concerned(subject: Subject, way: Way) -> set[int]:
+def _concerned(subject: LiveSubject, way: Way) -> set[int]:
     """The attentions that a way concerns: an encoder beside a cache reads each piece as a text of its own."""
     all_of_them = not subject.running.two_stacks or way.cache == "none"
     return {number for number, layer in subject.layers.items() if all_of_them or layer.spec.stack == "decoder"}
@@ -122,7 +122,9 @@ def _room(layers: Iterable[Layer], context: int | None) -> int:
     return min(room)
 
 
-def _astray(subject: Subject, gauge: Gauge, way: Way, seen: dict[int, list[Stood]], known: int) -> Iterator[Astray]:
+def _astray(
+    subject: LiveSubject, gauge: Gauge, way: Way, seen: dict[int, list[Stood]], known: int
+) -> Iterator[Astray]:
     """Which layers have tokens elsewhere."""
     relative = gauge.kind != "input" and not way.exact
     wrong = {
@@ -218,11 +220,11 @@ def _as_reference(running: Running, astray: Sequence[Astray]) -> list[Astray]:
     copy = fresh(running) if astray else None
     if copy is None:
         return []
-    other = Subject.of(copy, view(copy.model))
+    other = LiveSubject.of(copy, view(copy.model))
     return [each for each in astray if _does_so(other, each)]
 
 
-def _does_so(other: Subject, each: Astray) -> bool:
+def _does_so(other: LiveSubject, each: Astray) -> bool:
     """Whether tokens of another model stand at the same places in the same way of running."""
     try:
         theirs = [

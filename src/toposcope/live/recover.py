@@ -25,7 +25,7 @@ from toposcope.live.content import given_content
 from toposcope.live.inputs import AddedInput
 from toposcope.live.logits import SeenLogits, logits_and_input
 from toposcope.live.running import Running
-from toposcope.live.watch import Attention
+from toposcope.live.watch import WatchedAttention
 
 CONTENTS = 10
 IN_SEQUENCE = 64  # positions, where they cannot be given
@@ -190,7 +190,7 @@ def recover(
 
 def _run(
     running: Running, attending: frozenset[str], at_P: Array, contents: int, mode: Mode, seed: int
-) -> Sequence[Attention]:
+) -> Sequence[WatchedAttention]:
 
     tokens_T = running.tokens(contents, seed)
     many = len(at_P)
@@ -215,7 +215,7 @@ def _run(
         return running.attentions(ids, position_ids, maps=first_position)
 
 
-def _layer(seen: Attention, contents: int, at_P: Array, mode: Mode, model_dtype: str) -> RecoveredLayer:
+def _layer(seen: WatchedAttention, contents: int, at_P: Array, mode: Mode, model_dtype: str) -> RecoveredLayer:
     dtype = _precision(seen.query_BHNR, model_dtype)
     rounding = ROUNDING.get(dtype, ROUNDING["float32"])
     outputs = [_array(out).reshape(contents, -1) for _, out in seen.maps]

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from toposcope.core.errors import BadConfig, BadValue, ToposcopeError
-from toposcope.live.watch import Attention, Keep, watched
+from toposcope.live.watch import Keep, WatchedAttention, watched
 
 _FIRST_TOKEN = 4  # those before are often special
 _MOST_TOKENS = 1000
@@ -138,7 +138,7 @@ class Running:
 
     def attentions(
         self, ids_BN: Any, positions_BN: ArrayLike | None = None, *, maps: bool | Keep = False, **more: Any
-    ) -> list[Attention]:
+    ) -> list[WatchedAttention]:
         """Its attentions on these tokens, in the order in which they run."""
         with watched(self.model, maps=maps, rows=len(ids_BN)) as seen:
             self(ids_BN, positions_BN, **more)

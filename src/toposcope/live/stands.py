@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.live.ruler import NOWHERE, Array, BiasRuler, Positions, Reading, Ruler, by_heads, doubled
-from toposcope.live.watch import Attention
+from toposcope.live.watch import WatchedAttention
 from toposcope.live.ways import Pass, Way
 
 
@@ -130,7 +130,7 @@ def biased(way: Way, passes: Sequence[Pass], number: int, ruler: BiasRuler) -> l
     return found
 
 
-def added_to_logits(attention: Attention, row: int) -> Array | None:
+def added_to_logits(attention: WatchedAttention, row: int) -> Array | None:
     """What was added to the logits of a row whose content is nothing (H, N, M); None where nothing was."""
     shown = attention.logits_BHNM if attention.logits_BHNM is not None else attention.added
     if shown is None or shown.dim() != 4 or not shown.is_floating_point():

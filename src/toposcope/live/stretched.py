@@ -18,9 +18,9 @@ from toposcope.checkpoints.view import Layer
 from toposcope.encodings.record import Rotary
 from toposcope.live.ruler import Array, doubled
 from toposcope.live.running import Running
-from toposcope.live.subject import Subject
+from toposcope.live.subject import LiveSubject
 from toposcope.live.turning import turned
-from toposcope.live.watch import Attention, watched
+from toposcope.live.watch import WatchedAttention, watched
 
 SHORT = 16  # tokens of a short text
 _CONTEXT = 2048  # where none is said
@@ -79,7 +79,7 @@ class Rule:
 
 
 @dataclass(frozen=True)
-class Seen:
+class LayerTurn:
     """What one layer turned by in a text of this length, and what it should have."""
 
     length: int
@@ -125,7 +125,7 @@ def rules_of(layers: Mapping[int, Layer], context: int | None) -> list[Rule]:
     return list(found.values())
 
 
-def by_positions(subject: Subject, rule: Rule) -> dict[str, list[Seen]]:
+def by_positions(subject: LiveSubject, rule: Rule) -> dict[str, list[LayerTurn]]:
     """What the rule's layers turn by when position ids alone say how long the text is."""
 
     def measure(at_P: Array) -> Measured:
@@ -136,7 +136,7 @@ def by_positions(subject: Subject, rule: Rule) -> dict[str, list[Seen]]:
     return _series(subject, rule, rule.layers, measure)
 
 
-def in_texts(subject: Subject, rule: Rule) -> dict[str, list[Seen]]:
+def in_texts(subject: LiveSubject, rule: Rule) -> dict[str, list[LayerTurn]]:
     """What the rule's first layer turns by in texts that really are so long; those that cost too much are not run."""
     number, running = rule.attentions[0], subject.running
 
@@ -160,10 +160,10 @@ def affordable(running: Running, length: int) -> bool:
 
 
 def _series(
-    subject: Subject, rule: Rule, layers: Sequence[int], measure: Callable[[Array], Measured | None]
-) -> dict[str, list[Seen]]:
+    subject: LiveSubject, rule: Rule, layers: Sequence[int], measure: Callable[[Array], Measured | None]
+) -> dict[str, list[LayerTurn]]:
     """What is seen at each length that runs; one that the model refuses (beyond a table, say) is left out."""
-    found: dict[str, list[Seen]] = {}
+    found: dict[str, list[LayerTurn]] = {}
     for key, length in rule.lengths.items():
         at_P = grid(length)
         try:
@@ -181,16 +181,16 @@ def _series(
 
 def _judged(
     rule: Rule, layer: int, length: int, at_P: Array, sides: Sequence[Array], precision: str
-) -> Iterator[Seen]:
+) -> Iterator[LayerTurn]:
     """What the queries and the keys turned by; whichever is not as expected comes first."""
     expected = rule.name(length)
     both = [turned(vectors_PHR, at_P, rule.rotary, precision) for vectors_PHR in sides]
     names = [(side and side.best(rule.hypotheses, expected)) or UNKNOWN for side in both]
     first_PF = None if both[0] is None else both[0].angle_PF[: len(_FIRST)]
-    yield Seen(length, layer, expected, next((name for name in names if name != expected), expected), first_PF)
+    yield LayerTurn(length, layer, expected, next((name for name in names if name != expected), expected), first_PF)
 
 
-def constant(seen: Sequence[Seen], later: Sequence[Seen]) -> bool:
+def constant(seen: Sequence[LayerTurn], later: Sequence[LayerTurn]) -> bool:
     """Whether the same layers turn their first tokens by the same angles, whatever these are."""
     pairs = [(one.angle_PF, two.angle_PF) for one, two in zip(seen, later, strict=False)]
     apart = [np.abs(np.angle(np.exp(1j * (a - b)))) for a, b in pairs if a is not None and b is not None]
@@ -205,7 +205,7 @@ def grid(length: int) -> Array:
     return np.unique([each for each in some if 0 <= each < length]).astype(np.float64)
 
 
-def columns(attention: Attention, columns_P: NDArray[np.int64]) -> tuple[Array, Array]:
+def columns(attention: WatchedAttention, columns_P: NDArray[np.int64]) -> tuple[Array, Array]:
     """Queries and keys (P, H, R) of some tokens of one sequence."""
     query, key = (x[0][:, columns_P].transpose(0, 1) for x in (attention.query_BHNR, attention.key_BGMR))
     return doubled(query), doubled(key)

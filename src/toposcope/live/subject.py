@@ -47,7 +47,7 @@ class Text:
 
 
 @dataclass(frozen=True, eq=False)
-class Subject:
+class LiveSubject:
     """A model as it is looked at: its text, the modules that attend (in the order of a run), the layers they are."""
 
     running: Running
@@ -56,7 +56,7 @@ class Subject:
     layers: Mapping[int, Layer]  # by the number of the attention in a run
 
     @classmethod
-    def of(cls, running: Running, model: Model) -> Subject:
+    def of(cls, running: Running, model: Model) -> LiveSubject:
         """Found by running a short text."""
         text = Text.of(running)
         modules = [each.module for each in running.attentions(text.ids(1, 6))]

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from toposcope.checkpoints.view import Layer
 from toposcope.encodings.record import Array
 from toposcope.live import fit
-from toposcope.live.hypotheses import Asked, Hypothesis, changed, configured
+from toposcope.live.hypotheses import Asked, TurnHypothesis, changed, configured
 from toposcope.live.recover import ROUNDING, RecoveredSide
 
 ANGLE = {"float64": 1e-6, "float32": 2e-5, "bfloat16": 8e-3, "float16": 2e-3}  # radians
@@ -31,7 +31,7 @@ _CLEAR = 2.0  # how much worse the next hypothesis of another name must be
 class Held:
     """Vectors beside a hypothesis. `channel_of_row` says where a stored row of the head lies while the model runs."""
 
-    hypothesis: Hypothesis
+    hypothesis: TurnHypothesis
     turning: fit.Turning
     error_PF: Array  # radians
     allowed_PF: Array
@@ -96,12 +96,12 @@ class Comparison:
         """Beside what the configuration says."""
         return self.held(configured(self.asked))
 
-    def held(self, hypothesis: Hypothesis) -> Held:
+    def held(self, hypothesis: TurnHypothesis) -> Held:
         """Beside one hypothesis, in the layout of channels that suits it best."""
         all_held = [self._held(hypothesis, layout) for layout in self.layouts]
         return min(all_held, key=lambda each: (not each.fits, each.misfit))
 
-    def _held(self, hypothesis: Hypothesis, channel_of_row: NDArray[np.intp]) -> Held:
+    def _held(self, hypothesis: TurnHypothesis, channel_of_row: NDArray[np.intp]) -> Held:
         if hypothesis.pairs_F2.size and hypothesis.pairs_F2.max() >= len(channel_of_row):
             return self._nothing(hypothesis)
         pairs_F2 = channel_of_row[hypothesis.pairs_F2].reshape(-1, 2)
@@ -125,7 +125,7 @@ class Comparison:
         remainder = float(remainder_PF.max(initial=0.0))
         return Held(hypothesis, found, error_PF, allowed_PF, length_error, remainder, elsewhere, misfit, fits)
 
-    def _nothing(self, hypothesis: Hypothesis) -> Held:
+    def _nothing(self, hypothesis: TurnHypothesis) -> Held:
         none = np.zeros((len(self.asked.positions_P), 0))
         empty = self._turning(np.zeros((0, 2), dtype=np.intp))
         return Held(hypothesis, empty, none, none, np.inf, np.inf, np.inf, np.inf, fits=False)
@@ -140,7 +140,7 @@ class Comparison:
         """How far a channel that should not turn may move."""
         return 8 * ROUNDING[self.dtype] if self.side.floor is None else self.side.floor
 
-    def _allowed(self, hypothesis: Hypothesis) -> Array:
+    def _allowed(self, hypothesis: TurnHypothesis) -> Array:
         step_P1 = (self.asked.positions_P - self.asked.positions_P[0])[:, None]
         frequency_F = hypothesis.frequency_F
         if frequency_F is None:
@@ -153,7 +153,7 @@ class Comparison:
     def free(self) -> float:
         """The misfit of pairs and frequencies that were fitted freely."""
         pairs_F2, frequency_F = self.side.pairs_F2, self.side.frequency_F
-        hypothesis = Hypothesis("", None, pairs_F2, self.asked.gain(frequency_F), frequency_F)
+        hypothesis = TurnHypothesis("", None, pairs_F2, self.asked.gain(frequency_F), frequency_F)
         return self._held(hypothesis, np.arange(self._x.shape[-1])).misfit
 
     def named(self) -> Held | None:

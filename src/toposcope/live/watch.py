@@ -20,7 +20,7 @@ Keep = Callable[[Any], Any | None]  # the part of an output that is kept, or Non
 
 
 @dataclass(frozen=True, eq=False)
-class Attention:
+class WatchedAttention:
     """One attention as it ran.
 
     `module` is the innermost module that was running, `scale` what the fused attention was told, `logits_BHNM` what
@@ -38,7 +38,7 @@ class Attention:
 
 
 @contextmanager
-def watched(model: Any, *, maps: bool | Keep = False, rows: int | None = None) -> Iterator[list[Attention]]:
+def watched(model: Any, *, maps: bool | Keep = False, rows: int | None = None) -> Iterator[list[WatchedAttention]]:
     """The attentions of all runs inside the block, in their order.
 
     `maps` keeps what modules give before each; as a function, it says which part of such an output. `rows` is how
@@ -46,7 +46,7 @@ def watched(model: Any, *, maps: bool | Keep = False, rows: int | None = None) -
     """
     import torch
 
-    seen: list[Attention] = []
+    seen: list[WatchedAttention] = []
     watch = _watch(seen, rows)
     with ExitStack() as stack:
         for name, module in model.named_modules() if hasattr(model, "named_modules") else ():
@@ -68,7 +68,7 @@ def _all(out: Any) -> Any:
     return out
 
 
-def _watch(seen: list[Attention], rows: int | None) -> Any:
+def _watch(seen: list[WatchedAttention], rows: int | None) -> Any:
     import torch
     from torch.nn import functional
     from torch.overrides import TorchFunctionMode
@@ -136,7 +136,7 @@ def _watch(seen: list[Attention], rows: int | None) -> Any:
             kept = None if logits is None else _apart(logits, rows).detach().clone()
             where = self._running[-1] if self._running else ""
             query, key = (_apart(each, rows).detach().clone() for each in (query, key))
-            seen.append(Attention(where, query, key, logits_BHNM=kept, maps=tuple(self._maps), **more))
+            seen.append(WatchedAttention(where, query, key, logits_BHNM=kept, maps=tuple(self._maps), **more))
             self._maps, self._products = [], []
 
     return Watching()

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from toposcope.checkpoints.generic.bounds import quiet
 from toposcope.live.ruler import Positions
 from toposcope.live.running import Running
-from toposcope.live.subject import Subject
-from toposcope.live.watch import Attention, watched
+from toposcope.live.subject import LiveSubject
+from toposcope.live.watch import WatchedAttention, watched
 
 NEW_TOKENS = 3  # that are decoded one by one after a prefill, and that `generate` writes
 
@@ -33,7 +33,7 @@ class Pass:
 
     start: int
     stop: int
-    attentions: tuple[Attention, ...]
+    attentions: tuple[WatchedAttention, ...]
 
     @property
     def columns(self) -> NDArray[np.intp]:
@@ -119,12 +119,12 @@ def _columns(tokens: int, pads: Sequence[int], *, left: bool = False) -> NDArray
     return np.stack(rows)
 
 
-def run(subject: Subject, way: Way) -> list[Pass]:
+def run(subject: LiveSubject, way: Way) -> list[Pass]:
     """Run the model in this way."""
     return _generate(subject, way) if way.generates else _piecewise(subject, way)
 
 
-def _piecewise(subject: Subject, way: Way) -> list[Pass]:
+def _piecewise(subject: LiveSubject, way: Way) -> list[Pass]:
     import torch
 
     running = subject.running
@@ -154,7 +154,7 @@ def _static(running: Running, columns: int) -> Any:
     return StaticCache(config=running.config, max_cache_len=columns)
 
 
-def _generate(subject: Subject, way: Way) -> list[Pass]:
+def _generate(subject: LiveSubject, way: Way) -> list[Pass]:
     import torch
 
     running, text, per_pass = subject.running, subject.text, len(subject.modules)

@@ -186,7 +186,7 @@ def bound(layer: Layer) -> float:
 
 
 # -------------------------------------------------------------------- inside
-class _Seen:
+class _NotedInput:
     """What an attention module is about to read, noted on its way in."""
 
     def __init__(self) -> None:
@@ -251,7 +251,7 @@ def _in_transformers(model: Any, making: _Making, layers: Sequence[int] | None) 
     parts, seen = {}, {}
     for site in sites:
         parts[site.number] = making(site.module, width, site.heads, site.number)
-        seen[site.number] = _Seen()
+        seen[site.number] = _NotedInput()
         handle = site.module.register_forward_pre_hook(seen[site.number].note, with_kwargs=True)
         stack.callback(handle.remove)
 
@@ -285,7 +285,7 @@ def _in_lab(model: Any, making: _Making, layers: Sequence[int] | None) -> Instal
     for number in range(len(attentions)) if layers is None else dict.fromkeys(layers):
         if not 0 <= number < len(attentions):
             raise BadValue(f"there is no layer {number}: the model has layers 0 to {len(attentions) - 1}.")
-        module, seen = attentions[number], _Seen()
+        module, seen = attentions[number], _NotedInput()
         width = module.o_proj.out_features
         parts[number] = making(module, width, module.heads, number)
         stack.callback(module.register_forward_pre_hook(seen.note, with_kwargs=True).remove)
@@ -294,7 +294,7 @@ def _in_lab(model: Any, making: _Making, layers: Sequence[int] | None) -> Instal
     return Installed(parts, making.form, stack)
 
 
-def _longer(inner: Callable[..., Any], part: Diagonal, seen: _Seen) -> Callable[..., Any]:
+def _longer(inner: Callable[..., Any], part: Diagonal, seen: _NotedInput) -> Callable[..., Any]:
     def attend(module: Any, q: Tensor, k: Tensor, v: Tensor, mask: Any = None, *, scaling: float, **rest: Any) -> Any:
         each = q.shape[1] // k.shape[1]
         q, k = part.appended(q, k, seen.take(), scaling)

@@ -16,7 +16,7 @@ import numpy as np
 
 from toposcope.models.tracing.attention import AttentionWindow, HeadAttention
 from toposcope.models.tracing.result import TraceResult
-from toposcope.report.blocks import Attention, Packed, StillAttention, count
+from toposcope.report.blocks import Attention, PackedNumbers, StillAttention, count
 
 STILL = 24  # tokens of what stands still
 STRONGEST = 6  # pairs that are named
@@ -70,9 +70,9 @@ def _head(head: HeadAttention, tokens: int) -> dict[str, Any]:
         "reach": head.reach,
         "softcap": head.softcap,
         "due": head.due,
-        "numbers": Packed(base64.b64encode(numbers.tobytes()).decode("ascii")),
-        "logits": Packed(head.logits.codes),
-        "position": Packed(head.position.codes),
+        "numbers": PackedNumbers(base64.b64encode(numbers.tobytes()).decode("ascii")),
+        "logits": PackedNumbers(head.logits.codes),
+        "position": PackedNumbers(head.position.codes),
     }
 
 

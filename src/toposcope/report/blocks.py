@@ -159,7 +159,7 @@ class Matrix:
     square: bool = False  # cells as high as they are wide
 
 
-class Packed(str):
+class PackedNumbers(str):
     """Numbers in base64, for a script to unpack: they are no words, and not shortened as words are."""
 
 

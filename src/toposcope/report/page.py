@@ -26,7 +26,7 @@ from toposcope.report.blocks import (
     Chart,
     HeadMap,
     Matrix,
-    Packed,
+    PackedNumbers,
     Page,
     Particles,
     Row,
@@ -132,7 +132,9 @@ def _seen(value: Any) -> Any:
         return {readable(key): _seen(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
         return [_seen(each) for each in value]
-    return str(value) if isinstance(value, Packed) else readable(value)  # a notebook may write out plain strings only
+    return (
+        str(value) if isinstance(value, PackedNumbers) else readable(value)
+    )  # a notebook may write out plain strings only
 
 
 def _packed(tables: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, list[str]]]:
@@ -157,12 +159,12 @@ def _series(cell: Any) -> bool:
     return numbers and max(map(abs, cell)) < 1e38  # beyond it float32 ends
 
 
-def _shares(values: Sequence[float]) -> Packed:
+def _shares(values: Sequence[float]) -> PackedNumbers:
     """The largest as float32 and the rest as shares of it in 1/32767, all in base64; `report.js` has the way back."""
     largest = np.float32(max(map(abs, values))) or np.float32(1)
     shares = np.rint(np.asarray(values, dtype=float) / float(largest) * 32767).clip(-32767, 32767)
     content = largest.astype("<f4").tobytes() + shares.astype("<i2").tobytes()
-    return Packed(base64.b64encode(content).decode("ascii"))
+    return PackedNumbers(base64.b64encode(content).decode("ascii"))
 
 
 def _digest(text: str) -> str:

@@ -70,7 +70,7 @@ def beyond_training(
     `before` is the same encoding but for its scaling; both have the same channel pairs. `head` chooses the head of a
     bias.
     """
-    found = _Seen(context, trained, assumed)
+    found = _Trained(context, trained, assumed)
     if encoding.rotary is not None and before.rotary is not None:
         if encoding.rotary.turning_heads is not None and head >= encoding.rotary.turning_heads:
             return found.told("no position")
@@ -89,7 +89,7 @@ def beyond_training(
 
 
 @dataclass(frozen=True)
-class _Seen:
+class _Trained:
     """How far training went, and how far is asked for."""
 
     context: int
@@ -126,7 +126,7 @@ class _Seen:
         )  # fmt: skip
 
 
-def _of_phases(found: _Seen, rotary: Rotary, before_F: Array) -> Beyond:
+def _of_phases(found: _Trained, rotary: Rotary, before_F: Array) -> Beyond:
     used_F = rotary.frequencies(found.context)
     if not rotary.by_length:
         return found.of_pairs(before_F, used_F, _first_new(before_F, used_F, found.trained))
@@ -147,7 +147,7 @@ def _first_new(before_F: Array, used_F: Array, trained: int) -> int | None:
     return math.ceil(float(np.abs(before_F[chosen] / used_F[chosen]).min()) * trained * (1 - _TINY))
 
 
-def _first_new_length(rotary: Rotary, before_F: Array, found: _Seen) -> int | None:
+def _first_new_length(rotary: Rotary, before_F: Array, found: _Trained) -> int | None:
     """The same where frequencies go by the length of the text: in the shortest text that has a new angle."""
 
     def new_in(length: int) -> bool:
@@ -165,7 +165,7 @@ def _first_new_length(rotary: Rotary, before_F: Array, found: _Seen) -> int | No
     return _first_new(before_F, rotary.frequencies(high), found.trained)
 
 
-def _new_value(encoding: Encoding, found: _Seen, head: int) -> int | None:
+def _new_value(encoding: Encoding, found: _Trained, head: int) -> int | None:
     """The smallest offset at which a bias has a value that training did not show; of many offsets, some."""
     bias = encoding.bias
     assert bias is not None

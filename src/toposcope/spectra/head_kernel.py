@@ -36,7 +36,7 @@ class TokenRows:
 
 
 @dataclass(frozen=True, eq=False)
-class Seen:
+class Projected:
     """The rows of Q or K as tokens of a second moment C meet them: Q C K^T is left of the queries, right of the keys.
 
     `left_RX` is W C and `right_RX` is W, or both are W X^T / sqrt(T) where C is kept as T tokens.
@@ -172,7 +172,7 @@ def from_covariance(
     return from_seen(queries, keys, encoding, context=context, causal=causal, scale=scale, head=head)
 
 
-def seen_through(covariance: ArrayLike | TokenRows | None, weights_RD: Array) -> Seen:
+def seen_through(covariance: ArrayLike | TokenRows | None, weights_RD: Array) -> Projected:
     """Queries or keys of tokens with this second moment; heads that share keys need theirs once."""
     width = weights_RD.shape[1]
     if isinstance(covariance, TokenRows):
@@ -181,18 +181,18 @@ def seen_through(covariance: ArrayLike | TokenRows | None, weights_RD: Array) ->
         # W C = (X W^T)^T X / T, so with X W^T in place of W nothing else changes
         rows_TD = covariance.rows_TD
         mapped = (rows_TD @ weights_RD.T.astype(rows_TD.dtype)).T.astype(np.float64) / len(rows_TD) ** 0.5
-        return Seen(mapped, mapped)
+        return Projected(mapped, mapped)
     if covariance is None:
-        return Seen(weights_RD, weights_RD)
+        return Projected(weights_RD, weights_RD)
     C = finite("the covariance", covariance, axes=1 if np.ndim(covariance) == 1 else 2)
     if C.shape not in ((width,), (width, width)):
         raise BadValue(f"a covariance of shape {C.shape} given to weights of width {width}.")
-    return Seen(weights_RD * C if C.ndim == 1 else weights_RD @ C, weights_RD)
+    return Projected(weights_RD * C if C.ndim == 1 else weights_RD @ C, weights_RD)
 
 
 def from_seen(
-    queries: Seen,
-    keys: Seen,
+    queries: Projected,
+    keys: Projected,
     encoding: Encoding,
     *,
     context: int = 128,

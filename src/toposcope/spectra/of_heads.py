@@ -20,7 +20,7 @@ from toposcope.checkpoints.view import Head, Layer, Model
 from toposcope.encodings import Encoding
 from toposcope.encodings.record import Rotary
 from toposcope.spectra.anova import decompose
-from toposcope.spectra.head_kernel import Seen, TokenRows, from_seen, seen_through
+from toposcope.spectra.head_kernel import Projected, TokenRows, from_seen, seen_through
 from toposcope.spectra.rotary_kernel import kernel_spectrum
 
 Array = NDArray[np.float64]
@@ -106,7 +106,7 @@ def head_spectra(
     second_moment: Array | TokenRows | None,
     context: int,
     encoding: Encoding | None = None,
-    seen: tuple[Seen, Seen] | None = None,
+    seen: tuple[Projected, Projected] | None = None,
 ) -> HeadSpectra:
     """The kernel of one head with its norms folded in, under its own encoding or under another one.
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from toposcope.checkpoints.view import Head, Layer, Model
 from toposcope.encodings import Encoding, EncodingSpec, Sizes
 from toposcope.spectra.encoding_spectrum import spectrum_of
-from toposcope.spectra.head_kernel import Seen, TokenRows, seen_through
+from toposcope.spectra.head_kernel import Projected, TokenRows, seen_through
 from toposcope.spectra.of_heads import HeadSpectra, LogitShares, first_layer_shares, head_spectra
 from toposcope.spectra.singular import effective_rank, numerical_rank
 from toposcope.spectra.toeplitz import toeplitz_share
@@ -91,11 +91,11 @@ class LayerLook:
             layer.encoding if spec is None else built(spec, layer, context) for _, spec in encodings
         )  # fmt: skip
 
-    def keys(self, head: Head) -> Seen | None:
+    def keys(self, head: Head) -> Projected | None:
         """The keys of a head's group as tokens meet them."""
         return None if self._silent else seen_through(self._moment, head.k)
 
-    def rows(self, head: Head, keys: Seen | None) -> list[HeadSpectra]:
+    def rows(self, head: Head, keys: Projected | None) -> list[HeadSpectra]:
         """A row for each encoding of one head with its norms folded in."""
         if keys is None:
             return [HeadSpectra(layer=head.layer, head=head.head)] * len(self._names)

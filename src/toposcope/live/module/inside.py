@@ -111,7 +111,7 @@ def heads_first(vectors_BHNR: Array) -> Array:
 
 
 @dataclass(frozen=True, eq=False)
-class Turns:
+class TurningPairs:
     """The pairs of channels that turn together, and the angle of each per position.
 
     Pairs too slow to be told apart are left out; `channels` are all that move at all, slow ones included.
@@ -139,7 +139,7 @@ class Turns:
         return first + np.arange(2 * count, dtype=np.intp).reshape(count, 2)
 
 
-def find_turns(vectors_BHNR: Array) -> Turns | None:
+def find_turns(vectors_BHNR: Array) -> TurningPairs | None:
     """The pairs of channels that turn together, where any do; slow ones are left out."""
     x_TPHR = vectors_BHNR.swapaxes(1, 2)
     found = fit.turning(x_TPHR, fit.partners(x_TPHR, NEGLIGIBLE, floor=MOVES).pairs_F2)
@@ -147,11 +147,11 @@ def find_turns(vectors_BHNR: Array) -> Turns | None:
     if not len(turning):
         return None
     angle_F, _ = fit.frequencies(found, np.arange(x_TPHR.shape[1]), NEGLIGIBLE)
-    return Turns(found.pairs_F2[turning], angle_F[turning], np.flatnonzero(fit.movement(x_TPHR) > 3e-6))
+    return TurningPairs(found.pairs_F2[turning], angle_F[turning], np.flatnonzero(fit.movement(x_TPHR) > 3e-6))
 
 
 def starting_position(
-    vectors_NR: Array, turns: Turns, maps: Sequence[Array], length: int, *, within: int = 3
+    vectors_NR: Array, turns: TurningPairs, maps: Sequence[Array], length: int, *, within: int = 3
 ) -> int | None:
     """At which position the rotation of these queries (or keys) starts: 0 where the first is not turned at all.
 

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from toposcope.encodings.record import Array
 from toposcope.live.module import inside
-from toposcope.live.module.inside import Mask, Split, Turns, size
-from toposcope.live.module.runner import Runner, Seen, visible
+from toposcope.live.module.inside import Mask, Split, TurningPairs, size
+from toposcope.live.module.runner import Runner, WatchedRun, visible
 
 SHIFTS = (1, 7, 100, 1000)
 Function = Callable[[Any, Any], Any]
@@ -151,8 +151,8 @@ class Observation:
     bias: Split | None = None
     logits_large: Split | None = None
     logits_ordinary: Split | None = None
-    q_turns: Turns | None = None
-    k_turns: Turns | None = None
+    q_turns: TurningPairs | None = None
+    k_turns: TurningPairs | None = None
     q_start: int | None = None
     k_start: int | None = None
     attentions: int = 0
@@ -192,7 +192,9 @@ def probe_inside(
     return Observation(**parts)
 
 
-def _queries_and_keys(mixed: Seen, same: Seen, big: Seen, several: Seen, sees_NN: Mask) -> dict[str, Any]:
+def _queries_and_keys(
+    mixed: WatchedRun, same: WatchedRun, big: WatchedRun, several: WatchedRun, sees_NN: Mask
+) -> dict[str, Any]:
     q, k = big.q_BHNR, big.k_BHNR
     if q is None or k is None or same.q_BHNR is None or same.k_BHNR is None:
         return {}
@@ -225,7 +227,7 @@ def _queries_and_keys(mixed: Seen, same: Seen, big: Seen, several: Seen, sees_NN
     return parts
 
 
-def _bias(mixed: Seen, same: Seen, sees_NN: Mask) -> Split | None:
+def _bias(mixed: WatchedRun, same: WatchedRun, sees_NN: Mask) -> Split | None:
     """Split logits - s q k^T, with s from how the logits of two inputs differ; None where they are not so related."""
     if mixed.logits_BHNN is None or same.logits_BHNN is None:
         return None
@@ -245,15 +247,15 @@ def _bias(mixed: Seen, same: Seen, sees_NN: Mask) -> Split | None:
 
 def _seen(
     run: Runner, x_BND: Array, qk: Function | None, logits: Function | None, *, keep_maps: bool = False
-) -> Seen:
+) -> WatchedRun:
     if qk is None and logits is None:
         return run.watched(x_BND, keep_maps=keep_maps)[1]
-    watched = run.watched(x_BND, keep_maps=True)[1] if keep_maps else Seen()
+    watched = run.watched(x_BND, keep_maps=True)[1] if keep_maps else WatchedRun()
     q, k = (None, None) if qk is None else run.given(qk, x_BND)
     if q is not None and k is not None and q.shape[1] != k.shape[1]:  # grouped keys
         k = np.repeat(k, q.shape[1] // k.shape[1], axis=1)
     table = None if logits is None else run.given(logits, x_BND)
-    return Seen(q, k, table, watched.maps, 1)
+    return WatchedRun(q, k, table, watched.maps, 1)
 
 
 def _relative(logits_HNN: Array, sees_NN: Mask, take_apart: Callable[[Array, Mask], Split] = inside.split) -> Split:

@@ -47,7 +47,7 @@ class Runner:
     def __call__(self, x_BND: Array, positions: Array | None = None) -> Array:
         return self._out(self._run(x_BND, positions)())
 
-    def watched(self, x_BND: Array, *, keep_maps: bool = False) -> tuple[Array, Seen]:
+    def watched(self, x_BND: Array, *, keep_maps: bool = False) -> tuple[Array, WatchedRun]:
         """The output, and what was seen of the attention inside."""
         out, seen = watch(self._run(x_BND, None), x_BND.shape[0], x_BND.shape[1], keep_maps=keep_maps)
         return self._out(out), seen
@@ -176,7 +176,7 @@ def _copy(tensor: Any) -> Array:
 
 # ------------------------------------------------------------------ watching
 @dataclass(frozen=True, eq=False)
-class Seen:
+class WatchedRun:
     """What one run of a module showed. Shapes: B samples, H heads, N tokens, R head width.
 
     `q_BHNR` and `k_BHNR` are the operands of the product, after any rotation; `logits_BHNN` is what the softmax was
@@ -193,7 +193,7 @@ class Seen:
     extra_keys: bool = False
 
 
-def watch(run: Callable[[], Any], batch: int, length: int, *, keep_maps: bool = False) -> tuple[Any, Seen]:
+def watch(run: Callable[[], Any], batch: int, length: int, *, keep_maps: bool = False) -> tuple[Any, WatchedRun]:
     """Run a module and return its output with what was seen of its first attention."""
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -238,13 +238,13 @@ def watch(run: Callable[[], Any], batch: int, length: int, *, keep_maps: bool = 
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
     if not logits:
-        return out, Seen(maps=tuple(maps), extra_keys=bool(more["extra"]))
+        return out, WatchedRun(maps=tuple(maps), extra_keys=bool(more["extra"]))
     table = logits[0].reshape(batch, -1, length, length)
     heads = table.shape[1]
     q = k = None
     if product and product[0][0].shape[0] == batch * heads:
         q, k = (side.reshape(batch, heads, length, -1) for side in product[0])
-    return out, Seen(q, k, table, tuple(maps), more["softmaxes"], bool(more["extra"]))
+    return out, WatchedRun(q, k, table, tuple(maps), more["softmaxes"], bool(more["extra"]))
 
 
 def visible(logits_BHNN: Array) -> NDArray[np.bool_]:

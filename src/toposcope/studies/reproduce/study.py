@@ -35,7 +35,7 @@ SHORT_KEY = 8
 
 
 @dataclass(frozen=True)
-class Placed:
+class PlacedRun:
     """One run of a study: its arm, seed and place on the arm's ladder (None where it has none)."""
 
     arm: str
@@ -44,7 +44,7 @@ class Placed:
     config: Config
 
 
-def placed(rules: StudyRules, size: StudySize, seeds: Sequence[int]) -> list[Placed]:
+def placed(rules: StudyRules, size: StudySize, seeds: Sequence[int]) -> list[PlacedRun]:
     """All runs, seed by seed: the whole table is there after the first, and every further one sharpens it."""
     _require_measures(rules)
     shaped = {name: _shaped(rules, size, arm) for name, arm in rules.arms.items()}
@@ -54,7 +54,9 @@ def placed(rules: StudyRules, size: StudySize, seeds: Sequence[int]) -> list[Pla
             setting, values = arm.ladder or ("", (None,))
             for rung in values:
                 given = {} if rung is None else {setting: rung}
-                found.append(Placed(name, seed, rung, _config(rules.kind, {**shaped[name], **given, "seed": seed})))
+                found.append(
+                    PlacedRun(name, seed, rung, _config(rules.kind, {**shaped[name], **given, "seed": seed}))
+                )
     return found
 
 
@@ -102,7 +104,7 @@ def parameters(config: Config) -> int:
     return trained_parameters(Transformer(config.model()))
 
 
-def study_jobs(runs: Iterable[Placed]) -> list[Job]:
+def study_jobs(runs: Iterable[PlacedRun]) -> list[Job]:
     """The runs as jobs, each once."""
     configs = {each.config.key(): each.config for each in runs}
     trained = train_jobs(config for config in configs.values() if isinstance(config, RunConfig))
@@ -114,9 +116,9 @@ def study_jobs(runs: Iterable[Placed]) -> list[Job]:
 class StudyRuns:
     """The finished runs of a study, by arm and seed."""
 
-    def __init__(self, rules: StudyRules, runs: Sequence[Placed], results: Mapping[str, Any]) -> None:
+    def __init__(self, rules: StudyRules, runs: Sequence[PlacedRun], results: Mapping[str, Any]) -> None:
         self.rules, self._results = rules, results
-        self._by: dict[str, dict[int, list[Placed]]] = {name: {} for name in rules.arms}
+        self._by: dict[str, dict[int, list[PlacedRun]]] = {name: {} for name in rules.arms}
         for each in runs:
             self._by[each.arm].setdefault(each.seed, []).append(each)
 
