@@ -34,6 +34,7 @@ from toposcope.dynamics.sources import head_problem
 from toposcope.dynamics.storage import layer_storage_error
 from toposcope.dynamics.tokens import drawn_tokens, isotropic
 from toposcope.report.views import scan as scan_view
+from toposcope.report.views.scan_words import summary
 from toposcope.scanning.result import ScanHead, ScanResult, head_row
 from toposcope.scanning.scan import is_scan_of, scan
 from toposcope.spectra.head_kernel import TokenRows, from_covariance
@@ -251,7 +252,7 @@ class ModelEntry:
         self._answer = {
             "rows": plain(rows),
             "measures": plain(scan_view.measures(rows)),
-            "summary": scan_view.summary(result) if result.heads else [],
+            "summary": summary(result) if result.heads else [],
             "model": plain(result.model),
             "skipped": plain(result.skipped),
             "context": result.spectra.context,

@@ -1,0 +1,102 @@
+"""A scan in sentences: of one head, of the model as a whole, and why there is no head to speak of."""
+
+from __future__ import annotations
+
+from toposcope.report.blocks import count
+from toposcope.report.verdicts import meaning, scope_words, theorem
+from toposcope.report.views import scan_spectra
+from toposcope.scanning.result import ScanHead, ScanResult
+
+
+def says(head: ScanHead) -> str:
+    """One head in a few sentences: what a theorem says, where its kernel peaks, and its share of fast pairs."""
+    sense = meaning(head.verdict)
+    if head.rule:
+        words = f"For {scope_words(head.scope)}: {sense}, by {theorem(head.rule, head.verdict)}"
+        if head.margin is not None:
+            words += f"; it survives a relative change of {head.margin:.2%} of V and O"
+        words += "." if head.exact else ", though outside the theorem's exact reach."
+    else:
+        words = f"{sense[:1].upper()}{sense[1:]}."
+    if head.peak_offset is None:
+        return words
+    clear = "" if head.peak_share is None else f" ({head.peak_share:.0%} of its amplitude agrees there)"
+    words += f" Its kernel {head.looks}{clear}."
+    fast = head.fast_share
+    return words if fast is None else f"{words} {fast:.0%} of Q and K lie in fast rotary pairs (heuristic)."
+
+
+def summary(result: ScanResult) -> list[str]:
+    """The scan as a whole, in sentences."""
+    heads, model = result.heads, result.model
+    total, counts = len(heads), model.counts
+    sentences = []
+    ranked = scan_spectra.by_fast_share(heads)
+    if ranked:  # what tells heads apart comes first
+        names = ", ".join(f"{head.layer}.{head.head} ({head.fast_share:.0%})" for head in ranked[:5])
+        sentences.append(
+            f"Heads with the largest share of Q and K in fast rotary pairs: {names}. They can tell neighbours apart "
+            "best (heuristic; 'toposcope trace' measures what heads attend to)."
+        )
+    calm, grow = counts.get("converges", 0), counts.get("diverges", 0) + counts.get("not_convergent", 0)
+    if calm or grow:
+        sentences.append(
+            f"Repeated on its own, a head would draw what it moves to 0 in {calm} of {total} cases "
+            f"({calm / total:.0%}), and push at least the first token, or a consensus, to infinity in {grow} "
+            f"({grow / total:.0%})."
+        )
+    if counts.get("indeterminate"):
+        sentences.append(f"For {counts['indeterminate']} of {total} heads no theorem decides.")
+    bounded, above = counts.get("bounded", 0), counts.get("diverges_above", 0)
+    if bounded or above:
+        sentences.append(
+            f"{count(bounded, 'head')} keep all tokens in a ball of known size; {above} let them grow once large."
+        )
+    if counts.get("inactive"):
+        sentences.append(f"Heads that write nothing: {counts['inactive']}.")
+    if model.robust:
+        sentences.append(f"{model.robust} of {total} verdicts survive the rounding of the stored weights.")
+    elif total > counts.get("indeterminate", 0):
+        sentences.append(
+            "No verdict survives the rounding of the stored weights: read them as a picture, not as a promise."
+        )
+    sentences += _growth_words(result)
+    inexact = sum(not head.exact for head in heads)
+    if inexact:
+        reasons = sorted({warning for head in heads for warning in head.warnings})
+        sentences.append(
+            f"{inexact} of {total} heads lie outside the theorems' exact reach "
+            f"({', '.join(reasons).replace('_', ' ') or 'no theorem applies'})."
+        )
+    return sentences
+
+
+def _growth_words(result: ScanResult) -> list[str]:
+    model, sentences = result.model, []
+    growth = model.growth_index
+    if growth is not None and 0.48 <= growth <= 0.52:
+        sentences.append(
+            f"On average {growth:.2f} of V O's spectrum lies on the growing side, as for random matrices."
+        )
+    elif growth is not None:
+        side = "growing" if growth > 0.5 else "shrinking"
+        sentences.append(
+            f"On average {growth:.2f} of V O's spectrum lies on the growing side (random matrices: 0.50): {side} "
+            "directions prevail."
+        )
+    if model.metastable and any(head.causal for head in result.heads):
+        sentences.append(
+            f"{model.metastable} of {len(result.heads)} heads can freeze on the way (metastable): W sets the speed, "
+            "V the regime."
+        )
+    if model.log_growth is not None:
+        sentences.append(
+            f"Looped, without norms and with attention only, the first token would grow by "
+            f"10^{model.log_growth / 2.302585:.0f} in one pass (heuristic): the norms are what holds it."
+        )
+    return sentences
+
+
+def why_none(result: ScanResult) -> str:
+    why = "; ".join(f"{entry.what}: {entry.why}" for entry in result.skipped[:3])
+    return "This model has no self-attention head that could be analysed." + (f" Left out: {why}." if why else "")
