@@ -59,11 +59,11 @@ def _rows(resumed: AblationRunner, full: AblationRunner) -> list[Row]:
     resumed._run(each, resumed.resumable.record)
     difference = 0.0
     for layer in LAYERS:
-        many, alone = (_scores(runner, layer, each) for runner in (resumed, full))
+        many, alone = (scores(runner, layer, each) for runner in (resumed, full))
         difference = max(difference, abs(many[0] - alone[0]))
 
     def one(runner: AblationRunner, layer: int) -> Callable[[], float]:
-        return lambda: cpu(lambda: _scores(runner, layer, each)) / runner.batch
+        return lambda: cpu(lambda: scores(runner, layer, each)) / runner.batch
 
     draws = DRAWS // len(resumed.texts["text"].trials)
     whole, record, backward, *some = interleaved(
@@ -105,7 +105,7 @@ def _rows(resumed: AblationRunner, full: AblationRunner) -> list[Row]:
     ]
 
 
-def _scores(runner: AblationRunner, layer: int, each: Any) -> list[float]:
+def scores(runner: AblationRunner, layer: int, each: Any) -> list[float]:
     """The scores without each of a layer's first heads, side by side, from the run that was recorded before."""
     from toposcope.models.intervene import ablated_rows
     from toposcope.models.score import as_number, trial_loss

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.ablation import LAYERS, _score
+from bench.ablation import LAYERS, scores
 from bench.peers import MISSING, Peer, there
 from bench.row import Row, cpu, interleaved
 from toposcope.models.ablation.runner import AblationRunner, ablation_runner, texts_of
@@ -57,11 +57,11 @@ def _row(runner: AblationRunner, peer: Peer) -> Row:
         runner._run(each, runner.resumable.record)
 
     record()
-    difference = max(abs(_score(runner, layer, each) - theirs(layer)["loss"]) for layer in LAYERS)
+    difference = max(abs(scores(runner, layer, each)[0] - theirs(layer)["loss"]) for layer in LAYERS)
     first, *times = interleaved(
         ROUNDS,
         lambda: cpu(record),
-        *(lambda layer=layer: cpu(lambda: _score(runner, layer, each)) for layer in LAYERS),
+        *(lambda layer=layer: cpu(lambda: scores(runner, layer, each)) for layer in LAYERS),
         *(lambda layer=layer: float(theirs(layer)["seconds"]) for layer in LAYERS),
     )
     every = range(len(runner.sizes))
