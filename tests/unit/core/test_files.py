@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from toposcope.core.errors import BadValue, NotFound
-from toposcope.core.files import make_directory, write_bytes, write_json, write_text
+from toposcope.core.files import make_directory, present, write_bytes, write_json, write_text
 
 
 def names_in(directory: Path) -> list[str]:
@@ -159,3 +159,9 @@ def test_a_directory_that_cannot_be_made_is_told_in_a_sentence(tmp_path: Path) -
     (tmp_path / "file").write_text("")
     with pytest.raises(BadValue, match="file/inside"):
         make_directory(tmp_path / "file" / "inside")
+
+
+def test_nothing_is_present_at_a_name_that_no_file_can_have(tmp_path: Path) -> None:
+    assert present(tmp_path)
+    for name in ("a" * 5000, "a\0b", "b/" * 3000, str(tmp_path / "missing")):
+        assert not present(name)

@@ -21,9 +21,16 @@ from toposcope.core.journal import Journal
 from toposcope.core.statistics import least_share
 from toposcope.models.ablation.expected import drawn_labels, expected_damages
 from toposcope.models.ablation.result import deposits, pairs_to_try, summarise
-from toposcope.models.ablation.runner import AblationRunner, TextTrials, ablation_runner, name_of, texts_of
+from toposcope.models.ablation.runner import (
+    AblationRunner,
+    TextTrials,
+    ablation_runner,
+    name_of,
+    side_by_side,
+    texts_of,
+)
 from toposcope.models.ablation.screen import RECALL, Screen, choose, estimates, judged, missed
-from toposcope.models.corpus import cut
+from toposcope.models.corpus import Corpus, cut
 from toposcope.models.deposit import bootstrap, deposit
 from toposcope.models.intervene import ablated, gated
 from toposcope.models.load import Reference, load_reference
@@ -529,3 +536,9 @@ def test_every_reason_becomes_a_note() -> None:
     first, second = summarise(runner).notes
     assert "one reason" in first
     assert "another" in second
+
+
+@pytest.mark.parametrize(("lengths", "count"), [((128, 64), 4), ((512,), 1), ((4096,), 1), ((100,), 5)])
+def test_as_many_removals_run_together_as_have_512_tokens(lengths: tuple[int, ...], count: int) -> None:
+    corpus = Corpus("text", tuple(np.zeros(length, dtype=np.int64) for length in lengths), "zeros")
+    assert side_by_side(corpus) == count
