@@ -7,6 +7,7 @@ error, when the caller is interrupted, and when the caller itself is gone: their
 
 from __future__ import annotations
 
+import importlib
 import os
 import pickle
 import subprocess
@@ -31,19 +32,19 @@ class InterpreterLost(Exception):
 
 
 class Interpreters:
-    """So many interpreters; every call is `function(*shared, *arguments)`, and `shared` is sent once to each."""
+    """So many interpreters, which import the module `ready` at once; calls may share arguments (`share`)."""
 
-    def __init__(self, count: int, *shared: Any) -> None:
+    def __init__(self, count: int, *, ready: str = "") -> None:
         home = str(Path(__file__).parents[2])  # where the package lies, however it was found
         paths = os.pathsep.join(part for part in (home, os.environ.get("PYTHONPATH")) if part)
         self._started: list[subprocess.Popen[bytes]] = []
         self._free: SimpleQueue[subprocess.Popen[bytes]] = SimpleQueue()
-        self._shared = pickle.dumps(shared, protocol=pickle.HIGHEST_PROTOCOL)
+        self._shared = pickle.dumps((), protocol=pickle.HIGHEST_PROTOCOL)
         self._fresh = set[int]()  # those that have not been sent what is shared
         try:
             for _ in range(count):
                 process = subprocess.Popen(
-                    [sys.executable, "-m", __name__],
+                    [sys.executable, "-m", __name__, *([ready] if ready else [])],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     env={**os.environ, **ONE_THREAD, "PYTHONPATH": paths},
@@ -63,6 +64,10 @@ class Interpreters:
     def __exit__(self, *_: object) -> None:
         self.end()
         self._threads.shutdown(wait=True, cancel_futures=True)
+
+    def share(self, *arguments: Any) -> None:
+        """What every call begins with, sent once to each interpreter: `function(*shared, *arguments)`."""
+        self._shared = pickle.dumps(arguments, protocol=pickle.HIGHEST_PROTOCOL)
 
     def submit(self, function: Callable[..., T], /, *arguments: Any) -> Future[T]:
         """Have it computed by the next one that is free."""
@@ -125,6 +130,8 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever prints, prints to the errors
     source = sys.stdin.buffer
+    for name in sys.argv[1:]:
+        importlib.import_module(name)
     try:
         shared = pickle.load(source)
         while True:

@@ -55,11 +55,12 @@ def run(
     workers: int,
 ) -> dict[int, Factored]:
     """Give `keep` one entry for each layer, as they come back; return what of them the stack needs."""
-    with model.source.ledger.noted() as drawn:
-        moment = second_moment(model)
-    job = (dict(where), identity(model, options.context), plain(options), (moment, dict(drawn)))
     factors: dict[int, Factored] = {}
-    with Interpreters(min(workers, len(numbers)), *job, product_fits(model.layers)) as pool:
+    with Interpreters(min(workers, len(numbers)), ready=__name__) as pool:  # they start while this one reads
+        with model.source.ledger.noted() as drawn:
+            moment = second_moment(model)
+        job = (dict(where), identity(model, options.context), plain(options), (moment, dict(drawn)))
+        pool.share(*job, product_fits(model.layers))
         of_layer = {pool.submit(_scanned, number): number for number in numbers}
         for future in as_done(of_layer):
             number = of_layer[future]

@@ -236,7 +236,7 @@ def whole_model(
     """
     verdict = rule = None
     one_stack = len({layer.stack for layer in layers}) == 1
-    growth = _finite_growth(factors) if complete and one_stack else None
+    growth = _finite_growth(layers, factors) if complete and one_stack else None
     shrinks = all(layer.symU.max < 0 and layer.rank_U == sum(layer.symU.inertia) for layer in layers)
     if complete and layers and shrinks:
         verdict, rule = "contracting_first_token", "max lambda_max(sym U_l) < 0"
@@ -252,11 +252,20 @@ def whole_model(
     )
 
 
-def _finite_growth(factors: Sequence[Factored]) -> float | None:
-    """`growth_of` the factors; None where the exponentials of such large weights leave the range of float64."""
+def _finite_growth(layers: Sequence[ScanLayer], factors: Sequence[Factored]) -> float | None:
+    """`growth_of` the factors; None where the exponentials of such large weights leave the range of float64.
+
+    Of a single layer rho(exp U) = exp(max Re lambda), and its spectrum is known; what it does not move stays at 1.
+    """
     with np.errstate(over="ignore", invalid="ignore"):
         try:
-            growth = growth_of(factors)
+            growth = _of_one(layers[0], factors[0]) if len(layers) == len(factors) == 1 else growth_of(factors)
         except (np.linalg.LinAlgError, ValueError):  # what LAPACK says of infinities
             return None
     return growth if growth is not None and np.isfinite(growth) else None
+
+
+def _of_one(layer: ScanLayer, factors: Factored) -> float | None:
+    if layer.alpha is None:
+        return None
+    return float(np.exp(layer.alpha if layer.rank_U == len(factors.left) else max(layer.alpha, 0.0)))

@@ -27,10 +27,18 @@ def test_answers_come_back_in_order_and_as_they_are_done() -> None:
 
 def test_what_is_shared_comes_before_the_arguments() -> None:
     matrix = np.arange(40_000.0).reshape(200, 200)  # more than a pipe holds at once
-    with Interpreters(2, matrix) as pool:
+    with Interpreters(2) as pool:
+        pool.share(matrix)
         sums = [pool.submit(np.sum, axis) for axis in (0, 1, 0)]
         for future, axis in zip(sums, (0, 1, 0), strict=True):
             assert (future.result() == matrix.sum(axis=axis)).all()
+
+
+def test_a_module_is_imported_before_the_first_call() -> None:
+    with Interpreters(1, ready="toposcope.core.ranges") as pool:
+        assert pool.submit(eval, "'toposcope.core.ranges' in __import__('sys').modules").result()
+    with Interpreters(1) as pool:
+        assert not pool.submit(eval, "'toposcope.core.ranges' in __import__('sys').modules").result()
 
 
 def test_a_users_mistake_is_told_and_the_interpreter_goes_on() -> None:

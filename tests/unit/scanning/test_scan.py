@@ -15,6 +15,7 @@ import toposcope
 from tests.unit import tiny
 from toposcope.cli import main
 from toposcope.core.errors import BadValue, BadWeights, ToposcopeError
+from toposcope.dynamics.layers import layer_dynamics, stack_growth
 from toposcope.scanning.result import ScanResult
 from toposcope.scanning.scan import is_scan_of, scan
 
@@ -85,6 +86,21 @@ def test_the_random_baseline(llama: Path) -> None:
         assert getattr(found, name) != pytest.approx(getattr(first.model, name), rel=1e-6)
 
 
+def test_a_single_layer_grows_as_the_search_for_it_finds(llama: Path) -> None:
+    """Fewer values than the model is wide: what the layer does not move stays as it is, however it shrinks the rest."""
+    tiny.write_llama(llama, num_hidden_layers=1)
+    for sign in (1.0, -1.0):
+
+        def change(name: str, array: np.ndarray, sign: float = sign) -> np.ndarray:
+            return sign * array if "o_proj" in name else array
+
+        with toposcope.load(rewritten(llama, change)) as model:
+            growth = stack_growth([layer_dynamics(model.layers[0], storage_error=0.0)])
+            found = scan(model).model.log_growth
+        assert growth is not None
+        assert found == pytest.approx(np.log(growth), abs=1e-7)
+
+
 @pytest.mark.parametrize(("sign", "verdict"), [(-1.0, "contracting_first_token"), (1.0, "expanding_first_token")])
 def test_the_model_as_a_whole(llama: Path, sign: float, verdict: str) -> None:
     """V = I and O = +-I in every layer: U = +-I, and the stack multiplies the first token by e^{+-3}."""
@@ -103,6 +119,9 @@ def test_the_model_as_a_whole(llama: Path, sign: float, verdict: str) -> None:
     assert found["model"]["verdict"] == verdict
     assert found["model"]["log_growth"] == pytest.approx(3 * sign, rel=1e-6)
     assert part["model"]["verdict"] is None  # one layer is not the stack
+    tiny.write_llama(llama, num_key_value_heads=4, num_hidden_layers=1)
+    with toposcope.load(rewritten(llama, change)) as model:
+        assert as_json(scan(model))["model"]["log_growth"] == pytest.approx(sign, rel=1e-12)  # e^{+-1}, known exactly
     for row in found["layers"]:
         assert (row["verdict"], row["scope"]) == ("converges" if sign < 0 else "diverges", "first_token")
         assert row["rho_euler"] == pytest.approx(1 + sign)

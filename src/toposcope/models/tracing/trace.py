@@ -48,6 +48,7 @@ from toposcope.models.tracing.verify import verify as verified_heads
 
 _log = logging.getLogger("toposcope")
 ROUNDED = "the heads' outputs in a layer, relative to their size"
+MEASURES = "toposcope.spectra.contraction"  # what those interpreters begin with
 PATIENCE = 5  # seconds after which one wants to know how long it takes
 PICTURED = 4  # heads whose logits are kept when nobody says which: the most positional ones
 
@@ -160,7 +161,7 @@ def _pool(jobs: int, expected: float) -> Iterator[Pool]:
     if jobs == 1 or expected <= PATIENCE or not sys.executable:
         yield HERE
         return
-    with one_thread(), Interpreters(jobs) as pool:
+    with one_thread(), Interpreters(jobs, ready=MEASURES) as pool:
         yield pool
 
 
