@@ -87,7 +87,7 @@ def test_the_random_baseline(llama: Path) -> None:
 
 
 def test_a_single_layer_grows_as_the_search_for_it_finds(llama: Path) -> None:
-    """Fewer values than the model is wide: what the layer does not move stays as it is, however it shrinks the rest."""
+    """Fewer values than the model is wide: what the layer does not move stays, however it shrinks the rest."""
     tiny.write_llama(llama, num_hidden_layers=1)
     for sign in (1.0, -1.0):
 

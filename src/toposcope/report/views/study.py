@@ -79,6 +79,7 @@ def _picture(page: Page, points: Sequence[StudyPoint]) -> Chart:
     )
     curve = spec["layer"][-1]["encoding"]
     curve["x"]["scale"]["padding"] = 12
+    curve["color"]["legend"] = curve["strokeDash"]["legend"]  # one legend for colours and dashes
     if doubling:
         curve["x"]["axis"] = {"values": sorted({each.x for each in points})}
     spec["layer"].append(
