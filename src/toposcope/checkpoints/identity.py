@@ -71,6 +71,9 @@ def fingerprint(value: Any, context: int | None = None) -> str:
 
 
 def _feed(total: Any, value: Any, context: int) -> None:
+    if value is None or type(value) in (str, bool, int, float):  # most are: asked first, and nothing else of them
+        _feed_word(total, value)
+        return
     if isinstance(value, Encoding):
         value = _numbers(value, context)
     if isinstance(value, np.ndarray):
@@ -90,10 +93,12 @@ def _feed(total: Any, value: Any, context: int) -> None:
         for entry in value:
             _feed(total, entry, context)
     else:
-        if isinstance(value, np.generic):
-            value = value.item()
-        words = repr(value).encode("utf-8", "surrogatepass")
-        total.update(f"{len(words)} ".encode() + words + b"\n")
+        _feed_word(total, value.item() if isinstance(value, np.generic) else value)
+
+
+def _feed_word(total: Any, value: Any) -> None:
+    words = repr(value).encode("utf-8", "surrogatepass")
+    total.update(f"{len(words)} ".encode() + words + b"\n")
 
 
 def _numbers(encoding: Encoding, context: int) -> dict[str, Any]:

@@ -37,6 +37,7 @@ _JSON: dict[Any, Any] = {
     str: "string",
     Path: "string",
 }
+_AS_IT_IS = frozenset({type(None), bool, int, str})  # values of just these types are written and read unchanged
 
 
 @cache
@@ -46,8 +47,15 @@ def fields_of(kind: type) -> Mapping[str, Any]:
     return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
 
 
+@cache
+def _names(kind: type) -> tuple[str, ...]:
+    return tuple(field.name for field in dataclasses.fields(kind))
+
+
 def plain(value: Any) -> Any:
     """What JSON can hold: a dataclass becomes its fields, an array lists, a path a string, NaN and infinity null."""
+    if type(value) in _AS_IT_IS:
+        return value
     if isinstance(value, Enum):
         return value.value
     if value is None or isinstance(value, str | bool | int):
@@ -55,7 +63,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return {name: plain(getattr(value, name)) for name in _names(type(value))}
     if isinstance(value, Mapping):
         return {str(plain(key)): plain(entry) for key, entry in value.items()}
     if isinstance(value, np.ndarray):
@@ -71,7 +79,7 @@ def plain(value: Any) -> Any:
 
 def rebuilt(kind: Any, value: Any, at: str = "the result") -> Any:
     """The value of this type that `plain` wrote; a `BadFile` names the first place that is not one."""
-    if kind is Any:
+    if kind is Any or (type(value) is kind and (kind is float or kind in _AS_IT_IS)):
         return value
     if dataclasses.is_dataclass(kind):
         return _object(typing.cast(type, kind), value, at)
@@ -79,7 +87,7 @@ def rebuilt(kind: Any, value: Any, at: str = "the result") -> Any:
         return kind(_one_of(value, [member.value for member in kind], at))
     if kind in _JSON:
         return _scalar(kind, value, at)
-    origin, parts = typing.get_origin(kind), typing.get_args(kind)
+    origin, parts = _parts(kind)
     if origin is typing.Literal:
         return _one_of(value, list(parts), at)
     if origin in (types.UnionType, typing.Union):
@@ -101,6 +109,12 @@ def rebuilt(kind: Any, value: Any, at: str = "the result") -> Any:
         entries = [rebuilt(parts[0], each, f"{at}[{n}]") for n, each in enumerate(_list(value, at))]
         return tuple(entries) if origin is not list else entries
     raise TypeError(f"{kind} cannot be read")
+
+
+@cache
+def _parts(kind: Any) -> tuple[Any, tuple[Any, ...]]:
+    """What a type is made of: tuple and (int, ...) of tuple[int, ...]."""
+    return typing.get_origin(kind), typing.get_args(kind)
 
 
 def schema(kind: type, *, name: str, title: str) -> dict[str, Any]:
@@ -132,11 +146,10 @@ def _object(kind: type, value: Any, at: str) -> Any:
     for name in value:
         if name not in known:
             raise BadFile(f"{at} holds '{printable(name)}', which a {kind.__name__} does not have.")
-    needed = [field.name for field in dataclasses.fields(kind)]
-    for name in needed:
+    for name in known:
         if name not in value:
             raise BadFile(f"{at} lacks '{name}', which a {kind.__name__} has.")
-    return kind(**{name: rebuilt(known[name], value[name], f"{at}.{name}") for name in needed})
+    return kind(**{name: rebuilt(hint, value[name], f"{at}.{name}") for name, hint in known.items()})
 
 
 def _scalar(kind: Any, value: Any, at: str) -> Any:
@@ -161,8 +174,8 @@ def _one_of(value: Any, options: Sequence[Any], at: str) -> Any:
 
 
 def _first_that_fits(parts: Sequence[Any], value: Any, at: str) -> Any:
-    if value is None and type(None) in parts:
-        return None
+    if type(value) in parts and type(value) in _AS_IT_IS:
+        return value
     fault: BadFile | None = None
     for part in (each for each in parts if each is not type(None)):
         if part is float and isinstance(value, int) and int in parts:

@@ -20,7 +20,6 @@ from typing import Any
 
 import numpy as np
 import scipy.linalg
-import scipy.optimize
 from numpy.typing import ArrayLike, NDArray
 
 from toposcope.core.errors import BadValue
@@ -332,8 +331,10 @@ def _nearest_multiple(target: Array, direction: Array) -> tuple[float, float]:
     size = float(np.linalg.norm(direction, 2))
     if size == 0:
         return 0.0, float(np.linalg.norm(target, 2))
+    from scipy.optimize import minimize_scalar
+
     end = 2 * float(np.linalg.norm(target, 2)) / size
-    found = scipy.optimize.minimize_scalar(
+    found = minimize_scalar(
         lambda c: float(np.linalg.svd(target - c * direction, compute_uv=False)[0]),
         bounds=(0.0, end),
         method="bounded",

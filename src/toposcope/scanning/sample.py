@@ -16,13 +16,13 @@ the largest number of layers that may differ such that drawing none of them woul
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-import scipy.stats
 
 from toposcope.core.errors import BadValue
 
@@ -155,10 +155,13 @@ def _may_differ(sample: LayerSample) -> int:
 @lru_cache
 def most_unseen(total: int, drawn: int) -> int:
     """The most of `total` layers that may be of another kind, although none of those drawn is, without a surprise."""
-    may_be = np.arange(total - drawn + 1)
-    return int(may_be[scipy.stats.hypergeom.pmf(0, total, may_be, drawn) >= 1 - LEVEL].max())
+    ways = math.comb(total, drawn)
+    unseen = (math.comb(total - others, drawn) / ways for others in range(total - drawn + 1))  # it falls
+    return sum(chance >= 1 - LEVEL for chance in unseen) - 1
 
 
 @lru_cache
 def _student(freedom: int) -> float:
-    return float(scipy.stats.t.ppf(0.5 + LEVEL / 2, freedom))
+    from scipy.special import stdtrit
+
+    return float(stdtrit(freedom, 0.5 + LEVEL / 2))

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import scipy.fft
 import scipy.linalg
 import scipy.sparse.linalg
 from numpy.typing import ArrayLike, NDArray
@@ -82,21 +81,23 @@ def toeplitz(entries: ArrayLike, rows: int, columns: int, *, causal: bool = Fals
 
     `entries` lists b over t = -(columns-1) .. rows-1; `causal` cuts it to i >= j, which is Toeplitz again.
     """
+    from scipy.fft import irfft, next_fast_len, rfft
+
     b_T = finite("the Toeplitz entries", entries, axes=1)
     if len(b_T) != rows + columns - 1:
         raise BadValue(f"a {rows} x {columns} Toeplitz matrix has {rows + columns - 1} entries, got {len(b_T)}.")
     if causal:
         b_T = np.where(np.arange(-(columns - 1), rows) >= 0, b_T, 0.0)
-    size = scipy.fft.next_fast_len(rows + columns - 1, real=True)
+    size = next_fast_len(rows + columns - 1, real=True)
     circle = np.zeros(size)
     circle[:rows] = b_T[columns - 1 :]
     if columns > 1:
         circle[-(columns - 1) :] = b_T[: columns - 1]
-    wave = scipy.fft.rfft(circle)
+    wave = rfft(circle)
 
     def apply(x: Array, spectrum: NDArray[np.complex128], length: int) -> Array:
         spread = spectrum if x.ndim == 1 else spectrum[:, None]
-        return np.asarray(scipy.fft.irfft(scipy.fft.rfft(x, size, axis=0) * spread, size, axis=0)[:length])
+        return np.asarray(irfft(rfft(x, size, axis=0) * spread, size, axis=0)[:length])
 
     return Operator(
         (rows, columns), lambda x: apply(x, wave, rows), lambda y: apply(y, np.asarray(wave.conj()), columns)

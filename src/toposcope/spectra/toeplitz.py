@@ -11,7 +11,6 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-import scipy.fft
 from numpy.typing import ArrayLike, NDArray
 
 from toposcope.core.errors import BadValue
@@ -371,7 +370,9 @@ def symbol_range(lags: ArrayLike, *, oversampling: int = 8) -> SymbolRange:
 # ------------------------------------------------------------------ helpers
 def fast_length(n: int) -> int:
     """The smallest 2^a 3^b 5^c that is at least n: lengths an FFT likes."""
-    return int(scipy.fft.next_fast_len(n, real=True))
+    from scipy.fft import next_fast_len  # it brings scipy.special, which a scan has no use for
+
+    return int(next_fast_len(n, real=True))
 
 
 def _embedded(lags_T: Array, size: int) -> Array:

@@ -7,9 +7,10 @@ from itertools import product
 
 import numpy as np
 import pytest
+import scipy.stats
 
 from toposcope.core.errors import BadValue
-from toposcope.scanning.sample import LayerSample, draw, estimates, sample_size
+from toposcope.scanning.sample import LayerSample, draw, estimates, most_unseen, sample_size
 
 LAYERS, HEADS, ROUNDS = 80, 64, 300
 
@@ -100,3 +101,10 @@ def test_what_is_no_sample_is_said(text: str) -> None:
         sample_size(text)
     assert sample_size("0-3") is sample_size(None) is None
     assert sample_size(" Sample:12 ") == 12
+
+
+@pytest.mark.parametrize(("total", "drawn"), [(2, 1), (30, 4), (80, 12), (80, 80), (400, 20)])
+def test_what_may_be_unseen_is_the_hypergeometric_bound(total: int, drawn: int) -> None:
+    others = np.arange(total - drawn + 1)
+    likely = scipy.stats.hypergeom.pmf(0, total, others, drawn) >= 0.05
+    assert most_unseen(total, drawn) == others[likely].max()
