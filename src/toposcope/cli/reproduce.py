@@ -17,8 +17,8 @@ def run(
         str,
         typer.Argument(
             metavar="WHAT",
-            help="coupling; dynamics; a study by its own rules: contraction, convergence, deposit, depth, mla, "
-            "position-tasks, refinements, regimes, simulated-regimes, timing; or a file of rules (.toml).",
+            help="coupling; dynamics; a study by its own rules: contraction, convergence, counting, deposit, depth, "
+            "mla, one-head, position-tasks, refinements, regimes, simulated-regimes, timing; or a file of rules (.toml).",
         ),
     ],
     size: Annotated[
