@@ -128,7 +128,7 @@ def both_sides(
     scale: float = 1.0,
     head: int = 0,
 ) -> Sides:
-    """What a comparison is made of; see `contraction`. Arrays only: another process can have it."""
+    """What a comparison is made of; see `contraction`."""
     q_NR, k_NR = factors(q, k)
     if len(q_NR) != len(k_NR):
         raise BadValue(f"{len(q_NR)} queries and {len(k_NR)} keys: give one of each per position.")

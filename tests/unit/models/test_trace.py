@@ -23,7 +23,7 @@ from toposcope.models.load import load_reference
 from toposcope.models.rank import area_under_curve
 from toposcope.models.tracing.contraction import band_product, contracted
 from toposcope.models.tracing.head import gram_shares
-from toposcope.models.tracing.logits import head_logits
+from toposcope.models.tracing.logits import head_content
 from toposcope.models.tracing.measure import memory_needed, trace_corpus
 from toposcope.models.tracing.trace import trace
 from toposcope.spectra.of_heads import fast_share
@@ -214,8 +214,8 @@ def test_windows_are_masked_alike_on_both_sides(causal: bool) -> None:
     np.testing.assert_allclose(operator.times_transposed(x), dense.T @ x, atol=1e-10)
     common = {"causal": causal, "reach": 9, "scale": 0.5, "head": 0}
     encoding = rope(8)
-    whole = contracted(q, k, encoding, **common)()
-    norms = contracted(q, k, encoding, **common, dense_limit=10)()
+    whole = contracted(q, k, encoding, **common)
+    norms = contracted(q, k, encoding, **common, dense_limit=10)
     turned = [encoding.rotary.rotate(part, at, side=side) for part, side in ((q, "query"), (k, "key"))]
     expected = np.linalg.norm(np.where(seen, turned[0] @ turned[1].T, 0), 2) / np.linalg.norm(dense, 2)
     assert whole.rho == pytest.approx(expected, rel=1e-10)
@@ -414,10 +414,10 @@ def test_attention_that_cannot_be_rebuilt_is_not_reported(monkeypatch: pytest.Mo
     from toposcope.models.tracing import collect
 
     def wrong(content: Any, head: int, sink: float | None) -> Any:
-        right = head_logits(content, head, sink)
+        right = head_content(content, head, sink)
         return replace(right, softcap=1.0) if content.site.number == 1 else right
 
-    monkeypatch.setattr(collect, "head_logits", wrong)
+    monkeypatch.setattr(collect, "head_content", wrong)
     found = trace_corpus(ready(llama()), texts(2))
     assert {each.layer for each in found.heads} == {0}
     assert [each.what for each in found.skipped] == ["layer 1"]

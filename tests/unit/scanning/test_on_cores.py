@@ -111,6 +111,6 @@ def test_processes_are_for_many_small_layers(model: Path, monkeypatch: pytest.Mo
 def test_a_process_of_a_scan_imports_nothing_slow() -> None:
     """Each of them pays for it before it begins."""
     slow = {"scipy.stats", "scipy.optimize", "scipy.special", "torch", "gguf"}
-    code = f"import sys, toposcope.scanning.elsewhere; print(sorted({slow} & set(sys.modules)))"
+    code = f"import sys, toposcope.scanning.on_cores; print(sorted({slow} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"

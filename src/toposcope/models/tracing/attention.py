@@ -31,7 +31,7 @@ from toposcope.core.printable import printable
 from toposcope.models.content import Content
 from toposcope.models.corpus import Ids
 from toposcope.models.tracing.head import in_input_only
-from toposcope.models.tracing.logits import HeadLogits, diagonals, head_logits, rows
+from toposcope.models.tracing.logits import HeadLogits, diagonals, head_content, head_logits, rows
 
 Array = NDArray[np.float64]
 Due = Literal["switched_off", "offset"]
@@ -157,7 +157,7 @@ def affordable(length: int, windows: int, causal: bool, size: int = WINDOW) -> i
 
 def attention_of(content: Content, head: int, sink: float | None, starts: Sequence[int]) -> Iterator[HeadAttention]:
     """One head on the windows that begin at `starts`."""
-    whole = head_logits(content, head, sink)
+    whole = head_logits(head_content(content, head, sink))
     absolute = in_input_only(content.encoding)
     if absolute:
         means_T, _ = diagonals(whole)
@@ -217,13 +217,13 @@ def _rows_of(whole: HeadLogits, first: int, stop: int) -> tuple[Array, Array]:
     for block in rows(whole, first, stop):
         logits_BM = block.logits_BM
         capped_BM = logits_BM if whole.softcap is None else whole.softcap * np.tanh(logits_BM / whole.softcap)
-        capped_BM = np.where(block.visible_BM, capped_BM, -np.inf)
+        capped_BM = np.where(block.grid.visible_BM, capped_BM, -np.inf)
         if whole.sink is not None:
             capped_BM = np.column_stack([capped_BM, np.full(len(capped_BM), whole.sink)])
         sums.append(np.logaddexp.reduce(capped_BM, axis=1))
         padded = np.zeros((len(logits_BM), stop - first))
-        low, high = max(first, block.first), min(stop, block.first + logits_BM.shape[1])
-        padded[:, low - first : high - first] = logits_BM[:, low - block.first : high - block.first]
+        low, high = max(first, block.grid.first), min(stop, block.grid.first + logits_BM.shape[1])
+        padded[:, low - first : high - first] = logits_BM[:, low - block.grid.first : high - block.grid.first]
         inside.append(padded)
     return np.concatenate(inside), np.concatenate(sums)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 from toposcope.core.cluster import cores
 from toposcope.core.interpreters import HERE, Pool
+from toposcope.encodings.record import Encoding
+from toposcope.encodings.tabulated import tabulated
 from toposcope.models.content import Content, precision
 from toposcope.models.corpus import Ids
 from toposcope.models.instrument import Call, Instrument
@@ -24,12 +26,12 @@ from toposcope.models.tracing.head import (
     mean_kernel,
     toeplitz_shares,
 )
-from toposcope.models.tracing.logits import HeadLogits, head_logits
-from toposcope.models.tracing.patterns import THRESHOLDS, Patterns, Score, names, patterns
+from toposcope.models.tracing.logits import HeadContent, head_content, head_logits, last_block
+from toposcope.models.tracing.patterns import THRESHOLDS, Score, names, patterns
 from toposcope.models.tracing.result import METRICS, Gap, HeadTrace, Spread
 
 Array = NDArray[np.float64]
-AHEAD = 2 * cores()  # heads that wait for their singular values
+AHEAD = 2 * cores()  # heads that are measured while the model goes on
 KEPT = 32  # offsets of the mean kernel in the result
 REBUILT = 1e-3  # relative: attention rebuilt from content differs by 1e-6 where the record is right, by 1 where not
 ROUNDINGS = 16  # in units of the model's eps, where that is half precision's and attention itself is so rounded
@@ -118,6 +120,17 @@ class HeadNotes:
     def lacks(self, metric: str, why: str) -> None:
         self.gaps[metric, why] = None
 
+    def add(self, more: HeadNotes) -> None:
+        """Go on with what was noted of further sequences."""
+        for mine, theirs in ((self.values, more.values), (self.uniform, more.uniform)):
+            for name, values in theirs.items():
+                mine[name] += values
+        self.routes |= more.routes
+        self.tokens = max(self.tokens, more.tokens)
+        self.kernels += more.kernels
+        self.peaks += more.peaks
+        self.gaps |= more.gaps
+
     def kernel(self) -> tuple[Array, Array]:
         """The mean kernel over the offsets that the longest sequences have, and these."""
         longest = max((offsets for offsets, _ in self.kernels), key=len)
@@ -125,8 +138,106 @@ class HeadNotes:
         return longest, np.mean(whole, axis=0)
 
 
+# -------------------------------------------------------------------- one head on one sequence, in any process
+@dataclass(frozen=True)
+class HeadOptions:
+    """What is to be measured; `absolute`: position came with the input and acts nowhere else."""
+
+    dense_limit: int
+    seed: int
+    only_patterns: bool
+    absolute: bool
+
+
+def measured_head(
+    of: HeadContent, theirs_BV: Array, asked: HeadOptions, parts: tuple[PositionPart, PositionPart] | None
+) -> tuple[HeadNotes, float]:
+    """Everything about one head on one sequence, and how far its outputs, rebuilt, are from the model's own.
+
+    `theirs_BV` are the model's outputs in the last block of rows, `parts` what sequences share at a position.
+    """
+    notes = HeadNotes(tokens=of.length)
+    logits = head_logits(of)
+    seen = patterns(logits, values_NV=of.v_NV)
+    notes.note({"distance": seen.distance, "entropy": seen.entropy})
+    notes.scores(seen.scores)
+    assert seen.output_BV is not None
+    error = float(np.abs(seen.output_BV - theirs_BV).max() / max(np.abs(theirs_BV).max(), 1e-30))
+    if asked.only_patterns:
+        return notes, error
+    raw, centred = toeplitz_shares(logits, seen.square)
+    notes.note({"toeplitz": raw, "toeplitz_centred": centred})
+    if asked.absolute:
+        _absolute(notes, of, logits.reach, asked.dense_limit, parts)
+    else:
+        _inside(notes, of, logits.reach, asked)
+    return notes, error
+
+
+def induction(of: HeadContent, ids: Ids) -> HeadNotes:
+    """Only the induction score of one head, on repeated random tokens."""
+    notes = HeadNotes()
+    scores = patterns(head_logits(of), ids).scores
+    notes.scores({name: score for name, score in scores.items() if name == "induction"})
+    return notes
+
+
+def _inside(notes: HeadNotes, of: HeadContent, reach: int | None, asked: HeadOptions) -> None:
+    """Position acts inside the head: it can be switched off there, and tokens put at any position."""
+    found = contracted(
+        of.q_NR, of.k_NR, of.encoding, causal=of.causal, reach=reach, scale=of.scale, head=of.head,
+        dense_limit=asked.dense_limit,
+    )  # fmt: skip
+    _contraction(notes, found)
+    split = design(of, asked.seed)
+    notes.note({"content": split.content, "position": split.position, "coupling": split.coupling})
+    for metric in ("gram_content", "gram_mixed", "gram_position", "gram_cross"):
+        notes.lacks(metric, "position acts inside the heads: see content, position and their coupling")
+    shape = mean_kernel(of)
+    if shape is None:
+        notes.lacks("kernel_rho", "the bias depends on both positions")
+        return
+    notes.kernels.append((shape.offsets_T, shape.total_T))
+    notes.peaks.append(shape.peak_offset)
+    rho = kernel_contraction(shape, of.encoding, of.length)
+    notes.note({"kernel_rho": rho})
+    if rho is None:
+        notes.lacks("kernel_rho", "no rotation without decay in this head")
+
+
+def _absolute(
+    notes: HeadNotes,
+    of: HeadContent,
+    reach: int | None,
+    dense_limit: int,
+    parts: tuple[PositionPart, PositionPart] | None,
+) -> None:
+    """Position came with the input: what sequences share at a position stands for it."""
+    for metric in ("content", "position", "coupling"):
+        notes.lacks(metric, "position was added to the input: see the Gram shares")
+    notes.lacks("kernel_rho", "position was added to the input: no kernel over offsets")
+    if parts is None:
+        for metric in ("rho", "erank_ratio", "maj_gap", "cap", "gram_content", "gram_mixed", "gram_position"):
+            notes.lacks(metric, "position was added to the input, and its mean needs several sequences")
+        return
+    of_q, of_k = parts
+    length = len(of_q.part_NR)
+    q_NR, k_NR = of.q_NR[:length] * of.scale, of.k_NR[:length]
+    near = reach if reach is not None and reach < length - 1 else None
+    found = contracted_absolute(
+        q_NR, k_NR, of_q.without(of.q_NR) * of.scale, of_k.without(of.k_NR), causal=of.causal, reach=near,
+        dense_limit=dense_limit,
+    )  # fmt: skip
+    _contraction(notes, found)
+    parts_q, parts_k = of_q.part_NR * of.scale, of_k.part_NR
+    shares = gram_shares(q_NR, k_NR, parts_q, parts_k, causal=of.causal, reach=near)
+    if shares is not None:
+        notes.note({f"gram_{name}": value for name, value in asdict(shares).items()})
+
+
+# -------------------------------------------------------------------- all heads
 class Collected:
-    """Numbers collected head by head, sequence by sequence; a head waits for its singular values as others begin."""
+    """Numbers collected head by head, sequence by sequence, as the processes of a pool give them back."""
 
     def __init__(
         self,
@@ -144,121 +255,68 @@ class Collected:
         self.rebuilt = 0.0
         self.pool = pool
         self._notes = {(number, head): HeadNotes() for number, heads in chosen.items() for head in heads}
+        self._errors: dict[int, list[float]] = defaultdict(list)
+        self._waiting: deque[Callable[[], None]] = deque()
+        self._tables: dict[tuple[int, int], tuple[Encoding, Encoding | None]] = {}
+        self._precision: Any = None
 
     # ------------------------------------------------------------- one sequence
     def measure(self, content: Content, call: Call, output_BNHV: Any) -> None:
-        number = content.site.number
-        if number in self.lost:
-            return
-        begun: deque[Callable[[], float]] = deque()
-        errors = []
+        """Have the chosen heads of one layer measured."""
+        number, length = content.site.number, content.q_HNR.shape[1]
+        absolute = in_input_only(content.encoding)
+        asked = HeadOptions(self.dense_limit, self.seed, self.only_patterns, absolute)
+        self._precision = output_BNHV.dtype
         for head in self.chosen[number]:
-            if len(begun) == AHEAD:
-                errors.append(begun.popleft()())
-            begun.append(self._begin(content, call, output_BNHV, head))
-        errors += [finish() for finish in begun]
-        error = max(errors)
-        if not error < _allowed(output_BNHV.dtype) and not (self.instrument.edits or self.instrument.rewrites):
-            self.lost[number] = (
-                f"its attention could not be rebuilt from queries and keys (off by {error:.1e} "
-                f"in {precision(output_BNHV.dtype)})"
-            )
-            return
-        self.rebuilt = max(self.rebuilt, error)
-
-    def _begin(self, content: Content, call: Call, output_BNHV: Any, head: int) -> Callable[[], float]:
-        """Note numbers of one head; what is given back notes the rest.
-
-        It says how far the head's outputs, rebuilt, are from the model's own.
-        """
-        notes = self._notes[content.site.number, head]
-        logits = head_logits(content, head, sink_of(call, head))
-        seen = patterns(logits, values_NV=content.v_HMV[head])
-        notes.tokens = max(notes.tokens, logits.length)
-        notes.note({"distance": seen.distance, "entropy": seen.entropy})
-        notes.scores(seen.scores)
-        error = _difference(seen, output_BNHV[0, seen.seen_from :, head])
-        if self.only_patterns:
-            return lambda: error
-        raw, centred = toeplitz_shares(logits, seen.square)
-        notes.note({"toeplitz": raw, "toeplitz_centred": centred})
-        begin = self._absolute if in_input_only(content.encoding) else self._inside
-        finish = begin(notes, content, head, logits)
-
-        def end() -> float:
-            finish()
-            return error
-
-        return end
+            theirs_BV = output_BNHV[0, last_block(length) :, head].detach().cpu().double().numpy()
+            parts = self.means.of(content, head) if absolute and not self.only_patterns else None
+            self._begin(measured_head, content, call, head, theirs_BV, asked, parts)
 
     def induction(self, ids: Ids, content: Content, call: Call, output_BNHV: Any) -> None:
-        """Only the induction score, from repeated random tokens."""
+        """Only the induction scores, from repeated random tokens."""
+        for head in self.chosen[content.site.number]:
+            self._begin(induction, content, call, head, ids)
+
+    def settle(self) -> None:
+        """Wait for all that was begun; then it is known which layers were rebuilt, and how well."""
+        while self._waiting:
+            self._waiting.popleft()()
+        changed = self.instrument.edits or self.instrument.rewrites
+        for number, errors in self._errors.items():
+            error = float(np.max(errors))  # not a number where one is: not rebuilt either
+            if error < _allowed(self._precision) or changed:
+                self.rebuilt = max(self.rebuilt, error)
+            else:
+                self.lost[number] = (
+                    f"its attention could not be rebuilt from queries and keys (off by {error:.1e} "
+                    f"in {precision(self._precision)})"
+                )
+
+    def _begin(self, measure: Callable[..., Any], content: Content, call: Call, head: int, *more: Any) -> None:
+        """Have one head measured by the pool; here where its encoding is not made of tables."""
+        if len(self._waiting) == AHEAD:
+            self._waiting.popleft()()
         number = content.site.number
-        if number in self.lost:
-            return
+        one = head_content(content, head, sink_of(call, head))
+        tables = self._tabulated(content.encoding, one.length)
+        pool = self.pool if tables is not None else HERE
+        future = pool.submit(measure, one if tables is None else replace(one, encoding=tables), *more)
 
-        for head in self.chosen[number]:
-            seen = patterns(head_logits(content, head, sink_of(call, head)), ids)
-            if "induction" in seen.scores:
-                self._notes[number, head].scores({"induction": seen.scores["induction"]})
+        def note() -> None:
+            found = future.result()
+            notes, error = found if isinstance(found, tuple) else (found, None)
+            self._notes[number, head].add(notes)
+            if error is not None:
+                self._errors[number].append(error)
 
-    def _inside(self, notes: HeadNotes, content: Content, head: int, logits: HeadLogits) -> Callable[[], None]:
-        """Position acts inside the head: it can be switched off there, and tokens put at any position."""
-        pending = contracted(
-            content.q_HNR[head], content.k_HMR[head], content.encoding, causal=logits.causal, reach=logits.reach,
-            scale=content.scale, head=head, dense_limit=self.dense_limit, pool=self.pool,
-        )  # fmt: skip
+        self._waiting.append(note)
 
-        def finish() -> None:
-            _contraction(notes, pending())
-            self._placed(notes, content, head, logits.length)
-
-        return finish
-
-    def _placed(self, notes: HeadNotes, content: Content, head: int, length: int) -> None:
-        """Tokens put at other positions: the split of the logits, and the mean kernel."""
-        split = design(content, head, self.seed)
-        notes.note({"content": split.content, "position": split.position, "coupling": split.coupling})
-        for metric in ("gram_content", "gram_mixed", "gram_position", "gram_cross"):
-            notes.lacks(metric, "position acts inside the heads: see content, position and their coupling")
-        shape = mean_kernel(content, head)
-        if shape is None:
-            notes.lacks("kernel_rho", "the bias depends on both positions")
-            return
-        notes.kernels.append((shape.offsets_T, shape.total_T))
-        notes.peaks.append(shape.peak_offset)
-        rho = kernel_contraction(shape, content.encoding, length)
-        notes.note({"kernel_rho": rho})
-        if rho is None:
-            notes.lacks("kernel_rho", "no rotation without decay in this head")
-
-    def _absolute(self, notes: HeadNotes, content: Content, head: int, logits: HeadLogits) -> Callable[[], None]:
-        """Position came with the input: what sequences share at a position stands for it."""
-        for metric in ("content", "position", "coupling"):
-            notes.lacks(metric, "position was added to the input: see the Gram shares")
-        notes.lacks("kernel_rho", "position was added to the input: no kernel over offsets")
-        parts = self.means.of(content, head)
-        if parts is None:
-            for metric in ("rho", "erank_ratio", "maj_gap", "cap", "gram_content", "gram_mixed", "gram_position"):
-                notes.lacks(metric, "position was added to the input, and its mean needs several sequences")
-            return lambda: None
-        of_q, of_k = parts
-        length = len(of_q.part_NR)
-        q_NR, k_NR = content.q_HNR[head, :length] * content.scale, content.k_HMR[head, :length]
-        reach = logits.reach if logits.reach is not None and logits.reach < length - 1 else None
-        pending = contracted_absolute(
-            q_NR, k_NR, of_q.without(content.q_HNR[head]) * content.scale, of_k.without(content.k_HMR[head]),
-            causal=logits.causal, reach=reach, dense_limit=self.dense_limit, pool=self.pool,
-        )  # fmt: skip
-        parts_q, parts_k = of_q.part_NR * content.scale, of_k.part_NR
-
-        def finish() -> None:
-            _contraction(notes, pending())
-            shares = gram_shares(q_NR, k_NR, parts_q, parts_k, causal=logits.causal, reach=reach)
-            if shares is not None:
-                notes.note({f"gram_{name}": value for name, value in asdict(shares).items()})
-
-        return finish
+    def _tabulated(self, encoding: Encoding, length: int) -> Encoding | None:
+        """`tabulated`, made once for all heads of a layer and a length."""
+        kept = self._tables.get((id(encoding), length))
+        if kept is None:  # the encoding is kept too: its number belongs to no other as long as it lives
+            kept = self._tables[id(encoding), length] = (encoding, tabulated(encoding, length))
+        return kept[1]
 
     def lacks(self, metric: str, why: str) -> None:
         """Of no head is this known."""
@@ -328,13 +386,6 @@ def _allowed(dtype: Any) -> float:
 def sink_of(call: Call, head: int) -> float | None:
     """The logit of a head that takes attention and gives nothing (GPT-OSS)."""
     return None if call.sinks is None else float(call.sinks[head])
-
-
-def _difference(seen: Patterns, theirs_BV: Any) -> float:
-    """How far the rebuilt outputs of the last rows are from the model's own, relative to these."""
-    assert seen.output_BV is not None
-    theirs = theirs_BV.detach().cpu().double().numpy()
-    return float(np.abs(seen.output_BV - theirs).max() / max(np.abs(theirs).max(), 1e-30))
 
 
 def _spread(values: Sequence[float]) -> Spread | None:

@@ -7,17 +7,13 @@ their position mean (section 3.6; `collect.PositionPart`). A window hides the sa
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.core.interpreters import HERE, Pool
 from toposcope.encodings.record import NONE, Encoding, LogitBias
-from toposcope.spectra.contraction import Contraction, both_sides, compared, contraction, singular_values, turned
+from toposcope.spectra.contraction import Contraction, contraction, singular_values, turned
 from toposcope.spectra.operators import Operator, causal_product, product, toeplitz, top_singular_values
 from toposcope.spectra.singular import effective_rank, majorisation_gap
 
@@ -35,9 +31,6 @@ class Contracted:
     cap: float | None
     route: str
     reason: str | None
-
-
-Pending = Callable[[], Contracted]
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,29 +53,22 @@ def contracted(
     scale: float,
     head: int,
     dense_limit: int = DENSE_LIMIT,
-    pool: Pool = HERE,
-) -> Pending:
-    """S with the encoding in force against S_0 with it switched off inside the head, both masked alike.
-
-    Singular values are computed by `pool`; what is given back waits for them.
-    """
+) -> Contracted:
+    """S with the encoding in force against S_0 with it switched off inside the head, both masked alike."""
     if reach is None:
-        sides = both_sides(q_NR, k_NR, encoding, causal=causal, scale=scale, head=head)
-        future = pool.submit(compared, sides, "auto", dense_limit)
-
-        def whole() -> Contracted:
-            found = future.result()
-            return Contracted(found.rho, found.erank_ratio, found.maj_gap, found.cap, found.route, _short(found))
-
-        return whole
+        found = contraction(
+            q_NR, k_NR, encoding, causal=causal, scale=scale, head=head, dense_limit=dense_limit
+        )  # fmt: skip
+        return Contracted(found.rho, found.erank_ratio, found.maj_gap, found.cap, found.route, _short(found))
     at_N = np.arange(len(q_NR), dtype=np.float64)
     turns = [turned(encoding.rotary, q_NR, k_NR, where, head=head, context=len(q_NR)) for where in (at_N, 0 * at_N)]
     window = (causal, reach, dense_limit)
-    with_position = _windowed(turns[0][0] * scale, turns[0][1], encoding.bias, head, window, pool)
-    without = _windowed(turns[1][0] * scale, turns[1][1], None, head, window, pool)
+    with_position = _windowed(turns[0][0] * scale, turns[0][1], encoding.bias, head, window)
+    without = _windowed(turns[1][0] * scale, turns[1][1], None, head, window)
     bound = _pairs_bound(q_NR * scale, k_NR, encoding, head)
-    of_bias = None if encoding.bias is None else _windowed(0 * q_NR, k_NR, encoding.bias, head, window, pool)
-    return lambda: _set_beside(with_position(), without(), bound + (of_bias().norm if of_bias else 0.0))
+    if encoding.bias is not None:
+        bound += _windowed(0 * q_NR, k_NR, encoding.bias, head, window).norm
+    return _set_beside(with_position, without, bound)
 
 
 def contracted_absolute(
@@ -94,26 +80,19 @@ def contracted_absolute(
     causal: bool,
     reach: int | None,
     dense_limit: int = DENSE_LIMIT,
-    pool: Pool = HERE,
-) -> Pending:
+) -> Contracted:
     """S = q k^T as it is against S_0 of the same queries and keys without their position mean."""
-    found: list[Callable[[], _Side]] = []
-    for q, k in ((q_NR, k_NR), (rest_q_NR, rest_k_NR)):
-        if reach is None:
-            future = pool.submit(compared, both_sides(q, k, NONE, causal=causal), "auto", dense_limit)
-            found.append(partial(_whole, future))
-        else:
-            found.append(_windowed(q, k, None, 0, (causal, reach, dense_limit), pool))
-    bound = _pairs_bound(q_NR, k_NR, NONE, 0)
-    return lambda: _set_beside(found[0](), found[1](), bound)
+
+    def side(q: Array, k: Array) -> _Side:
+        if reach is not None:
+            return _windowed(q, k, None, 0, (causal, reach, dense_limit))
+        one = contraction(q, k, NONE, causal=causal, dense_limit=dense_limit)
+        return _Side(one.norm, one.values, one.route, _short(one))
+
+    return _set_beside(side(q_NR, k_NR), side(rest_q_NR, rest_k_NR), _pairs_bound(q_NR, k_NR, NONE, 0))
 
 
 # -------------------------------------------------------------------- inside
-def _whole(future: Future[Contraction]) -> _Side:
-    one = future.result()
-    return _Side(one.norm, one.values, one.route, _short(one))
-
-
 def _set_beside(with_position: _Side, without: _Side, bound: float) -> Contracted:
     norm, norm_0 = with_position.norm, without.norm
     ratio = gap = None
@@ -148,9 +127,7 @@ def _pairs_bound(q_NR: Array, k_NR: Array, encoding: Encoding, head: int) -> flo
     return 0.0 if found.cap is None else found.cap * found.norm
 
 
-def _windowed(
-    q_NR: Array, k_NR: Array, bias: LogitBias | None, head: int, window: tuple[bool, int, int], pool: Pool
-) -> Callable[[], _Side]:
+def _windowed(q_NR: Array, k_NR: Array, bias: LogitBias | None, head: int, window: tuple[bool, int, int]) -> _Side:
     causal, reach, dense_limit = window
     length = len(q_NR)
     if length <= dense_limit:
@@ -160,15 +137,14 @@ def _windowed(
         if bias is not None:
             logits_NN = logits_NN + bias.table(at, at)[head]
         seen_NN = (np.abs(offset_NN) <= reach) & ((offset_NN >= 0) | (not causal))
-        future = pool.submit(singular_values, np.where(seen_NN, logits_NN, 0.0))
-        return lambda: _Side(float(future.result()[0]), future.result(), "dense", None)
+        values = singular_values(np.where(seen_NN, logits_NN, 0.0))
+        return _Side(float(values[0]), values, "dense", None)
     operator = band_product(q_NR, k_NR, causal=causal, reach=reach)
     if bias is not None:
         offset_T = np.arange(1 - length, length)
         entries_T = np.where(np.abs(offset_T) <= reach, bias.by_offset(offset_T)[head], 0.0)
         operator = operator + toeplitz(entries_T, length, length, causal=causal)
-    norm = float(top_singular_values(operator, 1).values[0])
-    return lambda: _Side(norm, None, "lanczos", _only_norms(length))
+    return _Side(float(top_singular_values(operator, 1).values[0]), None, "lanczos", _only_norms(length))
 
 
 def band_product(q_NR: Array, k_NR: Array, *, causal: bool, reach: int) -> Operator:

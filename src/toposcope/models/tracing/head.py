@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.encodings.record import Encoding
-from toposcope.models.content import Content
-from toposcope.models.tracing.logits import HeadLogits, bias_by_offset
+from toposcope.models.tracing.logits import HeadContent, HeadLogits, bias_by_offset
 from toposcope.spectra.anova import Shares, decompose
 from toposcope.spectra.head_kernel import HeadKernel, kernel
 from toposcope.spectra.rotary_kernel import kernel_spectrum
@@ -51,24 +50,23 @@ def toeplitz_shares(head: HeadLogits, square: float) -> tuple[float | None, floa
     return raw, centred
 
 
-def design(content: Content, head: int, seed: int = 0) -> Shares:
+def design(of: HeadContent, seed: int = 0) -> Shares:
     """Content, position, coupling (3.6): 16 tokens of the sequence, each put at 32 consecutive positions.
 
     Token 0 is not drawn: where it serves as a sink its key is unlike all others. A window narrower than 32 leaves as
     many positions as see each other.
     """
-    spec, length = content.layer.spec, content.q_HNR.shape[1]
-    ordinary = np.arange(1 if length > 2 else 0, length)
+    ordinary = np.arange(1 if of.length > 2 else 0, of.length)
     drawn = np.random.default_rng(seed).choice(ordinary, min(TOKENS, len(ordinary)), replace=False)
-    positions = min(POSITIONS, length, POSITIONS if spec.reach is None else spec.reach + 1)
+    positions = min(POSITIONS, of.length, POSITIONS if of.reach is None else of.reach + 1)
     return decompose(
-        content.q_HNR[head][drawn],
-        content.k_HMR[head][drawn],
-        content.encoding,
+        of.q_NR[drawn],
+        of.k_NR[drawn],
+        of.encoding,
         np.arange(positions),
-        causal=spec.causal,
-        scale=content.scale,
-        head=head,
+        causal=of.causal,
+        scale=of.scale,
+        head=of.head,
         direct_limit=0,  # by second moments: the Toeplitz part of the coupling is not asked for
     )
 
@@ -118,19 +116,18 @@ def gram_shares(
     return GramShares(content, mixed, position, 1 - content - mixed - position)
 
 
-def mean_kernel(content: Content, head: int) -> HeadKernel | None:
-    """The head's mean kernel over offsets (3.7); None where position is in the input, or the bias has no offsets."""
-    encoding = content.encoding
-    if in_input_only(encoding) or (encoding.bias is not None and not encoding.bias.toeplitz):
+def mean_kernel(of: HeadContent) -> HeadKernel | None:
+    """The head's mean kernel over offsets (3.7); None where the bias has no offsets."""
+    if of.encoding.bias is not None and not of.encoding.bias.toeplitz:
         return None
     return kernel(
-        content.q_HNR[head],
-        content.k_HMR[head],
-        encoding,
-        context=min(OFFSETS, content.q_HNR.shape[1]),
-        causal=content.layer.spec.causal,
-        scale=content.scale,
-        head=head,
+        of.q_NR,
+        of.k_NR,
+        of.encoding,
+        context=min(OFFSETS, of.length),
+        causal=of.causal,
+        scale=of.scale,
+        head=of.head,
     )
 
 

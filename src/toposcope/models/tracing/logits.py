@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.encodings.record import LogitBias
+from toposcope.encodings.record import Encoding, LogitBias
 from toposcope.models.content import Content
 from toposcope.spectra.contraction import turned
 
@@ -25,6 +26,43 @@ Picture = tuple[tuple[float | None, ...], ...]
 ENTRIES = 1_000_000  # logits of a block: 8 MB
 SIDE = 64  # cells along each side of a picture, at most
 DIGITS = 4  # that a picture keeps
+
+
+@dataclass(frozen=True, eq=False)
+class HeadContent:
+    """What one head of a `Content` works on, before position acts, apart from the model that it belongs to."""
+
+    q_NR: Array
+    k_NR: Array
+    v_NV: Array
+    encoding: Encoding
+    head: int
+    scale: float
+    causal: bool
+    reach: int | None
+    softcap: float | None
+    sink: float | None
+
+    @property
+    def length(self) -> int:
+        return len(self.q_NR)
+
+
+def head_content(content: Content, head: int, sink: float | None = None) -> HeadContent:
+    """One head of one sequence; `sink` is a logit that takes attention and gives nothing (GPT-OSS)."""
+    spec = content.layer.spec
+    return HeadContent(
+        q_NR=content.q_HNR[head],
+        k_NR=content.k_HMR[head],
+        v_NV=content.v_HMV[head],
+        encoding=content.encoding,
+        head=head,
+        scale=content.scale,
+        causal=spec.causal,
+        reach=spec.reach,
+        softcap=spec.softcap,
+        sink=sink,
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,49 +93,71 @@ class HeadLogits:
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
-    """Logits of query rows `start`, `start + 1`, ... over keys `first`, `first + 1`, ...; before cap and mask."""
+class Grid:
+    """Query rows `start`, `start + 1`, ... over keys `first`, `first + 1`, ...: i - j, and what is seen."""
 
     start: int
     first: int
-    logits_BM: Array
+    offsets_BM: NDArray[np.intp]
     visible_BM: Visible
 
     @property
     def queries_B(self) -> NDArray[np.intp]:
-        return np.arange(self.start, self.start + len(self.logits_BM))
+        return np.arange(self.start, self.start + self.offsets_BM.shape[0])
 
     @property
     def keys_M(self) -> NDArray[np.intp]:
-        return np.arange(self.first, self.first + self.logits_BM.shape[1])
+        return np.arange(self.first, self.first + self.offsets_BM.shape[1])
 
-    @property
-    def offsets_BM(self) -> NDArray[np.intp]:
-        return np.asarray(self.queries_B[:, None] - self.keys_M)
+    @cached_property
+    def away_BM(self) -> Array:
+        """|i - j|."""
+        return np.abs(self.offsets_BM).astype(np.float64)
 
 
-def head_logits(content: Content, head: int, sink: float | None = None) -> HeadLogits:
-    """One head of one sequence, turned to its positions 0, 1, 2, ..."""
-    spec, length = content.layer.spec, content.q_HNR.shape[1]
-    at_N = np.arange(length, dtype=np.float64)
-    q_NR, k_NR = turned(
-        content.encoding.rotary, content.q_HNR[head], content.k_HMR[head], at_N, head=head, context=length
-    )
+@lru_cache(maxsize=4)  # all heads of a model walk over the same few
+def grid(start: int, stop: int, first: int, last: int, causal: bool, reach: int | None) -> Grid:
+    """Queries from `start` to `stop`, keys from `first` to `last`."""
+    offsets_BM = np.arange(start, stop)[:, None] - np.arange(first, last)
+    visible_BM = offsets_BM >= 0 if causal else np.ones(offsets_BM.shape, dtype=bool)
+    if reach is not None:
+        visible_BM &= np.abs(offsets_BM) <= reach
+    return Grid(start, first, offsets_BM, visible_BM)
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """The logits of a grid, before cap and mask."""
+
+    grid: Grid
+    logits_BM: Array
+
+
+def head_logits(of: HeadContent) -> HeadLogits:
+    """The head turned to its positions 0, 1, 2, ..."""
+    at_N = np.arange(of.length, dtype=np.float64)
+    q_NR, k_NR = turned(of.encoding.rotary, of.q_NR, of.k_NR, at_N, head=of.head, context=of.length)
     return HeadLogits(
-        q_NR=q_NR * content.scale,
+        q_NR=q_NR * of.scale,
         k_NR=k_NR,
-        bias=content.encoding.bias,
-        head=head,
-        causal=spec.causal,
-        reach=spec.reach if spec.reach is not None and spec.reach < length - 1 else None,
-        softcap=spec.softcap,
-        sink=sink,
+        bias=of.encoding.bias,
+        head=of.head,
+        causal=of.causal,
+        reach=of.reach if of.reach is not None and of.reach < of.length - 1 else None,
+        softcap=of.softcap,
+        sink=of.sink,
     )
 
 
 def block_rows(length: int) -> int:
     """How many rows are worked on at a time."""
     return int(np.clip(ENTRIES // length, 16, 512))
+
+
+def last_block(length: int) -> int:
+    """The first of the rows that `rows` gives last."""
+    step = block_rows(length)
+    return (length - 1) // step * step
 
 
 def rows(head: HeadLogits, begin: int = 0, end: int | None = None) -> Iterator[Rows]:
@@ -109,16 +169,13 @@ def rows(head: HeadLogits, begin: int = 0, end: int | None = None) -> Iterator[R
         stop = min(start + step, end)
         first = 0 if head.reach is None else max(0, start - head.reach)
         last = stop if head.causal else length if head.reach is None else min(length, stop + head.reach)
-        offset_BM = np.arange(start, stop)[:, None] - np.arange(first, last)
+        at = grid(start, stop, first, last, head.causal, head.reach)
         logits_BM = head.q_NR[start:stop] @ head.k_NR[first:last].T
         if entries_T is not None:
-            logits_BM += entries_T[offset_BM + length - 1]
+            logits_BM += entries_T[at.offsets_BM + length - 1]
         elif head.bias is not None:
             logits_BM += head.bias.table(np.arange(start, stop), np.arange(first, last))[head.head]
-        visible_BM = offset_BM >= 0 if head.causal else np.ones(offset_BM.shape, dtype=bool)
-        if head.reach is not None:
-            visible_BM &= np.abs(offset_BM) <= head.reach
-        yield Rows(start, first, logits_BM, visible_BM)
+        yield Rows(at, logits_BM)
 
 
 def bias_by_offset(head: HeadLogits) -> Array | None:
@@ -133,7 +190,7 @@ def probabilities(head: HeadLogits, block: Rows) -> tuple[Array, Array]:
     logits_BM = block.logits_BM
     if head.softcap is not None:
         logits_BM = head.softcap * np.tanh(logits_BM / head.softcap)
-    weights_BM = np.where(block.visible_BM, logits_BM, -np.inf)
+    weights_BM = np.where(block.grid.visible_BM, logits_BM, -np.inf)
     top_B = weights_BM.max(axis=1)
     if head.sink is not None:
         top_B = np.maximum(top_B, head.sink)
@@ -179,9 +236,10 @@ def picture(layer: int, head: HeadLogits, side: int = SIDE) -> LogitPicture:
     across = -(-length // cell)
     sums, fitted, counts = (np.zeros(across * across) for _ in range(3))
     for block in rows(head):
-        at_BM = (block.queries_B // cell)[:, None] * across + block.keys_M // cell
-        at = at_BM[block.visible_BM]
-        values = (block.logits_BM[block.visible_BM], means_T[block.offsets_BM[block.visible_BM] + length - 1])
+        seen = block.grid
+        at_BM = (seen.queries_B // cell)[:, None] * across + seen.keys_M // cell
+        at = at_BM[seen.visible_BM]
+        values = (block.logits_BM[seen.visible_BM], means_T[seen.offsets_BM[seen.visible_BM] + length - 1])
         for total, each in zip((sums, fitted), values, strict=True):
             total += np.bincount(at, each, minlength=len(total))
         counts += np.bincount(at, minlength=len(counts))
@@ -194,8 +252,9 @@ def diagonals(head: HeadLogits) -> tuple[Array, float | None]:
     length, square = head.length, 0.0
     sums_T, counts_T = np.zeros(2 * length - 1), np.zeros(2 * length - 1)
     for block in rows(head):
-        at = block.offsets_BM[block.visible_BM] + length - 1
-        logits = block.logits_BM[block.visible_BM]
+        seen_BM = block.grid.visible_BM
+        at = block.grid.offsets_BM[seen_BM] + length - 1
+        logits = block.logits_BM[seen_BM]
         square += float(logits @ logits)
         sums_T += np.bincount(at, logits, minlength=len(sums_T))
         counts_T += np.bincount(at, minlength=len(counts_T))

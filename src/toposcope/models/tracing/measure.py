@@ -51,7 +51,7 @@ from toposcope.models.tracing.attention import (
 from toposcope.models.tracing.collect import AHEAD, Collected, sink_of
 from toposcope.models.tracing.contraction import DENSE_LIMIT
 from toposcope.models.tracing.head import in_input_only
-from toposcope.models.tracing.logits import LogitPicture, block_rows, head_logits, picture
+from toposcope.models.tracing.logits import LogitPicture, block_rows, head_content, head_logits, picture
 from toposcope.models.tracing.patterns import THRESHOLDS
 from toposcope.models.tracing.result import HeadTrace, TraceResult, strongest
 
@@ -83,7 +83,7 @@ def trace_corpus(
     head) whose logits are kept as pictures, or is how many: then those in which position has the largest share. Their
     attention is kept pair by pair, and that of as many other heads as there is room for; `window` is the first token.
     `batch` sequences of one length run through the model together; they are measured one after the other.
-    Singular values are computed by `pool`.
+    Heads are measured by `pool`, while the model goes on.
     """
     with attached(model) as instrument, ExitStack() as changed:
         reader = ContentReader.of(instrument)
@@ -115,6 +115,7 @@ def trace_corpus(
             watch(instrument, reader, some, set(chosen), lambda _, *seen: work.measure(*seen), tick, used)
         for some in batches(again, batch) if chosen else ():
             watch(instrument, reader, some, set(chosen), work.induction, tick, used)
+        work.settle()
         kept = [(number, head) for number in chosen if number not in work.lost for head in chosen[number]]
         rows = tuple(work.row(number, head) for number, head in kept)
         pictured = (
@@ -263,7 +264,7 @@ def _pictures(
         number = content.site.number
         for layer, head in pictured:
             if layer == number:
-                found[layer, head] = picture(number, head_logits(content, head))
+                found[layer, head] = picture(number, head_logits(head_content(content, head)))
         for layer, head in shown:
             if layer == number:
                 attended[layer, head] = list(attention_of(content, head, sink_of(call, head), starts))

@@ -18,12 +18,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.models.tracing.logits import HeadLogits, Rows, probabilities, rows
+from toposcope.models.tracing.logits import Grid, HeadLogits, probabilities, rows
 
 Array = NDArray[np.float64]
 NEAR = 8
@@ -74,20 +75,21 @@ def patterns(head: HeadLogits, ids: NDArray[np.int64] | None = None, values_NV: 
     queries = 0
     output_BV, start = None, 0
     for block in rows(head):
-        seen_BM = np.where(block.visible_BM, block.logits_BM, 0.0)
+        grid = block.grid
+        seen_BM = np.where(grid.visible_BM, block.logits_BM, 0.0)
         square += float(np.vdot(seen_BM, seen_BM))
         weights_BM, entropy_B = probabilities(head, block)
-        keep_B = block.queries_B > 0
-        for name, (on_B, uniform_B, there_B) in _scores(block, weights_BM, ids, head.causal).items():
+        keep_B = grid.queries_B > 0
+        for name, (on_B, uniform_B, there_B) in _scores(grid, weights_BM, ids, head.causal).items():
             counted = keep_B & there_B
             sums.setdefault(name, []).append(np.array([on_B[counted].sum(), uniform_B[counted].sum(), counted.sum()]))
-        away_B = np.einsum("bm,bm->b", weights_BM, np.abs(block.offsets_BM))
+        away_B = np.einsum("bm,bm->b", weights_BM, grid.away_BM)
         distance += float(away_B[keep_B].sum())
         entropy += float(entropy_B[keep_B].sum())
         queries += int(keep_B.sum())
         if values_NV is not None:
-            output_BV = weights_BM @ values_NV[block.first : block.first + weights_BM.shape[1]]
-        start = block.start
+            output_BV = weights_BM @ values_NV[grid.first : grid.first + weights_BM.shape[1]]
+        start = grid.start
     found = {}
     for name, parts in sums.items():
         on, uniform, count = np.sum(parts, axis=0)
@@ -126,30 +128,44 @@ def stands_out(name: str, score: Score) -> bool:
 
 
 # -------------------------------------------------------------------- inside
-def _scores(
-    block: Rows, weights_BM: Array, ids: NDArray[np.int64] | None, causal: bool
-) -> dict[str, tuple[Array, Array, NDArray[np.bool_]]]:
-    """For each pattern: attention on its keys, that of uniform attention, and whether the query has such a key."""
-    visible_BM = block.visible_BM
-    even_B = 1 / visible_BM.sum(axis=1)
-    width = weights_BM.shape[1]
-    column_BT = (block.queries_B - block.first)[:, None] - np.arange(-NEAR, NEAR + 1)
+@dataclass(frozen=True, eq=False)
+class _Near:
+    """The keys up to `NEAR` before and after each query, as columns of a grid (T offsets), and which are seen."""
+
+    columns_BT: NDArray[np.intp]
+    seen_BT: NDArray[np.bool_]
+    even_B: Array  # uniform attention on one key
+
+
+@lru_cache(maxsize=4)
+def _near(grid: Grid) -> _Near:
+    width = grid.visible_BM.shape[1]
+    column_BT = (grid.queries_B - grid.first)[:, None] - np.arange(-NEAR, NEAR + 1)
     inside_BT = (column_BT >= 0) & (column_BT < width)
     safe_BT = np.clip(column_BT, 0, width - 1)
-    seen_BT = np.take_along_axis(visible_BM, safe_BT, axis=1) & inside_BT
-    near_BT = np.where(seen_BT, np.take_along_axis(weights_BM, safe_BT, axis=1), 0.0)
+    seen_BT = np.take_along_axis(grid.visible_BM, safe_BT, axis=1) & inside_BT
+    return _Near(safe_BT, seen_BT, 1 / grid.visible_BM.sum(axis=1))
+
+
+def _scores(
+    grid: Grid, weights_BM: Array, ids: NDArray[np.int64] | None, causal: bool
+) -> dict[str, tuple[Array, Array, NDArray[np.bool_]]]:
+    """For each pattern: attention on its keys, that of uniform attention, and whether the query has such a key."""
+    near = _near(grid)
+    seen_BT, even_B = near.seen_BT, near.even_B
+    near_BT = np.where(seen_BT, np.take_along_axis(weights_BM, near.columns_BT, axis=1), 0.0)
     found = {}
     for name, offset in (("previous", 1), ("self", 0), ("next", -1)):
         if not (causal and offset < 0):
             seen_B = seen_BT[:, NEAR + offset]
             found[name] = (near_BT[:, NEAR + offset], even_B * seen_B, seen_B)
     found["local"] = (near_BT.sum(axis=1), even_B * seen_BT.sum(axis=1), np.ones(len(even_B), dtype=bool))
-    if block.first == 0:
-        seen_B = visible_BM[:, 0]
+    if grid.first == 0:
+        seen_B = grid.visible_BM[:, 0]
         found["first"] = (weights_BM[:, 0], even_B * seen_B, seen_B)
     if ids is not None:
-        before_M = np.where(block.keys_M > 0, ids[block.keys_M - 1], -1)
-        follows_BM = (before_M == ids[block.queries_B][:, None]) & (block.offsets_BM > 0) & visible_BM
+        before_M = np.where(grid.keys_M > 0, ids[grid.keys_M - 1], -1)
+        follows_BM = (before_M == ids[grid.queries_B][:, None]) & (grid.offsets_BM > 0) & grid.visible_BM
         count_B = follows_BM.sum(axis=1)
         found["induction"] = (np.where(follows_BM, weights_BM, 0.0).sum(axis=1), even_B * count_B, count_B > 0)
     return found

@@ -48,7 +48,7 @@ from toposcope.models.tracing.verify import verify as verified_heads
 
 _log = logging.getLogger("toposcope")
 ROUNDED = "the heads' outputs in a layer, relative to their size"
-MEASURES = "toposcope.spectra.contraction"  # what those interpreters begin with
+MEASURES = "toposcope.models.tracing.collect"  # what those interpreters begin with
 PATIENCE = 5  # seconds after which one wants to know how long it takes
 PICTURED = 4  # heads whose logits are kept when nobody says which: the most positional ones
 
@@ -157,7 +157,7 @@ def heads_by_layer(
 
 @contextmanager
 def _pool(jobs: int, expected: float) -> Iterator[Pool]:
-    """Other interpreters for singular values and clouds, where it takes long; products here on one thread then."""
+    """Other interpreters for heads and clouds, where it takes long; products here on one thread then."""
     if jobs == 1 or expected <= PATIENCE or not sys.executable:
         yield HERE
         return
