@@ -12,7 +12,7 @@ from toposcope.checkpoints.fold import fold
 from toposcope.checkpoints.view import Model as View
 from toposcope.models.rank import RankCorrelation, area_under_curve, rank_correlation
 from toposcope.models.tracing.head import OFFSETS, in_input_only
-from toposcope.spectra.head_kernel import HeadKernel, from_covariance
+from toposcope.spectra.head_kernel import HeadKernel, from_seen, seen_through
 from toposcope.spectra.of_heads import FAST_ON_SMOLLM2, HeadSpectra, head_spectra, second_moment
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ def agreement(view: View, traced: Sequence[HeadTrace], kernels: Mapping[str, Seq
     moment = second_moment(view)
     rows: list[tuple[HeadTrace, HeadSpectra, HeadKernel]] = []
     fast: dict[str, float | None] = {}
+    last: tuple[int, int] | None = None  # the key-value group whose keys are known
     for each in sorted(traced, key=lambda row: (row.layer, row.head)):
         layer = view.layers[each.layer]
         bias = layer.encoding.bias
@@ -63,11 +64,12 @@ def agreement(view: View, traced: Sequence[HeadTrace], kernels: Mapping[str, Seq
             continue
         head = fold(layer, layer.heads[each.head])
         known = moment if moment is not None and len(moment) == layer.spec.width else None
-        found = head_spectra(layer, head, second_moment=known, context=each.tokens)
-        shape = from_covariance(
-            head.q,
-            head.k,
-            known,
+        if (group := (each.layer, head.kv_group)) != last:
+            last, keys = group, seen_through(known, head.k)
+        seen = seen_through(known, head.q), keys
+        found = head_spectra(layer, head, second_moment=known, context=each.tokens, seen=seen)
+        shape = from_seen(
+            *seen,
             layer.encoding,
             context=min(OFFSETS, each.tokens),
             causal=layer.spec.causal,
