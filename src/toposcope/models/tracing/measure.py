@@ -17,7 +17,7 @@ attention pair by pair (`models.tracing.attention`).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import replace
 from itertools import zip_longest
 from typing import Any
@@ -54,6 +54,7 @@ from toposcope.models.tracing.head import in_input_only
 from toposcope.models.tracing.logits import LogitPicture, block_rows, head_content, head_logits, picture
 from toposcope.models.tracing.patterns import THRESHOLDS
 from toposcope.models.tracing.result import HeadTrace, TraceResult, strongest
+from toposcope.models.tracing.stream import Clouds
 
 REPEATS, REPEATED_TOKENS = 2, 512  # sequences of repeated random tokens, and their greatest length
 GIB = 2**30
@@ -74,6 +75,7 @@ def trace_corpus(
     window: int | None = None,
     batch: int = 1,
     pool: Pool = HERE,
+    clouds: Clouds | None = None,
     progress: Progress | None = None,
 ) -> TraceResult:
     """Run a model (a `Reference`, or one of transformers' own) on sequences and measure its heads.
@@ -83,7 +85,7 @@ def trace_corpus(
     head) whose logits are kept as pictures, or is how many: then those in which position has the largest share. Their
     attention is kept pair by pair, and that of as many other heads as there is room for; `window` is the first token.
     `batch` sequences of one length run through the model together; they are measured one after the other.
-    Heads are measured by `pool`, while the model goes on.
+    Heads are measured by `pool`, while the model goes on. `clouds` watch the passes over the sequences.
     """
     with attached(model) as instrument, ExitStack() as changed:
         reader = ContentReader.of(instrument)
@@ -108,11 +110,17 @@ def trace_corpus(
         if no_repeats:
             work.lacks("induction", no_repeats)
         tick = steps(progress, "layers", passes)
+
+        def measure(_: Ids, *seen: Any) -> None:
+            work.measure(*seen)
+
         if averaged:
             for some in batches(corpus.sequences, batch):
                 watch(instrument, reader, some, averaged, lambda _, content, *__: work.means.add(content), tick, used)
-        for some in batches(corpus.sequences, batch) if chosen else ():
-            watch(instrument, reader, some, set(chosen), lambda _, *seen: work.measure(*seen), tick, used)
+        with nullcontext(lambda sequences: None) if clouds is None else clouds.watching() as begin:
+            for some in batches(corpus.sequences, batch) if chosen or clouds else ():
+                begin(len(some))
+                watch(instrument, reader, some, set(chosen), measure, tick, used, whole=clouds is not None)
         for some in batches(again, batch) if chosen else ():
             watch(instrument, reader, some, set(chosen), work.induction, tick, used)
         work.settle()
@@ -158,10 +166,13 @@ def watch(
     visit: Visit,
     tick: Callable[[], None],
     used: Mapping[int, Encoding],
+    *,
+    whole: bool = False,
 ) -> None:
     """Run the model on sequences of one length and show the content, call and heads' outputs of the wanted layers.
 
-    `used` is the encoding that acts on each layer's content, its own or another one.
+    `used` is the encoding that acts on each layer's content, its own or another one. The pass ends with the last of
+    these layers, unless the `whole` of it is wanted.
     """
     import torch
 
@@ -179,7 +190,7 @@ def watch(
                 content = reader.of_call(call, row) if x_BND is None else reader.of_input(call.site, x_BND, row)
                 visit(ids, replace(content, encoding=used[number]), call, output_BNHV[row : row + 1])
                 tick()
-        if number == max(wanted):
+        if not whole and number == max(wanted):
             raise Enough
 
     inputs = _inputs(instrument, reader, sequences)

@@ -18,7 +18,7 @@ again.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -133,21 +133,22 @@ def follow(
     corpus: Corpus,
     encodings: Sequence[str | EncodingSpec] = (),
     *,
+    seen: Clouds | None = None,
     batch: int = 1,
     pool: Pool = HERE,
     progress: Progress | None = None,
 ) -> tuple[tuple[Stream, ...], tuple[Skipped, ...]]:
     """The tokens through the model as it is, with positions off, and under these encodings; and what was left out.
 
-    Clouds are measured by `pool`.
+    Clouds are measured by `pool`; `seen` has those of the model as it is, if it has run already (`own_clouds`).
     """
     others = [each for each in map(_spec, encodings) if str(each) != OFF]
     sequences = [ids[:MOST] for ids in corpus.sequences]
     tick = steps(progress, WHAT, 2 + len(others))
     with attached(model) as instrument:
         try:
-            residual = residual_of(instrument, sequences[0])
-            own = _run(instrument, residual, sequences, batch, pool)
+            residual = residual_of(instrument, sequences[0]) if seen is None else seen.residual
+            own = _run(instrument, residual, sequences, batch, pool) if seen is None else seen.measured()
         except ToposcopeError as error:
             return (), (Skipped(WHAT, str(error)),)
         tick()
@@ -227,56 +228,83 @@ def _spec(encoding: str | EncodingSpec) -> EncodingSpec:
     return parse(encoding) if isinstance(encoding, str) else encoding
 
 
+class Clouds:
+    """The clouds of tokens in passes of a model, each in the order of `_places`, as a pool measures them."""
+
+    def __init__(self, residual: Residual, pool: Pool) -> None:
+        self.residual, self._pool = residual, pool
+        self._found: list[list[Future[dict[str, float]]]] = []
+        self._rows: list[list[Future[dict[str, float]]]] = []
+        self._ahead: deque[Future[dict[str, float]]] = deque()
+        self._error: ToposcopeError | None = None
+
+    @contextmanager
+    def watching(self) -> Iterator[Callable[[int], None]]:
+        """Watch passes; what is given back is to be told before each of them how many sequences it has.
+
+        A pass ends with the final norm, where there is one. An error ends no pass: it is raised by `measured`.
+        """
+        modules = [module for split in self.residual.splits if split is not None for module in split.modules]
+        seeing = watching(self.residual.blocks, modules, self._ends)
+        with seeing as begin, after_norm(self.residual.final_norm, self._see_the_last):
+
+            def next_pass(sequences: int) -> None:
+                begin()
+                self._rows = [[] for _ in range(sequences)]
+                self._found += self._rows
+
+            yield next_pass
+
+    def measured(self) -> list[Measured]:
+        """Every cloud of every sequence."""
+        if self._error is not None:
+            raise self._error
+        return [[each.result() for each in row] for row in self._found]
+
+    def _ends(self, number: int, x: Any, y: Any, seen: Seen) -> None:
+        if self._error is not None:
+            return
+        try:
+            split = self.residual.splits[number]
+            if number == 0 or not self.residual.joined[number]:
+                self._see(x)
+            for state in (y,) if split is None else split.states(x, y, seen):
+                self._see(state)
+        except ToposcopeError as error:
+            self._error = error
+
+    def _see(self, state_BND: Any) -> None:
+        for row, tokens in zip(self._rows, state_BND, strict=True):
+            if len(self._ahead) == AHEAD:
+                wait([self._ahead.popleft()])
+            row.append(self._pool.submit(measure_cloud, tokens.detach().cpu().double().numpy()))
+            self._ahead.append(row[-1])
+
+    def _see_the_last(self, state_BND: Any) -> None:
+        if self._error is None:
+            self._see(state_BND)
+        raise Enough
+
+
+def own_clouds(instrument: Instrument, corpus: Corpus, pool: Pool) -> Clouds | None:
+    """For passes of the model as it is that are run anyway; None where its tokens cannot be followed in them."""
+    if max(map(len, corpus.sequences)) > MOST:
+        return None
+    try:
+        return Clouds(residual_of(instrument, corpus.sequences[0]), pool)
+    except ToposcopeError:  # `follow` says why
+        return None
+
+
 def _run(
     instrument: Instrument, residual: Residual, sequences: Sequence[Ids], batch: int, pool: Pool
 ) -> list[Measured]:
-    """Every cloud of every sequence, in the order of `_places`."""
-    found: list[list[Future[dict[str, float]]]] = []
-    rows: list[list[Future[dict[str, float]]]] = []
-
-    ahead: deque[Future[dict[str, float]]] = deque()
-
-    def see(state_BND: Any) -> None:
-        for row, tokens in zip(rows, state_BND, strict=True):
-            if len(ahead) == AHEAD:
-                wait([ahead.popleft()])
-            row.append(pool.submit(measure_cloud, tokens.detach().cpu().double().numpy()))
-            ahead.append(row[-1])
-
-    def see_the_last(state_BND: Any) -> None:
-        see(state_BND)
-        raise Enough
-
-    def ends(number: int, x: Any, y: Any, seen: Seen) -> None:
-        split = residual.splits[number]
-        if number == 0 or not residual.joined[number]:
-            see(x)
-        for state in (y,) if split is None else split.states(x, y, seen):
-            see(state)
-
-    modules = [module for split in residual.splits if split is not None for module in split.modules]
-    seeing = watching(residual.blocks, modules, ends)
-    with _fewer_threads(pool), seeing as begin, after_norm(residual.final_norm, see_the_last):
+    clouds = Clouds(residual, pool)
+    with clouds.watching() as begin:
         for some in batches(sequences, batch):
-            rows = [[] for _ in some]
-            begin()
+            begin(len(some))
             forward(instrument.model, some)
-            found += rows
-    return [[each.result() for each in row] for row in found]
-
-
-@contextmanager
-def _fewer_threads(pool: Pool) -> Iterator[None]:
-    """Half of the cores for the model, while the pool's processes need theirs."""
-    import torch
-
-    before = torch.get_num_threads()
-    if pool is not HERE:
-        torch.set_num_threads(max(1, before // 2))
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+    return clouds.measured()
 
 
 def _places(residual: Residual) -> list[tuple[int | None, Part]]:

@@ -43,7 +43,7 @@ from toposcope.models.tracing.foreseen import in_words, pace, seconds
 from toposcope.models.tracing.hidden import hidden_states
 from toposcope.models.tracing.measure import outputs, trace_corpus
 from toposcope.models.tracing.result import TraceResult
-from toposcope.models.tracing.stream import follow
+from toposcope.models.tracing.stream import follow, own_clouds
 from toposcope.models.tracing.verify import verify as verified_heads
 
 _log = logging.getLogger("toposcope")
@@ -115,12 +115,15 @@ def trace(
         every: Mapping[int, int | Sequence[int]] = chosen or {n: instrument.sites[n].heads for n in numbers}
         expected = _foretold(runs, corpus, every, dense_limit, streams=2 + len(others))
         with _loss_told(), _pool(jobs or cores(), expected) as pool:
-            streams, not_followed = follow(reference, corpus, others, batch=batch, pool=pool, progress=progress)
+            clouds = own_clouds(instrument, corpus, pool) if spec is None else None  # one pass for heads and tokens
             found = trace_corpus(
                 reference, corpus, layers=numbers if chosen is None else sorted(chosen), heads=chosen,
                 dense_limit=dense_limit, seed=seed, encoding=spec, logits=pictured, window=window, batch=batch,
-                pool=pool, progress=progress,
+                pool=pool, clouds=clouds, progress=progress,
             )  # fmt: skip
+            streams, not_followed = follow(
+                reference, corpus, others, seen=clouds, batch=batch, pool=pool, progress=progress
+            )
         found = replace(found, stream=streams, skipped=(*found.skipped, *not_followed))
         ran = computation(runs)
         if is_rounded(runs):
@@ -161,8 +164,21 @@ def _pool(jobs: int, expected: float) -> Iterator[Pool]:
     if jobs == 1 or expected <= PATIENCE or not sys.executable:
         yield HERE
         return
-    with one_thread(), Interpreters(jobs, ready=MEASURES) as pool:
+    with one_thread(), _fewer_threads(), Interpreters(jobs, ready=MEASURES) as pool:
         yield pool
+
+
+@contextmanager
+def _fewer_threads() -> Iterator[None]:
+    """Half of the cores for the model, while other processes need theirs."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(max(1, before // 2))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @contextmanager
