@@ -220,7 +220,7 @@ class Collected:
         split = design(content, head, self.seed)
         notes.note({"content": split.content, "position": split.position, "coupling": split.coupling})
         for metric in ("gram_content", "gram_mixed", "gram_position", "gram_cross"):
-            notes.lacks(metric, "position acts inside the heads: see content, position and their coupling")
+            notes.lacks(metric, "position acts inside the heads: see content, position and interaction")
         shape = mean_kernel(content, head)
         if shape is None:
             notes.lacks("kernel_rho", "the bias depends on both positions")
