@@ -40,9 +40,14 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str
         "scan": [making.command("check", str(place / "model"), out=place / "k.json"), scan],
         "big": [_big(scan)],
         "empty": [{**scan, "heads": [], "model": {**scan["model"], "counts": {}}}],
+        "module": [making.module_checked()],
         "inspect": [making.command("inspect", str(place / "model"), out=place / "i.json")],
         "flow": [making.flowed(place)],
-        "spectrum": [making.command("spectrum", "rope", "alibi", "--context", "256", out=place / "s.json")],
+        "spectrum": [
+            making.command(
+                "spectrum", "rope", "rope:scaling=yarn,factor=16", "--context", "256", out=place / "s.json"
+            )
+        ],
         "compare": [making.command("compare", str(place / "model"), other, out=place / "c.json")],
         "loss": [making.loss()],
         "trace": [making.really_traced(lm)],
@@ -94,8 +99,8 @@ def address(
 
 
 NAMES = (
-    "ablate", "big", "compare", "depth", "dynamics", "empty", "flow", "inspect", "lab", "loss", "proof", "refine",
-    "reproduce", "scan", "spectrum", "sweep", "trace", "train",
+    "ablate", "big", "compare", "depth", "dynamics", "empty", "flow", "inspect", "lab", "loss", "module", "proof",
+    "refine", "reproduce", "scan", "spectrum", "sweep", "trace", "train",
 )  # fmt: skip
 
 
@@ -139,6 +144,23 @@ def test_a_long_name_does_not_widen_a_narrow_page(browser: Browser, tmp_path: Pa
         assert seen.page.locator(".says", has_text="x" * 90).count() == 1
         assert seen.page.locator("figcaption p", has_text="x" * 90).count() > 0
         assert not seen.too_wide()
+
+
+@pytest.mark.parametrize(
+    ("name", "tables"), [("module", ["probes"]), ("inspect", ["encoding-by-layer", "all-heads"])]
+)
+def test_a_table_of_few_columns_fits_a_narrow_page(
+    browser: Browser, address: Callable[[str], str], name: str, tables: list[str]
+) -> None:
+    with visit(browser, address(name), width=NARROW) as seen:
+        for each in tables:
+            table = seen.page.locator(f"#chart-{each} .scroll")
+            assert table.evaluate("node => node.scrollWidth <= node.clientWidth"), each
+
+
+def test_a_long_title_stays_within_the_contents(browser: Browser, address: Callable[[str], str]) -> None:
+    with visit(browser, address("spectrum")) as seen:
+        assert seen.page.locator("nav.toc").evaluate("node => node.scrollWidth <= node.clientWidth")
 
 
 def plain_data(result: Any) -> Any:
@@ -357,6 +379,18 @@ def test_on_paper_there_are_no_buttons_and_all_is_light(browser: Browser, addres
         assert not seen.page.locator("#theme").is_visible()
         assert not seen.page.locator("[data-save=csv]").first.is_visible()
         assert seen.page.locator("#every-head tbody tr").last.is_visible()
+        headings = seen.page.locator("#every-head thead th").evaluate_all(
+            "nodes => nodes.map(node => { const words = document.createRange(); words.selectNodeContents(node); "
+            "return words.getBoundingClientRect().width; })"
+        )
+        assert min(headings) > 0  # they are buttons on a screen, and words on paper
+        closed = seen.page.locator("details:not([open])").count()
+        seen.page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+        assert closed > 0 == seen.page.locator("details:not([open])").count()
+        seen.page.evaluate("window.dispatchEvent(new Event('afterprint'))")
+        assert seen.page.locator("details:not([open])").count() == closed
+        seen.page.set_viewport_size({"width": 688, "height": 1000})  # what the margins leave of A4
+        assert not seen.too_wide()
         content = seen.page.pdf()
         assert content.startswith(b"%PDF")
 

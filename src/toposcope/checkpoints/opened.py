@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ from toposcope.core.errors import BadValue
 from toposcope.core.printable import printable
 from toposcope.core.result import Subject
 
+NOTHING = hashlib.sha256().hexdigest()  # of a source of which no tensor was read
 ModelLike = Any  # str | Path | Model | a model of transformers or TransformerLens
 
 
@@ -71,7 +73,7 @@ def subject(model: Model, given: ModelLike = None, *, sha256: str | None = None)
         path=str(model.path),
         format=model.source.format,
         family=model.family,
-        sha256=sha256 or model.source.digest(),
+        sha256="" if (content := sha256 or model.source.digest()) == NOTHING else content,
         encodings=tuple(sorted({layer.encoding.title for layer in model.layers})),
         adapter=model.adapter,
         remarks=model.remarks,

@@ -50,8 +50,8 @@ class Skipped:
 class Subject:
     """What was analysed: what it is called, where it is, its format and family, and a hash of what was read of it.
 
-    `adapter` is where the adapter lies that was merged into it; `remarks` are on how it was opened; `commit` is the
-    version of a model on the hub.
+    The hash is empty where no tensor was read. `adapter` is where the adapter lies that was merged into it; `remarks`
+    are on how it was opened; `commit` is the version of a model on the hub.
     """
 
     name: str

@@ -44,7 +44,9 @@ def _converges(result: Trajectory) -> RunAgreement:
         return RunAgreement("not_yet", "metastable: tokens stand still on the way, for longer than this run")
     if result.log_growth < 0:
         factor = np.exp(-result.log_growth)
-        return RunAgreement("agrees", f"the largest token has shrunk {factor:.3g}-fold and the run ended before 0")
+        return RunAgreement(
+            "agrees", f"the largest token has shrunk {factor:.3g}-fold, and the run ended before it came to 0"
+        )
     if result.status is Status.GREW and result.growth_rate > 0 and result.log_growth > np.log(1e3):
         if result.log_growth < np.log(1e8):
             return RunAgreement("not_yet", "tokens still grow: a long transient, or more; raise --growth-cap to see")

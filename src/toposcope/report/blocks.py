@@ -314,6 +314,8 @@ def shown(value: Any, how: str = "number") -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int | float) and how[:1] in (".", "+", ","):
+        if value == 0 and how.endswith("e"):
+            return "0"
         return format(value, how)
     if isinstance(value, int | float) and how != "plain":
         if how == "percent":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,7 +22,15 @@ POWERS: dict[str, Any] = {  # of two, as contexts are told: 512, 1k, 128k, 1M
     "labelOverlap": "greedy",
     "labelSeparation": 6,
 }
+_POWER = "log(datum.value) / LN10"
+DECADES: dict[str, Any] = {  # of a logarithmic axis: a line and a number for each power of ten
+    "gridOpacity": {"condition": {"test": f"abs({_POWER} - round({_POWER})) < 1e-6", "value": 1}, "value": 0},
+    "labelExpr": "datum.label && (datum.value >= 1e5 ? format(datum.value, '~s') : "
+    "datum.value < 9e-5 ? format(datum.value, '.0e') : datum.label)",
+}
 WHOLE = ("layer", "layers", "step", "offset", "pair", "sequence", "heads")  # counted: no ticks between whole numbers
+NAME = 26  # characters of a name beside a chart, in a line
+LINE = 12  # height of such a line
 Spec = dict[str, Any]
 
 
@@ -101,7 +111,7 @@ def line(
     scale: Spec = {"domain": list(y_domain)} if y_domain else {"zero": False}
     vertical = quantity(y, y_title, **({"type": "log"} if log_y else scale))
     if log_y:
-        vertical["axis"] = {"tickCount": 5}
+        vertical["axis"] = {"tickCount": 5, **DECADES}
     encoding: Spec = {
         "x": horizontal,
         "y": vertical,
@@ -229,10 +239,10 @@ def bars(x: str, y: str, order: Sequence[str], *, height: int = 220) -> Spec:
 
 def dots_and_mean(
     x: str, y: str, *, reference: float | None = None, domain: tuple[float, float] | None = None,
-    tooltip: Sequence[str] = (), height: int = 220,
+    tooltip: Sequence[str] = (), height: int = 220, y_title: str | None = None,
 ) -> Spec:  # fmt: skip
     """A dot for each row, and the line through the means."""
-    vertical = quantity(y, **({"domain": list(domain)} if domain else {"zero": False}))
+    vertical = quantity(y, y_title, **({"domain": list(domain)} if domain else {"zero": False}))
     horizontal = {**quantity(x, zero=False, nice=False), "axis": {"tickMinStep": 1}}
     layers: list[Spec] = [
         {
@@ -295,7 +305,13 @@ def intervals(
     """A point with its interval for each category, against a reference line."""
     axis = {"tickCount": 9, "titleAnchor": "end", **({"format": x_format} if x_format else {})}
     scale: Spec = {"domain": list(domain)} if domain else {}
+    lines = {name: textwrap.wrap(name, NAME) for name in order}
+    deepest = max(map(len, lines.values()), default=1)
     names: Spec = {"field": y, "type": "nominal", "sort": list(order), "title": None, "axis": {"labelLimit": 260}}
+    if deepest > 1:  # a long name is broken, so that a narrow page has room for the picture
+        broken = f"{json.dumps(lines)}[datum.value]"
+        middle = {"expr": f"{-LINE / 2} * (length({broken}) - 1)"}
+        names["axis"] |= {"labelExpr": broken, "labelLineHeight": LINE, "labelOffset": middle}
     layers: list[Spec] = [
         {
             "mark": {"type": "bar", "height": 2, "color": PALETTE[0]},
@@ -316,7 +332,7 @@ def intervals(
     ]
     if reference is not None:
         layers.insert(0, {"mark": {"type": "rule", "strokeDash": [3, 3]}, "encoding": {"x": {"datum": reference}}})
-    return {"height": height or max(60, 24 * len(order)), "layer": layers}
+    return {"height": height or max(60, max(24, LINE * deepest + 6) * len(order)), "layer": layers}
 
 
 def band(

@@ -73,7 +73,7 @@ def page_html(page: Page, results: Sequence[Mapping[str, Any]]) -> str:
         facts=page.facts,
         sections=list(zip(page.sections, numbered, strict=True)),
         tables=page.tables,
-        results=results,
+        origins=_origins(results),
         version=__version__,
         policy=policy(scripts, [style]),
         style=style,
@@ -85,6 +85,15 @@ def page_html(page: Page, results: Sequence[Mapping[str, Any]]) -> str:
     if _script_tags(text) != 1 + len(scripts) + sum(map(_script_tags, (*scripts, style))):
         raise BadFile("a word of this result became code in its page, so there is no page. Please report it.")
     return text
+
+
+def _origins(results: Sequence[Mapping[str, Any]]) -> list[tuple[Mapping[str, Any], int]]:
+    """Results with how often what is told of their origin is the same, as it is of many training runs."""
+    known: dict[str, list[Any]] = {}
+    for result in results:
+        told = {key: result.get(key) for key in ("schema", "subjects", "options", "seconds", "toposcope", "skipped")}
+        known.setdefault(json_text(told), [result, 0])[1] += 1
+    return [(result, times) for result, times in known.values()]
 
 
 def _script_tags(text: str) -> int:

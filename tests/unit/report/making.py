@@ -190,3 +190,13 @@ def coupled() -> dict[str, Any]:
         claims=tuple(judged_claims(CLAIMS, evidence)), cells=tuple(table(evidence)),
         numbers=tuple(numbers(CLAIMS, evidence)),
     ).as_dict()  # fmt: skip
+
+
+def module_checked() -> dict[str, Any]:
+    """The check of an attention module without position that should be rotary."""
+    import torch
+
+    import toposcope
+
+    attention = torch.nn.TransformerEncoderLayer(16, 2, dim_feedforward=16, batch_first=True)
+    return toposcope.check_module(attention, width=16, expects="rope").as_dict()

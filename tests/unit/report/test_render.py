@@ -89,7 +89,7 @@ def test_loss_says_what_an_interval_allows() -> None:
     words = Reader(render([making.loss()])).words
     assert "1.5000 ±" in words
     assert "± 0.2500" in words
-    assert "changes nothing" in words
+    assert "(+0.0100 ± 0.2000)" in words
     assert "+0.0100 ±" in words
 
 

@@ -79,11 +79,12 @@ def _batch(out: OutputChanges, observed: Observation, tolerance: float) -> Findi
             "Check the order of the axes (batch_first?) and every view, transpose and flatten on the way.",
             evidence={"acts": "samples", **numbers},
         )
+    by = f" (by {out.batch:.1e} of its size at most)" if out.batch else ""
     return Finding(
         "batch-axis",
         "ok",
         "samples do not act on one another",
-        f"Trading the samples of a batch changes no sample's output (by {out.batch:.1e} at most).",
+        f"Trading the samples of a batch changes no sample's output{by}.",
         evidence=numbers,
     )
 

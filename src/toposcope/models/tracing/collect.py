@@ -192,7 +192,7 @@ def _inside(notes: HeadNotes, of: HeadContent, reach: int | None, asked: HeadOpt
     split = design(of, asked.seed)
     notes.note({"content": split.content, "position": split.position, "coupling": split.coupling})
     for metric in ("gram_content", "gram_mixed", "gram_position", "gram_cross"):
-        notes.lacks(metric, "position acts inside the heads: see content, position and their coupling")
+        notes.lacks(metric, "position acts inside the heads: see content, position and interaction")
     shape = mean_kernel(of)
     if shape is None:
         notes.lacks("kernel_rho", "the bias depends on both positions")

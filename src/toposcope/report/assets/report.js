@@ -153,6 +153,11 @@
   }, { rootMargin: "-15% 0px -75% 0px" });
   document.querySelectorAll("main > section").forEach((section) => watch.observe(section));
 
+  // -------------------------------------------------------------- paper: what is folded is printed too
+  let folded = [];
+  window.addEventListener("beforeprint", () => { folded = [...document.querySelectorAll("details:not([open])")]; for (const each of folded) each.open = true; });
+  window.addEventListener("afterprint", () => { for (const each of folded.splice(0)) each.open = false; });
+
   theme.start();
   const draw = { attention: drawAttention, chart: drawChart, matrix: drawMatrix, headmap: drawHeads, particles: drawParticles };
   (async () => {

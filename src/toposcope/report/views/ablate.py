@@ -26,6 +26,7 @@ from toposcope.report.blocks import (
 
 WORST = 12  # heads in a picture; the table holds all
 SURE = 0.95  # share of the bootstrap's draws from which on the same head counts as told
+_TEXTS = {"text": "the text", "shuffled": "the shuffled text", "repeated": "repeated tokens"}
 _WORDS = {
     "position": "position: damage on the text beyond that on its shuffled copy, a heuristic. Where the order of "
     "words is lost, a head that carries position has nothing to carry.",
@@ -84,13 +85,18 @@ def _summary(result: AblateResult) -> list[str]:
         if better:
             sentences.append(f"Better removed, by {-min(better):.4f} at most: {count(len(better), 'head')}.")
         if seeming:
-            sentences.append(f"Below 0 but not told from 0: {count(seeming, 'head')}.")
+            sentences.append(f"Of {count(seeming, 'head')} the damage is below 0, but cannot be told from 0.")
     deposit = _deposit(result.layers)
     return [*sentences, *([] if deposit is None else [deposit]), *off, how]
 
 
 def _what(result: AblateResult) -> str:
     return "drift" if result.predicts == "drift" else "loss"
+
+
+def _axis(result: AblateResult) -> str:
+    """The title of an axis of damages, with the unit; of a drift without what it is a drift from."""
+    return f"damage, {result.unit.partition(' with ')[0]}"
 
 
 def _worst(result: AblateResult, ranked: Sequence[HeadDamage]) -> str:
@@ -156,7 +162,7 @@ def _recall(seen: ScreenRecall) -> str:
 # ------------------------------------------------------------------ heads
 def _row(result: AblateResult, head: HeadDamage, texts: Sequence[str]) -> dict[str, Any]:
     own, half = head.damage.get("text"), head.half_width
-    words = "" if own is None else f"Without it the loss on the text changes by {own:+.4f}"
+    words = "" if own is None else f"Without it the {_what(result)} on the text changes by {own:+.4f}"
     words += "." if half is None or not words else f" ± {half:.4f} (95 %)."
     if own is not None and half is not None and not told_from_zero(own, half):
         words += " That cannot be told from 0."
@@ -185,13 +191,14 @@ def _heads(page: Page, result: AblateResult, rows: Sequence[dict[str, Any]], tex
         columns.append(Column("position", "position", "+.4f"))
     if result.screen is not None:
         columns.append(Column("estimate", "estimate", "+.4f"))
-    words = [f"How much the loss rises without each head ({result.unit}); ± is the standard error over sequences."]
+    rises = f"How much the {_what(result)} rises without each head ({result.unit})"
+    words = [f"{rises}; ± is the standard error over sequences."]
     words += [said for key, said in _WORDS.items() if key in texts or any(column.key == key for column in columns)]
     table = page.rows("heads by damage", ranked, [column.key for column in columns])
-    return [_chart(page, ranked), Listing("Every head", " ".join(words), table, tuple(columns), top=WORST)]
+    return [_chart(page, result, ranked), Listing("Every head", " ".join(words), table, tuple(columns), top=WORST)]
 
 
-def _chart(page: Page, ranked: Sequence[dict[str, Any]]) -> Chart | None:
+def _chart(page: Page, result: AblateResult, ranked: Sequence[dict[str, Any]]) -> Chart | None:
     bars = [
         {
             "head": row["name"],
@@ -206,11 +213,11 @@ def _chart(page: Page, ranked: Sequence[dict[str, Any]]) -> Chart | None:
         return None
     return Chart(
         "Damage of the worst heads",
-        "How much the loss on the text rises without each, with Student's 95 % interval over sequences; the largest "
-        "of many noisy numbers tends to be too large."
+        f"How much the {_what(result)} on the text rises without each, with Student's 95 % interval over sequences; "
+        "the largest of many noisy numbers tends to be too large."
         + ("" if any(row["half_width"] is not None for row in ranked) else " One sequence: no intervals."),
         page.rows("worst heads", bars),
-        charts.intervals("head", "damage", "low", "high", order=[bar["head"] for bar in bars]),
+        charts.intervals("head", "damage", "low", "high", order=[bar["head"] for bar in bars], x_title=_axis(result)),
     )
 
 
@@ -220,7 +227,7 @@ def _map(result: AblateResult, rows: Sequence[dict[str, Any]], texts: Sequence[s
             f"damage_{name}",
             f"Damage on {name}",
             "diverging",
-            f"How much the loss on the {name} rises without the head ({result.unit}).",
+            f"How much the {_what(result)} on {_TEXTS.get(name, name)} rises without the head ({result.unit}).",
             harm=True,
         )
         for name in texts
@@ -234,7 +241,7 @@ def _map(result: AblateResult, rows: Sequence[dict[str, Any]], texts: Sequence[s
         "mark": {"type": "bar", "color": charts.PALETTE[0]},
         "encoding": {
             "x": {"field": "sequence", "type": "ordinal", "axis": {"labelAngle": 0}},
-            "y": charts.quantity("damage"),
+            "y": charts.quantity("damage", _axis(result)),
         },
     }
     return HeadMap(

@@ -22,5 +22,5 @@ def view(result: ModuleCheckResult, page: Page) -> None:
 def probes(ran: Sequence[Probe], page: Page) -> None:
     """Add the section of the probes."""
     table = page.rows("probes", [asdict(probe) for probe in ran])
-    words = "What was tried; what did not run says what it would need."
-    page.add("Probes", Listing("Probes", words, table, _COLUMNS), detail=True)
+    words = "A probe that did not run says what it would need."
+    page.add("What was tried", Listing("Probes", words, table, _COLUMNS), detail=True)

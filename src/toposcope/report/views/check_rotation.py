@@ -21,4 +21,4 @@ def view(result: RotationCheckResult, page: Page) -> None:
         for (a, b), frequency, error in zip(result.pairs, result.frequencies, result.errors, strict=True)
     ]
     words = "Channels of the queries that turn together, as measured."
-    page.add("Channel pairs", Listing("Channel pairs", words, page.rows("channel pairs", rows), _COLUMNS))
+    page.add("Channel pairs", Listing("Frequencies", words, page.rows("channel pairs", rows), _COLUMNS))

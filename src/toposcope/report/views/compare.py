@@ -64,8 +64,9 @@ def view(result: CompareResult, page: Page) -> None:
     page.facts += [
         (str(len(result.heads)), "heads"),
         (str(result.moved), "verdicts moved"),
-        (str(result.looks_elsewhere), "kernels peak elsewhere"),
     ]
+    if any(head.peak_a is not None for head in result.heads):
+        page.facts.append((str(result.looks_elsewhere), "kernels peak elsewhere"))
     page.add("Summary", Summary(tuple(summary(result))))
     if result.encodings:
         page.add("Encodings and contexts", _encodings(page, result))
@@ -75,7 +76,7 @@ def view(result: CompareResult, page: Page) -> None:
     table = page.rows("changes", rows)
     columns = _present(_COLUMNS, rows)
     page.add("By layer", *_by_layer(page, result, rows))
-    page.add("Most changed heads", _most(page, result))
+    page.add("Heads by change", _most(page, result))
     if result.of != "models":
         page.add("Mean absolute change", _means(page, result))
     page.add(
@@ -268,6 +269,7 @@ def _by_layer(page: Page, result: CompareResult, rows: Sequence[Mapping[str, Any
         Column("layer", "layer"), *(Column(key, name, "percent") for key, name in _PARTS.items()),
         Column("moved", "verdicts moved"), Column("heads", "heads"),
     )  # fmt: skip
+    columns = _present(columns, [vars(row) for row in result.layers])
     words = "Relative change |A - B| / |A|, mean over a layer's heads."
     table = page.rows("change by layer", [vars(row) for row in result.layers])
     return [

@@ -32,7 +32,7 @@ def sections(page: Page, found: AblationMap, *, brief: bool = False) -> None:
     worst["shown_first"] = True
     table = page.rows("accuracy without each head", rows)
     page.add("What each head is worth", Summary(tuple(_summary(found, worst))))
-    words = "How much less is right, in shares of 1, with {}: 0 where the model does as well without it."
+    words = "By how much the share of right answers falls with {}: 0 where the model does as well without it."
     measures = tuple(
         Measure(f"damage_{how}", f"Damage ({how})", "diverging", words.format(what), harm=True)
         for how, what in METHODS.items()

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from toposcope.core.statistics import told_from_zero
 from toposcope.models.loss import Bin, Condition, LossResult
 from toposcope.report import charts
 from toposcope.report.blocks import Chart, Column, Listing, Page, Summary, count
 
 DRAWN = 24  # conditions in a picture; the table holds all
+TOLD = 4  # conditions that the summary tells, those that make a sure difference first
 CURVES = 5  # conditions beside the model as it is, by position
+BESIDE = 4  # of these in a narrow table
 
 
 def view(result: LossResult, page: Page) -> None:
@@ -35,12 +38,12 @@ def label(row: Condition) -> str:
 def _summary(result: LossResult) -> list[str]:
     own, others = result.conditions[0], result.conditions[1:]
     sentences = [f"{result.text}: {own.loss:.3f} nats per token as it is."]
-    for row in sorted(others, key=lambda row: -abs(row.difference))[:4]:
+    for row in sorted(others, key=lambda row: (not _told(row), -abs(row.difference)))[:TOLD]:
         half = row.half_width
         if half is None:
-            words = f"changes it by {row.difference:+.4f} (one sequence: no interval)"
-        elif abs(row.difference) <= half:
-            words = f"changes nothing that these sequences could show ({row.difference:+.4f} ± {half:.4f})"
+            words = f"changes it by {row.difference:+.4f} nats per token (one sequence: no interval)"
+        elif not _told(row):
+            words = f"makes no difference that these sequences can show ({row.difference:+.4f} ± {half:.4f})"
         else:
             verb = "costs" if row.difference > 0 else "saves"
             words = f"{verb} {abs(row.difference):.4f} ± {half:.4f} nats per token"
@@ -52,6 +55,11 @@ def _summary(result: LossResult) -> list[str]:
             f"one from positions {last.first} to {last.last} costs {_cost(last)}."
         )
     return sentences
+
+
+def _told(row: Condition) -> bool:
+    """Whether the difference is beyond its interval over sequences."""
+    return row.half_width is not None and told_from_zero(row.difference, row.half_width)
 
 
 def _cost(part: Bin) -> str:
@@ -118,7 +126,7 @@ def _by_position(page: Page, result: LossResult) -> list[Any]:
     spec = charts.from_zero(spec, max((part.last for part in own.bins), default=1))
     spec = charts.in_colours_of_encodings(spec, "encoding", [label(row) for row in shown])
     chart = Chart("Loss by position", words, page.rows("loss by position", rows), spec, in_figure=True)
-    return [chart, _bins(page, result, [own, *others[:3]] if len(others) <= 16 else [own])]
+    return [chart, _bins(page, result, shown)]
 
 
 def _bins(page: Page, result: LossResult, shown: Sequence[Condition]) -> Listing:
@@ -138,4 +146,5 @@ def _bins(page: Page, result: LossResult, shown: Sequence[Condition]) -> Listing
         columns.append(Column("remark", "remark", "plain"))
     sentence = "Position of the token that predicts, counted from 0."
     table = page.rows("loss by range of positions", rows)
-    return Listing("The same in numbers", sentence, table, tuple(columns), folded=True, top=32)
+    brief = ("positions", "tokens", *(f"loss {i}" for i in range(BESIDE)), "remark")
+    return Listing("The same in numbers", sentence, table, tuple(columns), folded=True, top=32, brief=brief)

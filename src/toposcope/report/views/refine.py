@@ -24,7 +24,7 @@ def view(result: RefineResult, page: Page) -> None:
     means = vars(result.held_out_mean)
     shown = {name: means[name] for name in ("before", "diagonal", "control")}
     page.facts += [
-        *((f"{mean:.4f}", f"nats a token, {TITLES[name]}") for name, mean in shown.items()),
+        *((f"{mean:.4f}", f"nats per token, {TITLES[name]}") for name, mean in shown.items()),
         (f"{result.parameters.diagonal:,}", "numbers tuned in D"),
         (f"{result.settings.steps:,}", "steps of each arm"),
     ]
@@ -61,10 +61,10 @@ def _difference(row: Difference) -> str:
     than = f"{of}, against {against}: {mean:+.4f}"
     than = than[0].upper() + than[1:]
     if half is None:
-        return f"{than} nats a token, from one sequence."
+        return f"{than} nats per token, from one sequence."
     if not row.decided:
-        return f"{than} ± {half:.4f} nats a token: these sequences do not tell them apart."
-    return f"{than} ± {half:.4f} nats a token: {'better' if mean < 0 else 'worse'}."
+        return f"{than} ± {half:.4f} nats per token: these sequences do not tell them apart."
+    return f"{than} ± {half:.4f} nats per token: {'better' if mean < 0 else 'worse'}."
 
 
 def _held(page: Page, result: RefineResult) -> list[Any]:
@@ -81,20 +81,20 @@ def _held(page: Page, result: RefineResult) -> list[Any]:
     ]
     spec = charts.intervals(
         "what", "difference", "low", "high", order=[row["what"] for row in rows],
-        x_title="nats a token; below 0 is better",
+        x_title="nats per token; below 0 is better",
     )  # fmt: skip
     means = [{"what": TITLES[name], "loss": mean} for name, mean in vars(result.held_out_mean).items()]
     words = f"Mean over {len(result.held_out.before)} held-out sequences with its 95 % interval ({result.held_text})."
     table = page.rows("differences", rows)
     differing = (
-        Column("what", "difference", "plain"), Column("difference", "nats a token", "+.4f"),
+        Column("what", "difference", "plain"), Column("difference", "nats per token", "+.4f"),
         Column("half_width", "±", ".4f"), Column("says", "verdict", "plain"),
     )  # fmt: skip
     return [
         Chart("Paired differences", words, table, spec, in_figure=True),
         Listing(
-            "Losses", f"{result.held_text}, in nats a token.", page.rows("losses", means),
-            (Column("what", "loss of", "plain"), Column("loss", "nats a token", ".4f")),
+            "Losses", f"{result.held_text}, in nats per token.", page.rows("losses", means),
+            (Column("what", "loss of", "plain"), Column("loss", "nats per token", ".4f")),
         ),
         Listing("Differences", "Paired, 95 % over sequences; below 0 is better.", table, differing),
     ]  # fmt: skip
@@ -103,8 +103,8 @@ def _held(page: Page, result: RefineResult) -> list[Any]:
 def _sequences(page: Page, result: RefineResult) -> Listing:
     losses = vars(result.held_out)
     rows = [dict(zip(("sequence", *losses), (n, *row), strict=True)) for n, row in enumerate(zip(*losses.values()))]  # noqa: B905
-    columns = (Column("sequence", "sequence"), *(Column(name, TITLES[name]) for name in losses))
-    return Listing("Sequence by sequence", "Loss in nats a token.", page.rows("held out", rows), columns)
+    columns = (Column("sequence", "sequence"), *(Column(name, TITLES[name], ".3f") for name in losses))
+    return Listing("Sequence by sequence", "Loss in nats per token.", page.rows("held out", rows), columns)
 
 
 def _word(row: Difference) -> str:
@@ -120,9 +120,9 @@ def _training(page: Page, result: RefineResult) -> Chart | None:
     if not rows:
         return None
     width = _width(len(result.training.diagonal))
-    words = "Loss of each step's sequence, in nats a token"
+    words = "Loss of each step's sequence, in nats per token"
     words += "." if width == 1 else f", as the mean of {width} steps."
-    spec = charts.line("step", "loss", colour="arm", y_title="nats a token")
+    spec = charts.line("step", "loss", colour="arm", y_title="nats per token")
     return Chart("Loss while tuning", words, page.rows("training", rows), spec, in_figure=True)
 
 

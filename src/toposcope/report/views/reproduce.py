@@ -43,7 +43,10 @@ def view(result: ReproduceResult, page: Page) -> None:
     both = any(claim.verdict_published is not None for claim in claims)
     page.title = page.title or f"Toposcope: reproduce {result.what}"
     counts = Counter(str(claim.verdict) for claim in claims)
-    page.facts += [(str(len(claims)), "claims"), *((str(number), _WORDS[word]) for word, number in counts.items())]
+    page.facts += [
+        (str(len(claims)), "claim" if len(claims) == 1 else "claims"),
+        *((str(number), _WORDS[word]) for word, number in counts.items()),
+    ]
     if result.runs_done:
         page.facts.append((f"{result.runs_done:,}", "runs"))
     page.add("Summary", Summary(tuple(_summary(result, both))))
@@ -135,7 +138,7 @@ def _card(claim: ReproducedClaim, both: bool) -> Pairs:
         items.append(("models as released", _outcome(claim.verdict_published, claim.measured_published or ())))
     if claim.before:
         items.append(("before this study", claim.before))
-    items.append(("rule", claim.rule))
+    items.append(("rule", tuple(claim.rule.split("; ")) if claim.rule.count("; ") > 1 else claim.rule))
     if claim.change:
         items.append(("would change it", claim.change))
     if claim.runs:
@@ -144,10 +147,10 @@ def _card(claim: ReproducedClaim, both: bool) -> Pairs:
 
 
 def _outcome(verdict: str, measured: Sequence[str]) -> tuple[str, ...]:
-    """The verdict, a line for each estimate that decides it, and one for those that stand beside them."""
+    """The verdict, a line for each estimate that decides it, and for those that stand beside them."""
     lines = [line for line in measured if line != "-" and not line.startswith(_BESIDE)]
-    beside = "; ".join(line.removeprefix(_BESIDE).removesuffix(")") for line in measured if line.startswith(_BESIDE))
-    return (f"{_WORDS[verdict].capitalize()}.", *lines, *((f"Beside it: {beside}.",) if beside else ()))
+    beside = [line.removeprefix(_BESIDE).removesuffix(")") for line in measured if line.startswith(_BESIDE)]
+    return (f"{_WORDS[verdict].capitalize()}.", *lines, *(("Beside it, without a say:", *beside) if beside else ()))
 
 
 def _accuracies(page: Page, cells: Sequence[CouplingCell]) -> None:
@@ -176,8 +179,8 @@ def _who_learns(page: Page, task: str, cells: Sequence[CouplingCell]) -> Chart:
         {
             "model": f"{cell.encoding}, {'as described' if cell.variant == 'described' else 'as released'}",
             "accuracy": cell.accuracy,
-            "low": cell.accuracy - (cell.half or 0.0),
-            "high": cell.accuracy + (cell.half or 0.0),
+            "low": max(cell.accuracy - (cell.half or 0.0), 0.0),  # no accuracy is beyond these
+            "high": min(cell.accuracy + (cell.half or 0.0), 100.0),
             "reported": cell.reported,
             "seeds": cell.seeds,
         }
@@ -197,8 +200,8 @@ def _who_learns(page: Page, task: str, cells: Sequence[CouplingCell]) -> Chart:
         for bound in (cells[0].floor, cells[0].ceiling)
     ]
     words = (
-        "Mean over seeds with its 95 % interval; dashed: the task's floor and ceiling; orange: what the paper "
-        "reports, at its own size."
+        "Mean over seeds with its 95 % interval, within 0 and 100 %; dashed: the task's floor and ceiling; orange: "
+        "what the paper reports, at its own size."
     )
     return Chart(f"Who learns {task}", words, page.rows(f"cells {task}", rows), spec, in_figure=True)
 
@@ -223,9 +226,9 @@ def _probe(page: Page, cells: Sequence[ProbeRow]) -> None:
         base = mine[0].base
         spec = charts.intervals(
             "model", "difference", "low", "high", order=[row["model"] for row in rows],
-            x_title=f"bits a byte, less {base}; below 0 is better",
+            x_title=f"bits per byte, less {base}; below 0 is better",
         )  # fmt: skip
-        words = f"Held-out bits a byte against the cell '{base}', paired by seed, with Student's 95 % interval."
+        words = f"Held-out bits per byte against the cell '{base}', paired by seed, with Student's 95 % interval."
         picture = Chart("What it costs", words, page.rows(f"probe {group}", rows), spec, in_figure=True)
         page.add(f"Held to a regime: {group}", picture)
     if not cells:
@@ -236,7 +239,7 @@ def _probe(page: Page, cells: Sequence[ProbeRow]) -> None:
     ]
     columns = (
         Column("group", "group", "plain"), Column("cell", "model", "plain"), Column("words", "which", "wrap"),
-        Column("seeds", "seeds"), Column("bits", "bits a byte", ".3f"), Column("less", "less the base", "+.3f"),
+        Column("seeds", "seeds"), Column("bits", "bits per byte", ".3f"), Column("less", "less the base", "+.3f"),
         Column("says", "says", "plain"), Column("cosine", "cosine"), Column("rank", "rank"),
         Column("slower", "time of a step"),
     )  # fmt: skip

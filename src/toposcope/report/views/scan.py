@@ -142,7 +142,8 @@ def view(result: ScanResult, page: Page) -> None:
     page.add("Frequency use", scan_spectra.frequencies(rows), detail=True)
     page.add("Biases and position tables", *scan_spectra.biases(page, result.spectra))
     for other in result.what_if:
-        page.add(f"With {other.encoding} in its place", *scan_spectra.what_if(page, result, other))
+        title = "Without position" if other.encoding == "none" else f"With {other.encoding} in its place"
+        page.add(title, *scan_spectra.what_if(page, result, other))
     sentence = (
         "Margins are relative changes of V and O below which a verdict stays; 'survives': the rounding of the stored "
         "weights. Growth, spread and pair are heuristics."
@@ -304,7 +305,7 @@ def _layers(page: Page, result: ScanResult) -> Listing | None:
     table = page.rows("layers as wholes", rows, [column.key for column in columns])
     sentence = "The heads of a layer act together; only the first token (or a consensus) can be judged then."
     brief = ("layer", "verdict", "margin", "alpha", "omega", "growth_index", "rank_U")
-    return Listing("Layers as wholes", sentence, table, columns, folded=True, brief=brief)
+    return Listing("Every layer", sentence, table, columns, folded=True, brief=brief)
 
 
 # ------------------------------------------------------------------ pictures

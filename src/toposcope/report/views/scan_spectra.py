@@ -208,7 +208,9 @@ def what_if(page: Page, result: ScanResult, other: WhatIf) -> list[Any]:
     ]
     words = [f"The kernel of {len(rows)} of {len(result.heads)} heads would peak elsewhere (heuristic)."]
     now, then = (_mean(each) for each in (result.heads, other.heads))
-    words.append(f"Mean shared-content factor at {other.context:,} tokens: {shown(now)} now, {shown(then)} then.")
+    known = now is not None and then is not None
+    if known:
+        words.append(f"Mean shared-content factor at {other.context:,} tokens: {shown(now)} now, {shown(then)} then.")
     split = [
         f"{name} {before:.2f} now, {after:.2f} then"
         for key, name in PARTS.items()
@@ -220,8 +222,8 @@ def what_if(page: Page, result: ScanResult, other: WhatIf) -> list[Any]:
         return [Paragraphs(tuple(words))]
     columns = (
         Column("name", "head", "plain"), Column("before", "kernel now", "text"),
-        Column("after", "kernel then", "text"), Column("factor_before", "shared-content factor now"),
-        Column("factor_after", "then"),
+        Column("after", "kernel then", "text"),
+        *((Column("factor_before", "shared-content factor now"), Column("factor_after", "then")) if known else ()),
     )  # fmt: skip
     brief = ("name", "before", "after")
     table = page.rows("what if", rows)

@@ -42,7 +42,7 @@ def view(result: SpectrumResult, page: Page) -> None:
     for each in found:
         blocks: list[Any] = [Paragraphs(tuple(_about(each)), soft=True)]
         if each.points:
-            blocks.append(_listing(page, each.spec, each.points, "factor"))
+            blocks.append(_listing(page, f"{each.spec} by context", each.points, "factor"))
         if each.logit_points:
             words = f"The bias as a summand of the logits (head {each.head})."
             blocks.append(_listing(page, f"{each.spec} as a summand", each.logit_points, "norm / n", words))
@@ -229,7 +229,8 @@ def _by_offset(page: Page, found: Sequence[EncodingSpectrum]) -> Chart | None:
     words = "What position makes of constant content at offset t (logarithmic), where it is 1 at t = 0."
     spec = charts.line("offset", "kernel", colour="encoding", log_x=True, points=True, zero=True)
     table = page.rows("kernel by offset", rows)
-    return Chart("The kernel at each distance", words, table, _painted(spec, found), in_figure=True)
+    drawn = [each for each in found if any(row["encoding"] == each.spec for row in rows)]
+    return Chart("The kernel at each distance", words, table, _painted(spec, drawn), in_figure=True)
 
 
 def _painted(spec: charts.Spec, found: Sequence[EncodingSpectrum]) -> charts.Spec:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from toposcope.core.fields import plain
 from toposcope.report import charts
 from toposcope.report.blocks import Chart, Column, Listing, Page, Paragraphs
+from toposcope.studies.reproduce.words import axis_title
 
 if TYPE_CHECKING:
     from toposcope.studies.reproduce.result import StudyAnswer, StudyOutcome, StudyPoint
@@ -18,11 +19,14 @@ def study_sections(page: Page, study: StudyOutcome) -> None:
     put_down = f"in commit {study.rules_commit}" if study.rules_commit else "in no commit that is known"
     rules = f"Rules put down {put_down}; sha256 of the file {study.rules_sha256}."
     page.add(study.title, Paragraphs((study.about, rules), soft=True))
-    for picture in dict.fromkeys(point.picture for point in study.points):
-        page.add(picture, _picture(page, [point for point in study.points if point.picture == picture]))
+    pictures = dict.fromkeys(point.picture for point in study.points)
+    page.add(
+        "Every arm",
+        *(_picture(page, [point for point in study.points if point.picture == each]) for each in pictures),
+    )
     shown = [each for each in study.answers if each.mean is not None]
-    for measure in dict.fromkeys(each.measure for each in shown if each.decides):
-        page.add(f"Effects: {measure}", _effects(page, [each for each in shown if each.measure == measure]))
+    measures = dict.fromkeys(each.measure for each in shown if each.decides)
+    page.add("Effects", *(_effects(page, [each for each in shown if each.measure == name]) for name in measures))
     page.add("Every question", _questions(page, study), detail=True)
     if study.self_tests:
         page.add("The study tried on itself", _self_tests(page, study), detail=True)
@@ -43,7 +47,7 @@ def _effects(page: Page, answers: Sequence[StudyAnswer]) -> Chart:
         ]
     first = answers[0]
     order = list(dict.fromkeys(str(row["question"]) for row in rows))
-    title = f"{first.measure}{f', {first.unit}' if first.unit else ''}"
+    title = axis_title(first.measure)
     spec = charts.intervals("question", "mean", "low", "high", order=order, reference=first.at, x_title=title)
     names = spec["layer"][-1]["encoding"]["y"]
     spec["layer"].insert(
@@ -58,9 +62,10 @@ def _effects(page: Page, answers: Sequence[StudyAnswer]) -> Chart:
         },
     )
     words = (
-        "Mean over seeds with Student's 95 % interval, not corrected; small dots are single seeds; dashed: the value."
+        "Mean difference over seeds with Student's 95 % interval, not corrected; small dots are single seeds; "
+        f"dashed: {first.at:g}, which each is tested against."
     )
-    return Chart(first.measure, words, page.rows(f"effects {first.measure}", rows), spec, in_figure=True)
+    return Chart(_heading(title), words, page.rows(f"effects {first.measure}", rows), spec, in_figure=True)
 
 
 def _picture(page: Page, points: Sequence[StudyPoint]) -> Chart:
@@ -75,7 +80,13 @@ def _picture(page: Page, points: Sequence[StudyPoint]) -> Chart:
     first = points[0]
     doubling = first.x_name == "loops"
     spec = charts.line(
-        "x", "mean", colour="series", log_x=doubling, points=True, x_title=first.x_name, y_title=first.measure
+        "x",
+        "mean",
+        colour="series",
+        log_x=doubling,
+        points=True,
+        x_title=first.x_name,
+        y_title=axis_title(first.measure),
     )
     curve = spec["layer"][-1]["encoding"]
     curve["x"]["scale"]["padding"] = 12
@@ -97,6 +108,10 @@ def _picture(page: Page, points: Sequence[StudyPoint]) -> Chart:
     return Chart(first.picture, words, page.rows(f"picture {first.picture}", rows), spec, in_figure=True)
 
 
+def _heading(title: str) -> str:
+    return title[:1].upper() + title[1:]
+
+
 def _questions(page: Page, study: StudyOutcome) -> Listing:
     rows = [
         {**plain(each), "runs": " ".join(each.runs), "values": " ".join(f"{value:.6g}" for value in each.values)}
@@ -107,7 +122,7 @@ def _questions(page: Page, study: StudyOutcome) -> Listing:
         Column("claim", "claim", "wrap"), Column("name", "question", "wrap"), Column("measure", "measure", "plain"),
         Column("n", "pairs"), Column("mean", "mean"), Column("half", "±"), Column("p", "p, corrected"),
         Column("p_equivalent", "p of equivalence"), Column("bound", "bound"),
-        Column("detectable", "seen with 80 %"), Column("outcome", "outcome", "plain"),
+        Column("detectable", "detectable at 80 % power"), Column("outcome", "outcome", "plain"),
         Column("decides", "decides", "text"),
     )  # fmt: skip
     words = (

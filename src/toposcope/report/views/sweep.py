@@ -98,8 +98,8 @@ def _chart(page: Page, task: str, cells: Sequence[SweepCell]) -> Chart:
         {
             "encoding": cell.encoding,
             "accuracy": cell.mean,
-            "low": cell.mean - (cell.half or 0.0),
-            "high": cell.mean + (cell.half or 0.0),
+            "low": max(cell.mean - (cell.half or 0.0), 0.0),  # no accuracy is beyond these
+            "high": min(cell.mean + (cell.half or 0.0), 1.0),
             "seeds": cell.n,
         }
         for cell in sorted(cells, key=lambda cell: -cell.mean)
@@ -111,7 +111,10 @@ def _chart(page: Page, task: str, cells: Sequence[SweepCell]) -> Chart:
         if bound is not None:
             rule = {"mark": {"type": "rule", "strokeDash": [3, 3]}, "encoding": {"x": {"datum": bound}}}
             spec["layer"].append(rule)
-    words = "Mean accuracy with its 95 % interval over seeds; dashed lines are the task's floor and ceiling."
+    words = (
+        "Mean accuracy with its 95 % interval over seeds, within 0 and 100 %; dashed lines are the task's floor and "
+        "ceiling."
+    )
     return Chart(f"Who learns {task}", words, page.rows(f"accuracy {task}", rows), spec, in_figure=True)
 
 

@@ -55,6 +55,12 @@ METRICS = {
     "distance": ("Distance", "Mean distance, in tokens, at which the head attends."),
     "entropy": ("Entropy", "Mean entropy of its attention, in nats: 0 is one token for each query."),
 }
+OTHERS = {  # measured, and in no table of the page
+    "gram_cross": "products between the Gram shares",
+    "kernel_rho": "shared-content factor of the kernel",
+    "cap": "bound on the norm (S5f)",
+}
+AXES = {"rho": "logit norm ratio", "toeplitz": "Toeplitz share", "distance": "distance, tokens"}
 BRIEF = (
     "name", "rho", "toeplitz_centred", "content", "position", "coupling", "gram_content", "gram_mixed",
     "gram_position", "peak_offset", "on_previous", "on_first",
@@ -244,7 +250,7 @@ def _listing(page: Page, rows: Sequence[dict[str, Any]], there: Sequence[str]) -
     columns = (
         Column("name", "head", "plain"),
         Column("pattern", "pattern", "plain"),
-        *(Column(key, short.get(key, METRICS[key][0].lower()), ".2f") for key in there),
+        *(Column(key, short.get(key, _within(METRICS[key][0])), ".2f") for key in there),
         Column("peak_offset", "peak"),
         *(Column(key, key.removeprefix("on_"), ".2f") for key in shares),
     )
@@ -271,7 +277,7 @@ def _head_map(result: TraceResult, rows: Sequence[dict[str, Any]], table: str, t
         tuple(measures),
         facts=(
             Column("pattern", "pattern", "text"),
-            *(Column(key, METRICS[key][0].lower()) for key in METRICS),
+            *(Column(key, _within(METRICS[key][0])) for key in METRICS),
             Column("peak_offset", "kernel's peak at offset"),
             *(Column(f"on_{name}", f"on {title}", "percent") for name, title in WORDS.items()),
         ),
@@ -302,10 +308,21 @@ def _add_missing(page: Page, result: TraceResult) -> None:
         by_reason: dict[str, list[str]] = {}
         for gap in result.gaps:
             by_reason.setdefault(gap.why, []).append(gap.metric)
-        rows = [{"metrics": ", ".join(metrics), "why": why} for why, metrics in by_reason.items()]
-        columns = (Column("metrics", "metrics", "wrap"), Column("why", "why", "wrap"))
+        rows = [{"metrics": ", ".join(map(_named, metrics)), "why": why} for why, metrics in by_reason.items()]
+        columns = (Column("metrics", "measure", "wrap"), Column("why", "why", "wrap"))
         listing = Listing("What could not be measured", "", page.rows("gaps", rows), columns)
     page.add("Not measured", Paragraphs(left) if left else None, listing)
+
+
+def _named(metric: str) -> str:
+    """What a metric is called where readers see it."""
+    known = METRICS.get(metric)
+    return _within(known[0]) if known else OTHERS.get(metric, metric.replace("_", " "))
+
+
+def _within(title: str) -> str:
+    """A title within a sentence or as the heading of a column: names of people keep their capital."""
+    return title if title.startswith(("Ky Fan", "Toeplitz")) else title[:1].lower() + title[1:]
 
 
 # ------------------------------------------------------------------ charts
@@ -363,7 +380,11 @@ def _by_layer(page: Page, rows: Sequence[dict[str, Any]]) -> list[Chart]:
         if known:
             label, sentence = METRICS[key]
             spec = charts.dots_and_mean(
-                "layer", key, reference=1.0 if key == "rho" else None, tooltip=("layer", "head", key)
+                "layer",
+                key,
+                reference=1.0 if key == "rho" else None,
+                tooltip=("layer", "head", key),
+                y_title=AXES[key],
             )
             table = page.rows(f"{label} by layer", known)
             found.append(Chart(f"{label} by layer", sentence, table, spec, in_figure=key != "distance"))
@@ -396,25 +417,23 @@ def _agreement(page: Page, found: Agreement) -> list[Any]:
     """Rank correlations of indices from the weights with what was traced, and the list of previous-token heads."""
     names: dict[str, RankCorrelation] = {
         "peak of the kernel": found.peak,
-        "norm of the kernel (rho_n)": found.contraction,
+        "shared-content factor of the kernel": found.contraction,
         "kernel at offset 1, with attention on the previous token": found.contrast,
         "share of fast pairs, with attention on the previous token": found.fast,
     }
     rows = [{"index": words, "rho": each.rho, "p": each.p, "count": each.count} for words, each in names.items()]
     said = [
-        f"Heads that look at the previous token on the text: {len(found.traced)}. The kernel of "
-        f"{count(len(found.listed), 'head')} peaks at offset 1: {len(found.hits)} of these"
+        f"On this text {_look(len(found.traced))} at the previous token. Of the "
+        f"{count(len(found.listed), 'head')} whose kernel peaks at offset 1, {_are(len(found.hits))} among them"
         f"{_rates(found.precision, found.recall)}."
     ]
     if found.fast_listed:
         area = (
-            ""
-            if found.fast_auc is None
-            else f"; as an order of all heads that share has an AUC of {found.fast_auc:.2f}"
+            "" if found.fast_auc is None else f"; ranking all heads by that share has an AUC of {found.fast_auc:.2f}"
         )
         said.append(
-            f"Of the {len(found.fast_listed)} with the largest share of Q and K in fast pairs, {len(found.fast_hits)}"
-            f"{_rates(found.fast_precision, found.fast_recall)}{area}."
+            f"Of the {len(found.fast_listed)} with the largest share of Q and K in fast pairs, "
+            f"{_are(len(found.fast_hits))}{_rates(found.fast_precision, found.fast_recall)}{area}."
         )
     if found.kernel is not None:
         said.append(f"Kernels over offsets: median rank correlation {found.kernel:+.2f} ({found.heads} heads).")
@@ -424,6 +443,14 @@ def _agreement(page: Page, found: Agreement) -> list[Any]:
     )  # fmt: skip
     table = page.rows("agreement", rows)
     return [Paragraphs(tuple(said)), Listing("Weights against the text", "", table, columns)]
+
+
+def _look(heads: int) -> str:
+    return "1 head looks" if heads == 1 else f"{heads or 'no'} heads look"
+
+
+def _are(heads: int) -> str:
+    return "1 is" if heads == 1 else f"{heads or 'none'} are"
 
 
 def _rates(precision: float | None, recall: float | None) -> str:

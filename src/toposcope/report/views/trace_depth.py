@@ -70,6 +70,7 @@ def _layers(
     ]  # fmt: skip
 
 
+_PREDICTORS = {"alpha": "max Re eig(V O)", "omega": "min Re eig(V O)", "rho_euler": "max |1 + eig(V O)|"}
 _SHORT = ("attention", "flow", "whole")
 _CONTROL = (
     " The control for the flow is step: attention's own step as a predictor of the whole layer. All others need no "
@@ -123,7 +124,7 @@ def _correlations(page: Page, found: Sequence[RankCorrelation], too_few: str, mo
         of = {each.predicted: each for each in found if each.measured == measured}
         rows.append({"measured": measured.replace("_", " "), **{name: _rho(of.get(name)) for name in predictors}})
     columns = [Column("measured", "measured", "plain")]
-    columns += [Column(name, name.replace("_", " "), "plain") for name in predictors]
+    columns += [Column(name, _PREDICTORS.get(name, name.replace("_", " ")), "plain") for name in predictors]
     words = f"Spearman's rho of each predictor with what was measured; * p < 0.01.{more}"
     brief = ("measured", "flow", "step", "growth_index", "pair_index")
     table = page.rows("correlations", rows)
@@ -181,13 +182,13 @@ def _verdicts(page: Page, text: str, found: VerdictSummary, runs: Sequence[HeadR
     next((row for row in rows if row["word"] == "contradicts"), rows[0])["shown_first"] = True
     table = page.rows("verified heads", rows)
     facts = {
-        "verdict": "verdict", "rule": "by", "observed": "observed", "word": "together",
+        "verdict": "verdict", "rule": "by", "observed": "observed", "word": "run and verdict",
         "rate": "growth rate at the end", "mean_rate": "mean growth rate", "end": "time it ran",
         "growth_index": "growth index",
     }  # fmt: skip
     columns = [
         Column("layer", "layer"), Column("head", "head"), Column("verdict", "verdict", "text"),
-        Column("observed", "observed", "text"), Column("word", "together", "text"), Column("rate", "rate"),
+        Column("observed", "observed", "text"), Column("word", "run and verdict", "text"), Column("rate", "rate"),
     ]  # fmt: skip
     blocks += [
         HeadMap(

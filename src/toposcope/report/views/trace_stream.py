@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
@@ -19,7 +20,9 @@ PARTS = {
     "layer": "layers",
     "between": "what stands between",
 }
+PLACES = {"mlp": "MLP"}  # what a state stands after, where a table has a better word for it
 NAMED = 3  # phases that the sentence names
+BOUNDS = {"cosine": (-1.0, 1.0), "relative_dispersion": (0.0, 1.0), "effective_rank": (1.0, math.inf)}
 ALONE = 0.5  # share of all squared norms from which one token speaks for the cloud
 
 
@@ -125,7 +128,7 @@ def _position(result: TraceResult) -> str:
         does = f"keeps them{little} apart" if difference.mean > 0 else f"brings them{little} together"
         return f"position {does}: {words}"
     told = [each for each in off.after_layers if _told(each)]
-    words = f"{words}, which is not told from no change"
+    words = f"{words}, which may be no change"
     if not told:
         return words
     most = max(told, key=lambda each: abs(each.difference.mean) if each.difference else 0.0)
@@ -178,13 +181,17 @@ def _curve(stream: Stream) -> list[dict[str, Any]]:
         for name in ("cosine", "effective_rank", "dispersion", "relative_dispersion", "norm"):
             mean: Mean | None = getattr(state, name)
             if mean is not None:
-                half = mean.half_width or 0.0
-                low, high = mean.mean - half, mean.mean + half
-                if name == "cosine":  # few sequences have wide intervals, and no cosine is beyond these
-                    low, high = max(low, -1.0), min(high, 1.0)
+                low, high = _within_bounds(name, mean)
                 row |= {name: mean.mean, f"{name}_low": low, f"{name}_high": high}
         rows.append(row)
     return rows
+
+
+def _within_bounds(name: str, mean: Mean) -> tuple[float, float]:
+    """The ends of an interval, which of few sequences is wide, as far as the measure can be."""
+    least, most = BOUNDS.get(name, (0.0, math.inf))
+    half = mean.half_width or 0.0
+    return max(mean.mean - half, least), min(mean.mean + half, most)
 
 
 def _others(curves: str, colours: Mapping[str, str]) -> Row:
@@ -199,7 +206,7 @@ def _others(curves: str, colours: Mapping[str, str]) -> Row:
 
     return Row((
         chart("effective_rank", "Effective rank", "How many directions the tokens fill."),
-        chart("relative_dispersion", "Relative dispersion", "Distance from the mean token over the norm, both rms."),
+        chart("relative_dispersion", "Relative dispersion", "Distance from the mean token over the norm (rms)."),
         chart("dispersion", "Dispersion", "Root mean square distance from the mean token.", log_y=True),
         chart("norm", "Norm", "Root mean square norm of the tokens.", log_y=True),
     ))  # fmt: skip
@@ -239,7 +246,7 @@ def _numbers(page: Page, streams: Sequence[Stream]) -> Listing:
                 "first": cosines[0] if cosines else None,
                 "last": cosines[-1] if cosines else None,
                 "difference": None if layers[-1].difference is None else _with_interval(layers[-1].difference),
-                "final": None if each.final is None or each.final.cosine is None else each.final.cosine.mean,
+                "final": None if each.final is None or (done := each.final.cosine_change) is None else done.mean,
                 **{part: each.total(part) for part in PARTS},  # type: ignore[arg-type]
                 "rank_first": layers[0].effective_rank.mean,
                 "rank_last": layers[-1].effective_rank.mean,
@@ -249,14 +256,14 @@ def _numbers(page: Page, streams: Sequence[Stream]) -> Listing:
     columns = [
         Column("under", "positions", "plain"), Column("first", "cos in", ".2f"), Column("last", "out", ".2f"),
         Column("difference", "change", "plain"), *(Column(part, PARTS[part], "+.2f") for part in there),
-        Column("final", "final norm", ".2f"), Column("rank_first", "rank in", ".0f"),
+        Column("final", "final norm", "+.2f"), Column("rank_first", "rank in", ".0f"),
         Column("rank_last", "out", ".0f"),
     ]  # fmt: skip
     if all(row["final"] is None for row in rows):
         columns = [each for each in columns if each.key != "final"]
     words = (
         "Mean cosine at the input and after the last layer; change: from the model as it is, with the 95 % interval "
-        "over sequences; what each part did in all layers; effective rank."
+        "over sequences; by how much each part changed it in all layers; effective rank."
     )
     brief = tuple(each.key for each in columns if each.key != "final")
     return Listing("In and out", words, page.rows("in and out", rows), tuple(columns), top=16, brief=brief)
@@ -267,7 +274,7 @@ def _every(page: Page, streams: Sequence[Stream]) -> Listing:
         {
             "under": _label(stream),
             "layer": state.layer,
-            "part": state.part,
+            "part": PLACES.get(state.part, state.part),
             "cosine": None if state.cosine is None else state.cosine.mean,
             "cosine_change": None if state.cosine_change is None else _with_interval(state.cosine_change),
             "difference": None if state.difference is None else _with_interval(state.difference),

@@ -16,7 +16,7 @@ from toposcope.report.views import lab_ablate
 from toposcope.runs.words import duration
 
 FLOOR = "floor: best score without solving the task"
-KEYS = ("accuracy", "loss")  # of a curve
+AXES = {"accuracy": "accuracy", "loss": "loss, nats"}  # of curves
 SHARED = ("task", "encoding", "seed")  # runs of one task and curve differ in their seed only
 Learned = tuple[Mapping[str, Any], Sequence[CurvePoint]]  # a run's configuration, and its curve
 
@@ -79,7 +79,7 @@ def best(
     if half is None:
         return f"{words} (one seed: no interval{', so no order is told' if others else ''})."
     near = [each for each, value, width in others if width is None or value + width >= mean - half]
-    return f"{words}." + (f" These seeds do not tell it from {', '.join(near)}." if near else "")
+    return f"{words}." + (f" These seeds cannot tell it from {_any_of(near)}." if near else "")
 
 
 def labels(configs: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -96,12 +96,16 @@ def _said(config: Mapping[str, Any], name: str) -> str:
     return str(config.get(name, "?"))
 
 
+def _any_of(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"
+
+
 def learning(page: Page, runs: Sequence[Learned], *, in_figure: bool = True) -> None:
     """Accuracy and loss by step, task by task: the mean over seeds, between the least and the largest."""
     names = labels([config for config, _ in runs])
     for task in dict.fromkeys(_said(config, "task") for config, _ in runs):
         mine = [(name, run) for name, run in zip(names, runs, strict=True) if _said(run[0], "task") == task]
-        curves = [curve for curve in (_curves(page, task, mine, key, in_figure) for key in KEYS) if curve]
+        curves = [curve for curve in (_curves(page, task, mine, key, in_figure) for key in AXES) if curve]
         page.add(f"Learning {task}", Row(tuple(curves)) if curves else None)
 
 
@@ -120,7 +124,9 @@ def _curves(page: Page, task: str, runs: Sequence[tuple[str, Learned]], key: str
     words = "Accuracy on the first test sentences" if key == "accuracy" else "Loss on the sentences of that step"
     words += "." if seeds == 1 else f": mean over {seeds} seeds; the band reaches from the least to the largest."
     names = list(dict.fromkeys(name for name, _ in runs))
-    spec = charts.band("step", key, "least", "most", colour="encoding", y_title=key, faint=len(names) > charts.MANY)
+    spec = charts.band(
+        "step", key, "least", "most", colour="encoding", y_title=AXES[key], faint=len(names) > charts.MANY
+    )
     spec = charts.in_colours_of_encodings(spec, "encoding", names)
     title = "Accuracy by step" if key == "accuracy" else "Training loss by step"
     return Chart(title, words, page.rows(f"{task} {key}", rows), spec, in_figure=in_figure)

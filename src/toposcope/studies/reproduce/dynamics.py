@@ -47,7 +47,7 @@ def checked(facts: tuple[Fact, ...] | None = None) -> list[ReproducedClaim]:
         released_code="With a learned output projection the two scenarios are one model class (see above).",
         measured=("-",),
         verdict=ClaimVerdict.UNMEASURED,
-        rule="needs training: `toposcope reproduce dynamics --size demo`, or full.",
+        rule="Needs training: toposcope reproduce dynamics --size demo, or full.",
     )
     return [*found, trained]
 
@@ -153,6 +153,10 @@ def _split_into_heads() -> tuple[bool, list[str]]:
     return indefinite == 0, words
 
 
+def _word(verdict: Regime) -> str:
+    return verdict.value.replace("_", " ")
+
+
 def _counterexample() -> tuple[bool, list[str]]:
     w, v = rotation(60), rotation(-60)
     a = w @ np.linalg.inv(v)
@@ -162,12 +166,13 @@ def _counterexample() -> tuple[bool, list[str]]:
     mirror = rotation(120)
     said_mirror = regime(w, mirror, causal=False)
     several = simulate(w, mirror, np.random.default_rng(5).standard_normal((5, 2)), causal=False, horizon=40.0)
+    folds = float(np.exp(min(several.log_growth, 50)))
     words = [
         f"W = R(60), V = R(-60): least eigenvalue of sym W {least(w):+.2f}, of sym -A {least(-a):+.2f}; verdict "
-        f"{said.verdict.value}; a single token has grown {grown:.0f}-fold by t = {alone.end:.0f} (e^(t/2): "
+        f"{_word(said.verdict)}; a single token has grown {grown:.0f}-fold by t = {alone.end:.0f} (e^(t/2): "
         f"{np.exp(alone.end / 2):.0f})",
-        f"V = R(120): sym A positive definite; verdict {said_mirror.verdict.value}; five tokens grow "
-        f"{np.exp(min(several.log_growth, 50)):.2g}-fold",
+        f"V = R(120): sym A positive definite; verdict {_word(said_mirror.verdict)}; five tokens grow "
+        + (f"{folds:,.0f}-fold" if folds < 1e6 else f"{folds:.2g}-fold"),
     ]
     return bool(said.verdict is Regime.CONVERGES and grown < 1), words
 
@@ -182,7 +187,8 @@ def _sign_is_absorbed() -> tuple[bool, list[str]]:
     first = weights @ x @ value.T @ out.T
     second = weights @ x @ (-value).T @ (-out).T
     difference = np.abs(first - second).max()
-    return bool(difference > 0), [f"outputs with (V, O) and (-V, -O) differ by {difference:.1e}"]
+    apart = f"differ by {difference:.1e}" if difference else "are the same to the bit"
+    return bool(difference > 0), [f"outputs with (V, O) and (-V, -O) {apart}"]
 
 
 FACTS = (

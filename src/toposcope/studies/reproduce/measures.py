@@ -12,6 +12,7 @@ from toposcope.lab.result import ENOUGH, TrainResult
 from toposcope.studies.language import outcome as bytes_models
 from toposcope.studies.reproduce import evidence
 from toposcope.studies.reproduce.evidence import RunMeasure
+from toposcope.studies.reproduce.words import unit_of
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class StudyMeasure:
 
     @property
     def unit(self) -> str:
-        return self.of_run.unit
+        return unit_of(self.name)
 
     def __call__(self, run: Any) -> float | None:
         value = self.of_run.of(run)
@@ -36,8 +37,11 @@ class LadderMeasure:
     """A number of all runs of a ladder: (value of the setting, the run or None where it failed)."""
 
     name: str
-    unit: str
     of: Callable[[Sequence[tuple[Any, Any]]], float | None]
+
+    @property
+    def unit(self) -> str:
+        return unit_of(self.name)
 
 
 def _lost(run: TrainResult, which: str) -> float | None:
@@ -67,7 +71,7 @@ def _log_time(run: Mapping[str, Any]) -> float | None:
 
 
 _SHUFFLED = RunMeasure[Mapping[str, Any]](
-    "bits that a shuffled first half costs", "bits a byte", lambda run: run.get("shuffled_cost"), digits=3
+    "bits that a shuffled first half costs", "", lambda run: run.get("shuffled_cost"), digits=3
 )
 _PARAMETERS = RunMeasure[Any]("parameters", "", lambda run: float(run["parameters"]), digits=0)
 TRAIN: Mapping[str, StudyMeasure | LadderMeasure] = {
@@ -85,7 +89,7 @@ TRAIN: Mapping[str, StudyMeasure | LadderMeasure] = {
         StudyMeasure("logit ratio at the start", evidence.RHO_FIRST),
         StudyMeasure("logit ratio at the end", evidence.RHO_LAST),
         StudyMeasure("sharpness", evidence.SHARPNESS),
-        LadderMeasure("largest learning rate", "log2", _largest_rate),
+        LadderMeasure("largest learning rate", _largest_rate),
     )
 }
 BYTES: Mapping[str, StudyMeasure | LadderMeasure] = {

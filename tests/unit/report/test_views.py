@@ -1,0 +1,158 @@
+"""What views put on a page: units on axes, names that fit, tables and legends of nothing but what is there."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.report import making
+from toposcope.models.loss import Condition
+from toposcope.models.tracing.stream import Mean
+from toposcope.report import charts, read_results
+from toposcope.report.blocks import Chart, Listing, Page, Row, Summary, shown
+from toposcope.report.drawing import page_of
+from toposcope.report.page import page_html
+
+STUDIES = sorted((Path(__file__).parents[3] / "docs" / "studies").glob("*.json"))
+
+
+def blocks(page: Page, kind: type) -> list[Any]:
+    """All blocks of a kind, those of rows too."""
+    inside = [each for section in page.sections for each in section.blocks]
+    flat = [part for each in inside for part in (each.blocks if isinstance(each, Row) else (each,))]
+    return [each for each in flat if isinstance(each, kind)]
+
+
+def titles(spec: dict[str, Any], channel: str) -> set[str]:
+    found = {spec["encoding"][channel].get("title")} if channel in spec.get("encoding", {}) else set()
+    return (found | {each for part in spec.get("layer", ()) for each in titles(part, channel)}) - {None}
+
+
+@pytest.mark.parametrize("file", STUDIES, ids=lambda file: file.stem)
+def test_the_axes_of_a_study_say_what_and_in_which_unit(file: Path) -> None:
+    (result,) = read_results([file])
+    page = page_of([result])
+    asked = {each.measure for each in result.study.answers}
+    drawn = [title for chart in blocks(page, Chart) for title in titles(chart.spec, "x") | titles(chart.spec, "y")]
+    assert drawn
+    assert not {"bits", "noise", "longer", "shuffled"} & set(drawn)
+    if asked & {"bits", "noise", "longer", "shuffled"}:
+        assert any(title.endswith(", bits per byte") for title in drawn)
+
+
+def test_every_measure_of_a_study_has_words_and_a_unit_of_its_own() -> None:
+    measures = pytest.importorskip("toposcope.studies.reproduce.measures", reason="needs torch")
+    from toposcope.studies.reproduce.words import MEASURES
+
+    known = {**measures.TRAIN, **measures.BYTES, **measures.FLOW}
+    assert set(known) == set(MEASURES)
+    assert all(each.unit == MEASURES[name][1] for name, each in known.items())
+
+
+def test_a_long_name_beside_an_interval_is_broken_and_its_row_higher() -> None:
+    long = "causal, together: the time with random:std=1 against none"
+    short, broken = (
+        charts.intervals("name", "x", "low", "high", order=order) for order in (["a", "b", "c"], ["a", "b", long])
+    )
+    assert "labelExpr" not in short["layer"][-1]["encoding"]["y"]["axis"]
+    axis = broken["layer"][-1]["encoding"]["y"]["axis"]
+    lines = json.loads(axis["labelExpr"].removesuffix("[datum.value]"))[long]
+    assert " ".join(lines) == long
+    assert max(map(len, lines)) <= charts.NAME
+    assert broken["height"] > short["height"]
+
+
+def test_an_encoding_without_a_kernel_is_not_in_the_legend_of_kernels(tmp_path: Path) -> None:
+    words = ("spectrum", "rope", "sinusoidal", "--context", "64")
+    page = page_of(read_results([_written(tmp_path, *words)]))
+    (chart,) = [each for each in blocks(page, Chart) if each.title == "The kernel at each distance"]
+    domain = chart.spec["layer"][-1]["encoding"]["color"]["scale"]["domain"]
+    assert domain == list(dict.fromkeys(page.tables[chart.table]["encoding"])) == ["rope"]
+
+
+def test_of_a_model_whose_tensors_were_not_read_no_hash_is_told(tmp_path: Path) -> None:
+    from tests.unit.tiny import write_llama
+
+    model = str(write_llama(tmp_path / "model"))
+    of_settings, of_weights = (
+        read_results([_written(tmp_path, *words)])[0].provenance.subjects[0]
+        for words in (("spectrum", "--model", model, "--context", "64"), ("scan", model))
+    )
+    assert of_settings.sha256 == ""
+    assert len(of_weights.sha256) == 64
+
+
+def _written(place: Path, *words: str) -> Path:
+    out = place / f"{words[0]}.json"
+    making.command(*words, out=out)
+    return out
+
+
+def test_an_encoding_without_a_factor_has_no_columns_of_nothing(tmp_path: Path) -> None:
+    page = page_of(read_results([_scanned(tmp_path, "none")]))
+    (listing,) = [each for each in blocks(page, Listing) if each.title == "Kernels that would peak elsewhere"]
+    for column in listing.columns:
+        assert any(value is not None for value in page.tables[listing.table][column.key]), column.heading
+
+
+def _scanned(place: Path, encoding: str) -> Path:
+    making.scanned(place, "--encoding", encoding)
+    return place / "scan.json"
+
+
+def test_a_sure_difference_is_told_before_a_large_one_and_tables_hold_what_is_drawn() -> None:
+    found = making.loss()
+    own, other = found.conditions[:2]
+
+    def one(name: str, difference: float, half: float) -> Condition:
+        return replace(other, encoding=name, title=name, difference=difference, half_width=half)
+
+    unsure = [one(f"rope:base={n}", n, 100.0) for n in range(5, 15)]
+    result = replace(found, conditions=(own, *unsure, one("alibi", 0.01, 0.001)))
+    page = page_of([result])
+    (summary,) = blocks(page, Summary)
+    assert summary.sentences[1].startswith("alibi ")
+    (chart,) = [each for each in blocks(page, Chart) if each.title == "Loss by position"]
+    (listing,) = [each for each in blocks(page, Listing) if each.title == "The same in numbers"]
+    drawn = list(dict.fromkeys(page.tables[chart.table]["encoding"]))
+    assert [column.heading for column in listing.columns if column.key.startswith("loss ")] == drawn
+
+
+def test_bands_through_depth_stay_where_their_measure_can_be() -> None:
+    from toposcope.report.views.trace_stream import BOUNDS, _within_bounds
+
+    wide = Mean(0.5, 40.0)
+    for name, (least, most) in BOUNDS.items():
+        assert _within_bounds(name, wide) == (least, min(most, 40.5))
+    assert _within_bounds("norm", wide) == (0.0, 40.5)
+
+
+def test_equal_origins_are_told_once_and_a_table_without_words_has_no_caption() -> None:
+    page = Page(title="t")
+    page.add("A", Listing("", "", page.rows("a", [{"x": 1}]), (charts_column("x"),)))
+    page.add("B", Listing("B", "", page.rows("b", [{"x": 1}]), (charts_column("x"),)))
+    result = {
+        "schema": "toposcope/train/2", "subjects": [], "options": {"max_steps": 3}, "seconds": 0.0,
+        "toposcope": "0", "skipped": [],
+    }  # fmt: skip
+    html = page_html(page, [result] * 12)
+    assert "<figcaption" not in html.partition("<body>")[2].partition("<script")[0]
+    assert html.count("<h3>toposcope/train/2") == 1
+    assert "time taken" not in html
+    assert "<dt>max steps</dt>" in html
+
+
+def charts_column(key: str) -> Any:
+    from toposcope.report.blocks import Column
+
+    return Column(key, key)
+
+
+@pytest.mark.parametrize("how", [".2e", "+.2e"])
+def test_nothing_is_nothing_in_every_format(how: str) -> None:
+    assert shown(0.0, how) == "0"
+    assert shown(1.0, how).endswith("1.00e+00")
