@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,12 @@ from hypothesis import strategies as st
 
 from tests.unit.models.making import randomise
 from tests.unit.report.making import traced
+from toposcope.core.errors import BadConfig
+from toposcope.core.interpreters import HERE
 from toposcope.core.result import Skipped
 from toposcope.models.corpus import Corpus
+from toposcope.models.instrument import attached
+from toposcope.models.tracing.measure import trace_corpus
 from toposcope.models.tracing.result import TraceResult
 from toposcope.models.tracing.stream import (
     LEAST_TURN,
@@ -26,6 +31,7 @@ from toposcope.models.tracing.stream import (
     StreamState,
     follow,
     measure_cloud,
+    own_clouds,
     phases,
 )
 from toposcope.report.views.trace_stream import stream_summary
@@ -369,7 +375,7 @@ def test_the_sentence_is_true_of_the_numbers(cosines: list[float], words: list[s
             Mean(0.021, 0.018),
             "position keeps them a little apart: with positions off the cosine ends at 0.70 (+0.021",
         ),
-        (Mean(0.2, 0.3), "not told from no change"),
+        (Mean(0.2, 0.3), "may be no change"),
         (Mean(0.2, None), "on one sequence"),
     ],
 )
@@ -399,3 +405,42 @@ def test_clouds_at_their_limits() -> None:
     same = measure_cloud(np.tile(np.arange(1.0, 5), (5, 1)))
     assert same["cosine"] == pytest.approx(1)
     assert same["relative_dispersion"] == pytest.approx(0, abs=1e-12)
+
+
+@pytest.mark.parametrize("kind", list(ORDERS))
+@pytest.mark.parametrize("heads", [{}, {0: [1]}], ids=["all heads", "a head of the first layer"])
+def test_a_pass_that_measures_heads_shows_the_same_tokens(kind: str, heads: dict[int, list[int]]) -> None:
+    """Also where the heads that are asked for lie in the first layer: the pass goes on to its end."""
+    model, corpus = made(kind), corpus_of()
+    apart, _ = follow(model, corpus, batch=2)
+    with attached(model) as instrument:
+        clouds = own_clouds(instrument, corpus, HERE)
+        assert clouds is not None
+        alone = trace_corpus(model, corpus, layers=list(heads) or None, heads=heads, batch=2)
+        beside = trace_corpus(model, corpus, layers=list(heads) or None, heads=heads, batch=2, clouds=clouds)
+        together, _ = follow(model, corpus, seen=clouds, batch=2)
+    assert together == apart
+    assert beside == alone
+
+
+def test_tokens_that_cannot_be_followed_are_told_after_the_heads() -> None:
+    """An error in the midst of a pass stops nothing but the clouds."""
+    model, corpus = made("Llama"), corpus_of()
+    with attached(model) as instrument:
+        clouds = own_clouds(instrument, corpus, HERE)
+        assert clouds is not None
+        clouds.residual = replace(clouds.residual, splits=(_Broken(), *clouds.residual.splits[1:]))  # type: ignore[arg-type]
+        found = trace_corpus(model, corpus, clouds=clouds)
+        streams, left_out = follow(model, corpus, seen=clouds)
+    assert len(found.heads) == LAYERS * model.config.num_attention_heads
+    assert streams == ()
+    assert left_out[0].why == "no such state"
+
+
+class _Broken:
+    """A layer whose parts cannot be told apart."""
+
+    modules = ()
+
+    def states(self, *_: object) -> None:
+        raise BadConfig("no such state")
