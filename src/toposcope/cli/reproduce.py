@@ -18,8 +18,8 @@ def run(
         typer.Argument(
             metavar="WHAT",
             help="coupling; dynamics; a study by its own rules: contraction, convergence, counting, deposit, depth, "
-            "logit-scale, mla, one-head, position-tasks, refinements, regimes, simulated-regimes, timing; or a file of "
-            "rules (.toml).",
+            "logit-scale, mla, one-head, position-tasks, refinements, regimes, simulated-regimes, timing; or a file "
+            "of rules (.toml).",
         ),
     ],
     size: Annotated[
