@@ -303,7 +303,7 @@ def intervals(
     domain: tuple[float, float] | None = None,
 ) -> Spec:
     """A point with its interval for each category, against a reference line."""
-    axis = {"tickCount": 9, "titleAnchor": "end", **({"format": x_format} if x_format else {})}
+    axis = {"tickCount": 9, "titleAnchor": "end", "labelOverlap": True, **({"format": x_format} if x_format else {})}
     scale: Spec = {"domain": list(domain)} if domain else {}
     lines = {name: textwrap.wrap(name, NAME) for name in order}
     deepest = max(map(len, lines.values()), default=1)

@@ -48,7 +48,11 @@ def _effects(page: Page, answers: Sequence[StudyAnswer]) -> Chart:
     first = answers[0]
     order = list(dict.fromkeys(str(row["question"]) for row in rows))
     title = axis_title(first.measure)
-    spec = charts.intervals("question", "mean", "low", "high", order=order, reference=first.at, x_title=title)
+    large = any(abs(value) >= 1000 for each in answers for value in each.values)
+    spec = charts.intervals(
+        "question", "mean", "low", "high", order=order, reference=first.at, x_title=title,
+        x_format=",.0f" if large else None,
+    )  # fmt: skip
     names = spec["layer"][-1]["encoding"]["y"]
     spec["layer"].insert(
         1,
@@ -90,7 +94,7 @@ def _picture(page: Page, points: Sequence[StudyPoint]) -> Chart:
     )
     curve = spec["layer"][-1]["encoding"]
     curve["x"]["scale"]["padding"] = 12
-    curve["color"]["legend"] = curve["strokeDash"]["legend"]  # one legend for colours and dashes
+    curve["color"]["legend"] = curve["strokeDash"]["legend"]  # lines for the colours, as for the dashes
     if doubling:
         curve["x"]["axis"] = {"values": sorted({each.x for each in points})}
     spec["layer"].append(
