@@ -205,7 +205,7 @@ def _probes(out: OutputChanges, observed: Observation, compared: bool) -> tuple[
     ends = observed.q_start is not None and observed.k_start is not None
     return (
         Probe("trade samples of the batch", True, "outputs"),
-        Probe("change one token at a time", True, f"causal: {out.causal}, reach: {out.reach}"),
+        Probe("change one token at a time", True, f"{'causal' if out.causal else 'not causal'}; reach {out.reach}"),
         Probe(
             "trade tokens", True, "outputs" if not out.causal else "output of the last token, which sees all others"
         ),
