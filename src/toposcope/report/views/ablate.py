@@ -129,7 +129,7 @@ def _worst_elsewhere(result: AblateResult, text: TextLoss) -> str:
     what, where = _what(result), _TEXTS.get(text.name, text.name)
     ranked = result.ranked(text.name)
     if not ranked or ranked[0].damage[text.name] <= 0:
-        return f"On {where} the {what} rises without none of these heads."
+        return f"On {where} the {what} does not rise without any of these heads."
     worst = ranked[0]
     damage, half = worst.damage[text.name], _half(worst, text.name)
     base = fmean(text.base)
@@ -151,7 +151,7 @@ def _worst_elsewhere(result: AblateResult, text: TextLoss) -> str:
 
 def _half(head: HeadDamage, on: str) -> float | None:
     """Half of the 95 % interval of a damage."""
-    return from_error(head.error.get(on), len(head.losses[on]))
+    return from_error(head.error.get(on), len(head.losses.get(on, ())))
 
 
 def _names(heads: Sequence[HeadDamage]) -> str:
