@@ -77,14 +77,14 @@ def open_checkpoint(target: str | Path) -> Opened:
     name = str(target)
     if installed.is_known(name):
         item = installed.find(name)
-        opened = open_checkpoint(_present(item))
+        opened = open_checkpoint(installed_path(item))
         return replace(opened, config=dict(item.facts), config_path=None) if item.facts else opened
     hub_name = parse_hub_name(target)
     if hub_name is not None:
         from toposcope.checkpoints.hub.opening import open_hub
 
         return open_hub(hub_name)
-    raise _not_found(path, name)
+    raise not_found(path, name)
 
 
 def require_sound_files(directory: Path, *, weights: bool = True, given: str | None = None) -> None:
@@ -101,14 +101,16 @@ def require_sound_files(directory: Path, *, weights: bool = True, given: str | N
             open_file(directory / name, inside=None if name == given else directory).close()
 
 
-def _present(item: installed.InstalledItem) -> Path:
+def installed_path(item: installed.InstalledItem) -> Path:
+    """Where an installed model lies."""
     path = item.path()
     if path is None:
         raise NotFound(f"the model '{item.name}' is not installed. Install it with: {item.install}")
     return path
 
 
-def _not_found(path: Path, name: str) -> NotFound:
+def not_found(path: Path, name: str) -> NotFound:
+    """What is said of a name that is neither a path nor a model."""
     with readable(path.parent):
         neighbours = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
     if path.suffix or len(path.parts) > 1:

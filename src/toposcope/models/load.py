@@ -15,9 +15,9 @@ from typing import Any
 from toposcope.checkpoints import installed
 from toposcope.checkpoints.hub.name import is_commit, parse_hub_name
 from toposcope.checkpoints.installed import read_text as read_text
-from toposcope.checkpoints.locate import require_sound_files
+from toposcope.checkpoints.locate import installed_path, not_found, require_sound_files
 from toposcope.checkpoints.peft.settings import CONFIG as ADAPTER
-from toposcope.core.errors import BadConfig, BadFile, BadValue, MissingExtra, NotFound, ToposcopeError, did_you_mean
+from toposcope.core.errors import BadConfig, BadFile, BadValue, MissingExtra, NotFound, ToposcopeError
 from toposcope.core.files import present
 from toposcope.core.memory import available
 from toposcope.models.device import is_out_of_memory, memory_told
@@ -120,16 +120,13 @@ def locate(target: str | Path) -> Path:
         return path
     name = str(target)
     if installed.is_known(name):
-        found = installed.find(name).path()
-        if found is not None:
-            return found
+        return installed_path(installed.find(name))
     hub_name = parse_hub_name(target)
     if hub_name is not None:
         from toposcope.checkpoints.hub.opening import fetch_to_run
 
         return fetch_to_run(hub_name)
-    names = (item.name for item in installed.MODELS)
-    raise NotFound(f"there is no file, directory or installed model '{name}'. {did_you_mean(name, names)}")
+    raise not_found(path, name)
 
 
 def require(*packages: str) -> None:

@@ -8,7 +8,6 @@ told before a page is made of it.
 from __future__ import annotations
 
 import base64
-import shlex
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +16,7 @@ import numpy as np
 from toposcope.models.tracing.attention import AttentionWindow, HeadAttention
 from toposcope.models.tracing.result import TraceResult
 from toposcope.report.blocks import Attention, PackedNumbers, StillAttention, count
+from toposcope.report.commands import command
 
 STILL = 24  # tokens of what stands still
 STRONGEST = 6  # pairs that are named
@@ -105,12 +105,4 @@ def _others(head: HeadAttention) -> np.ndarray:
 
 def _command(result: TraceResult) -> str:
     """The command that keeps another head, written {head}."""
-    subjects, options = result.provenance.subjects, result.provenance.options
-    words = ["toposcope", "trace", shlex.quote(subjects[0].name) if subjects else "MODEL"]
-    for name in REPEATED:
-        value = options.get(name)
-        if value is True:
-            words.append(f"--{name}")
-        elif value not in (None, False, 0, ""):
-            words += [f"--{name}", shlex.quote(str(value))]
-    return " ".join([*words, "--logits", "{head}", "--html", "heads.html"])
+    return " ".join([*command(result, "trace", REPEATED), "--logits", "{head}", "--html", "heads.html"])

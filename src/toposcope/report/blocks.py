@@ -37,6 +37,15 @@ class Paragraphs:
 
 
 @dataclass(frozen=True)
+class Command:
+    """A question, and the line to paste that answers it; it is never broken."""
+
+    kind: ClassVar[str] = "command"
+    question: str
+    line: str
+
+
+@dataclass(frozen=True)
 class Facts:
     """Large numbers with a label each."""
 

@@ -12,9 +12,10 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from toposcope.core.printable import printable, sentences
+from toposcope.core.printable import LONGEST_PATH, printable, sentences
 from toposcope.report.blocks import (
     Attention,
+    Command,
     Facts,
     Findings,
     HeadMap,
@@ -101,6 +102,11 @@ def _summary(block: Summary, page: Page, out: IndentedConsole) -> None:
 def _paragraphs(block: Paragraphs, page: Page, out: IndentedConsole) -> None:
     for paragraph in block.paragraphs:
         out.print(f"  {_safe(paragraph)}")
+
+
+def _command(block: Command, page: Page, out: IndentedConsole) -> None:
+    out.print(f"  {_safe(block.question)}")
+    out.print(f"  {literal(sentences(block.line, word=LONGEST_PATH))}", soft_wrap=True)
 
 
 def _facts(block: Facts, page: Page, out: IndentedConsole) -> None:
@@ -252,6 +258,7 @@ def _safe(words: object) -> str:
 _DRAWERS: Mapping[type, Callable[[Any, Page, IndentedConsole], None]] = {
     Summary: _summary,
     Paragraphs: _paragraphs,
+    Command: _command,
     Facts: _facts,
     Findings: _findings,
     Pairs: _pairs,

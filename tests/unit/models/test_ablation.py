@@ -19,6 +19,7 @@ from tests.unit.models.planting import LENGTH, write_planted
 from toposcope.core.errors import BadValue
 from toposcope.core.journal import Journal
 from toposcope.core.statistics import least_share
+from toposcope.models.ablation.ablate import warn_of_few
 from toposcope.models.ablation.expected import drawn_labels, expected_damages
 from toposcope.models.ablation.result import deposits, pairs_to_try, summarise
 from toposcope.models.ablation.runner import (
@@ -542,3 +543,15 @@ def test_every_reason_becomes_a_note() -> None:
 def test_as_many_removals_run_together_as_have_512_tokens(lengths: tuple[int, ...], count: int) -> None:
     corpus = Corpus("text", tuple(np.zeros(length, dtype=np.int64) for length in lengths), "zeros")
     assert side_by_side(corpus) == count
+
+
+@pytest.mark.parametrize(
+    ("found", "asked", "words"),
+    [(1, 1, "--sequences"), (2, 2, "12.7"), (2, 4, "--tokens"), (3, 3, None), (4, 4, None)],
+)
+def test_too_few_sequences_are_told_before_the_work(
+    found: int, asked: int, words: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    warn_of_few(found, asked)
+    assert [words in record.message for record in caplog.records if words] == ([True] if words else [])
+    assert len(caplog.records) == (words is not None)

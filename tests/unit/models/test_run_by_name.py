@@ -11,6 +11,7 @@ import pytest
 import toposcope
 from tests.hub import Hub, used
 from tests.unit.models.making import TEXT, write_llama_lm
+from toposcope.checkpoints.locate import open_checkpoint
 from toposcope.core.errors import NotFound
 from toposcope.models.load import load_reference, locate
 
@@ -51,6 +52,16 @@ def test_a_flow_reads_the_text_with_the_tokenizer_from_the_hub(hub: Hub, tmp_pat
     assert by_name.provenance.subjects[0].sha256 == by_path.provenance.subjects[0].sha256
     assert hub.sent["tokenizer.json"] > 0
     assert dict(hub.tokens) == {"hub": {"Bearer hf_right"}}
+
+
+def test_whoever_opens_a_model_says_the_same_of_an_unknown_one(tmp_path: Path) -> None:
+    said = []
+    for opens in (locate, open_checkpoint):
+        for name in ("smollm3", str(tmp_path / "nothing.gguf")):
+            with pytest.raises(NotFound) as error:
+                opens(name)
+            said.append(str(error.value))
+    assert said[:2] == said[2:]
 
 
 def test_an_unknown_name_says_so(hub: Hub) -> None:

@@ -34,7 +34,7 @@ from toposcope.models.tracing.stream import (
     own_clouds,
     phases,
 )
-from toposcope.report.views.trace_stream import stream_summary
+from toposcope.report.views.trace_stream import MOSTLY, largest_token, steepest, stream_summary
 
 torch = pytest.importorskip("torch", reason="running a model needs torch: pip install torch")
 transformers = pytest.importorskip("transformers", reason="needs transformers: pip install transformers")
@@ -299,14 +299,12 @@ def test_planted_attention_moves_tokens_the_way_it_was_built(tmp_path: Path, fac
     assert own.total("attention") == pytest.approx(own.after_layers[-1].cosine.mean - own.states[0].cosine.mean)
     said = stream_summary(replaced(streams))[0]
     other = {"together": "apart", "apart": "together"}[move]
-    assert f"Tokens move {move} in layer" in said
+    assert f"Tokens move {move}" in said
     assert f"{other} in layer" not in said
 
 
 # ------------------------------------------------------------------ what is said
 def replaced(streams: tuple[Stream, ...], skipped: tuple[Skipped, ...] = ()) -> TraceResult:
-    from dataclasses import replace
-
     return replace(traced(), stream=streams, skipped=skipped)
 
 
@@ -353,9 +351,13 @@ def test_phases_are_the_turns_of_the_curve(cosines: list[float]) -> None:
 @pytest.mark.parametrize(
     ("cosines", "words"),
     [
-        ([0.1, 0.5, 0.9], ["together in layers 0 to 1", "0.10 to 0.90"]),
-        ([0.9, 0.2], ["apart in layer 0", "0.90 to 0.20"]),
-        ([0.1, 0.8, 0.2], ["together in layer 0", "then apart in layer 1", "to 0.20"]),
+        ([0.1, 0.5, 0.9], ["move together", "0.10 to 0.90 over layers 0 to 1"]),
+        ([0.9, 0.2], ["move apart", "0.90 to 0.20 over layer 0"]),
+        ([0.1, 0.8, 0.3], ["move together", "0.10 to 0.80 over layer 0", "to 0.30 over layer 1"]),
+        ([0.1, 0.8, 0.12], ["as close together as they began", "to 0.12 over layer 1"]),
+        ([0.1, 0.3, 0.6, 0.6, 0.55, 0.6, 0.7], ["over layers 0 to 5", "layers 0 to 1: 0.10 to 0.60"]),
+        ([0.1, 0.3, 0.5, 0.7, 0.62], ["0.10 to 0.70 over layers 0 to 2", "back to 0.62 in layer 3"]),
+        ([0.9, 0.9, 0.9, 0.9, 0.6, 0.3], ["move apart", "layers 3 to 4"]),
         ([0.40, 0.42, 0.41], ["neither together nor apart", "0.40 and 0.42"]),
     ],
 )
@@ -364,6 +366,28 @@ def test_the_sentence_is_true_of_the_numbers(cosines: list[float], words: list[s
     assert len(said) == 1
     for each in words:
         assert each in said[0]
+
+
+@given(st.lists(st.floats(-1, 1), min_size=2, max_size=30))
+def test_the_layers_named_hold_most_of_the_way_and_fewer_do_not(cosines: list[float]) -> None:
+    for phase in phases(cosines):
+        first, last = steepest(cosines, phase)
+        assert phase.first <= first <= last <= phase.last
+        way = (phase.end - phase.start) * MOSTLY
+        assert (cosines[last + 1] - cosines[first]) / way >= 1 - 1e-9
+        fewer = last - first
+        for at in range(phase.first, phase.last - fewer + 2 if fewer else phase.first):
+            assert (cosines[at + fewer] - cosines[at]) / way < 1
+
+
+def test_what_parts_add_is_said_with_where_it_begins_and_ends() -> None:
+    stream = by_hand([0.10, 0.50, 0.30])
+    states = tuple(
+        replace(each, part=part) for each, part in zip(stream.states, ("input", "attention", "mlp"), strict=True)
+    )
+    said = stream_summary(replaced((replace(stream, states=states),)))[1]
+    for number in ("0.10", "0.30", "+0.40", "-0.20"):
+        assert number in said
 
 
 @pytest.mark.parametrize(
@@ -382,6 +406,7 @@ def test_the_sentence_is_true_of_the_numbers(cosines: list[float], words: list[s
 def test_what_position_changes_is_said_only_where_it_is_told(difference: Mean, words: str) -> None:
     off = by_hand([0.1, 0.7], difference, "none")
     said = stream_summary(replaced((by_hand([0.1, 0.5]), off)))[0]
+    said = said.replace("Position ", "position ")
     assert words in said
     assert ("position keeps" in said or "position brings" in said) == (words.startswith("position"))
     assert f"ends at 0.70 ({difference.mean:+.2f}" in said
@@ -392,7 +417,8 @@ def test_what_could_not_be_measured_is_said() -> None:
     assert "no positional encoding" in stream_summary(replaced(alone))[0]
     refused = (Skipped(f"{WHAT}, positions off", "it cannot be put in"),)
     assert "could not be measured" in stream_summary(replaced(alone, refused))[0]
-    assert "90%" in stream_summary(replaced(alone))[1]
+    assert "90%" in largest_token(replaced(alone))[0]
+    assert largest_token(traced()) == []
     assert stream_summary(traced()) == []
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,13 @@ from typing import Any
 import pytest
 
 from tests.unit.report import making
+from toposcope.core.result import Provenance, Subject
+from toposcope.core.statistics import from_error
+from toposcope.models.ablation.result import AblateResult, HeadDamage, TextLoss
 from toposcope.models.loss import Condition
 from toposcope.models.tracing.stream import Mean
 from toposcope.report import charts, read_results
-from toposcope.report.blocks import Chart, Listing, Page, Row, Summary, shown
+from toposcope.report.blocks import Chart, Command, HeadMap, Listing, Page, Row, Summary, shown
 from toposcope.report.drawing import page_of
 from toposcope.report.page import page_html
 
@@ -156,3 +160,66 @@ def charts_column(key: str) -> Any:
 def test_nothing_is_nothing_in_every_format(how: str) -> None:
     assert shown(0.0, how) == "0"
     assert shown(1.0, how).endswith("1.00e+00")
+
+
+# ------------------------------------------------------------------ trace
+def test_every_set_of_patterns_has_one_character_of_its_own() -> None:
+    found = making.traced()
+    sets = [("first", "induction"), ("previous", "induction"), ("first",), ("previous", "self")]
+    heads = tuple(replace(each, names=names) for each, names in zip(found.heads, sets, strict=True))
+    patterns = {name: tuple(each.name for each in heads if name in each.names) for name in found.thresholds}
+    page = page_of([replace(found, heads=heads, patterns=patterns)])
+    letters = blocks(page, HeadMap)[0].measures[0].words
+    assert len(set(letters.values())) == len(letters)
+    assert all(len(letter) == 1 for letter in letters.values())
+    assert set(page.tables[blocks(page, HeadMap)[0].table]["pattern"]) <= set(letters)
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "text", "words"),
+    [
+        ("smollm2", "/a/SmolLM2.gguf", "my text.txt", ["smollm2", "--text", "my text.txt"]),
+        ("a model", "here/a model", "wiki", ["here/a model", "--text", "wiki"]),
+        ("org/name", "/cache/snapshots/abc", "random", ["org/name"]),  # a loss needs a text
+    ],
+)
+def test_the_next_command_can_be_pasted(name: str, path: str, text: str, words: list[str]) -> None:
+    asked = Provenance((Subject(name, path, "torch", "llama", ""),), {"text": text, "begin": 0, "lines": False})
+    (found,) = blocks(page_of([replace(making.traced(), provenance=asked)]), Command)
+    assert shlex.split(found.line)[:-1] == ["toposcope", "ablate", *words, "--heads"]
+
+
+# ------------------------------------------------------------------ ablate
+def on_texts(damages: dict[str, tuple[float, ...]], error: float, heads: int = 3) -> AblateResult:
+    """Heads 0.0, 0.1, ... with these damages on each text, all with one standard error, of four sequences."""
+    made = [
+        HeadDamage(
+            0, head, losses={name: (1.0 + values[head],) * 4 for name, values in damages.items()},
+            damage={name: values[head] for name, values in damages.items()}, error=dict.fromkeys(damages, error),
+            half_width=from_error(error, 4), position=None,
+        )
+        for head in range(heads)
+    ]  # fmt: skip
+    texts = tuple(TextLoss(name, "c", (1.0,) * 4, None) for name in damages)
+    return replace(making.ablated(), heads=tuple(made), texts=texts, layers=())
+
+
+def test_a_head_that_matters_on_repeated_tokens_alone_is_in_the_summary() -> None:
+    damages = {"text": (0.01, 0.5, 0.4), "repeated": (2.5, 0.02, 0.0)}
+    (summary,) = blocks(page_of([on_texts(damages, 0.05)]), Summary)
+    (told,) = [each for each in summary.sentences if "2 of 3 heads" in each]
+    assert "(0.1, 0.2)" in told
+    (repeated,) = [each for each in summary.sentences if each.startswith("On repeated")]
+    assert "head 0.0: from 1.00 to 3.50" in repeated
+    assert "1 of 3 heads (0.0)" in repeated
+    (unsure,) = [
+        each for each in blocks(page_of([on_texts(damages, 5.0)]), Summary)[0].sentences if "repeated" in each
+    ]
+    assert "cannot tell" in unsure
+    assert "none of 3 heads" in unsure
+
+
+def test_a_map_of_few_heads_is_for_pages_alone() -> None:
+    few, many = (on_texts({"text": tuple(0.1 * each for each in range(n))}, 0.01, n) for n in (3, 20))
+    shown_of = [[each.title for each in page_of([made]).sections if not each.detail] for made in (few, many)]
+    assert ["Ablation map" in titles for titles in shown_of] == [False, True]

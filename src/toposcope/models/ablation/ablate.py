@@ -17,6 +17,7 @@ from toposcope.core.journal import Journal, key_of
 from toposcope.core.progress import Progress, steps
 from toposcope.core.ranges import parse_heads
 from toposcope.core.result import Provenance
+from toposcope.core.statistics import from_error
 from toposcope.models.ablation.replacement import METHODS, Method
 from toposcope.models.ablation.result import AblateResult, Mode, pairs_to_try, summarise
 from toposcope.models.ablation.runner import (
@@ -44,6 +45,7 @@ from toposcope.models.rounding import with_rounding
 from toposcope.models.running import RunnableLike, on_text, running_subject
 from toposcope.models.score import kind_of
 
+ENOUGH = 3  # sequences: with fewer, hardly any damage can be told from 0
 JOURNAL, RESULT = "journal.jsonl", "result.json"
 _log = logging.getLogger("toposcope")
 
@@ -95,6 +97,7 @@ def ablate(
         model, text, tokens=tokens, sequences=sequences, begin=begin, lines=lines, head=True,
         place=placement(device, dtype, device_map),
     )  # fmt: skip
+    warn_of_few(len(corpus.sequences), sequences)
     batch = side_by_side(corpus) if batch is None else require_batch(batch)
     texts = texts_of(reference, corpus, names, seed=seed)
     options = {
@@ -129,6 +132,18 @@ def ablate(
     if where is not None:
         found.save(where / RESULT)
     return found
+
+
+def warn_of_few(found: int, asked: int) -> None:
+    """Say before the work that so few sequences will tell next to nothing."""
+    if found >= ENOUGH:
+        return
+    if found == 1:
+        why = "1 sequence has no interval"
+    else:
+        why = f"the 95 % interval of {found} sequences is {from_error(1.0, found):.1f} standard errors to each side"
+    more = "use fewer --tokens or a longer text" if found < asked else f"use --sequences {ENOUGH + 1} or more"
+    _log.warning("%s: few heads, if any, can be told from 0; %s.", why, more)
 
 
 def _texts(only: str | Sequence[str]) -> list[str]:

@@ -100,6 +100,7 @@ def trace(
     if encoding is not None and (depth or verify):
         raise BadValue("tokens are followed through depth under the model's own encoding: leave `encoding` out.")
     others = [parse(each) for each in ((depth_encoding,) if isinstance(depth_encoding, str) else depth_encoding)]
+    later = [name for name, given in (("--depth", depth), ("--verify", verify)) if given]
     place = placement(device, dtype, device_map)
     reference, corpus = _opened(model, text, tokens, sequences, begin, lines, seed, place)
     asked = {
@@ -113,7 +114,7 @@ def trace(
         numbers = parse_range(layers, len(instrument.sites))
         chosen = heads_by_layer(heads, instrument.sites, numbers)
         every: Mapping[int, int | Sequence[int]] = chosen or {n: instrument.sites[n].heads for n in numbers}
-        expected = _foretold(runs, corpus, every, dense_limit, streams=2 + len(others))
+        expected = _foretold(runs, corpus, every, dense_limit, streams=2 + len(others), later=later)
         with _loss_told(), _pool(jobs or cores(), expected) as pool:
             clouds = own_clouds(instrument, corpus, pool) if spec is None else None  # one pass for heads and tokens
             found = trace_corpus(
@@ -190,15 +191,25 @@ def _loss_told() -> Iterator[None]:
 
 
 def _foretold(
-    model: Any, corpus: Corpus, heads: Mapping[int, int | Sequence[int]], dense_limit: int, streams: int
+    model: Any,
+    corpus: Corpus,
+    heads: Mapping[int, int | Sequence[int]],
+    dense_limit: int,
+    streams: int,
+    later: Sequence[str],
 ) -> float:
-    """Seconds that it will take; they are told where that is longer than one likes to wait without knowing."""
+    """Seconds that it will take; they are told where that is longer than one likes to wait without knowing.
+
+    What comes `later` is not among them: how long flows take depends on how stiff they are.
+    """
     count = sum(each if isinstance(each, int) else len(each) for each in heads.values())
     lengths = [len(ids) for ids in corpus.sequences]
     size = sum(each.numel() for each in model.parameters())
     expected = seconds(count, lengths, dense_limit=dense_limit, parameters=size, slower=pace(), streams=streams)
     if expected > PATIENCE:
-        _log.info("about %s: %s heads, %s sequences", in_words(expected), count, len(lengths))
+        things = (f"{n} {word}{'' if n == 1 else 's'}" for n, word in ((count, "head"), (len(lengths), "sequence")))
+        after = f"; {' and '.join(later)} after that" if later else ""
+        _log.info("about %s from here, the model being loaded: %s%s", in_words(expected), ", ".join(things), after)
     return expected
 
 

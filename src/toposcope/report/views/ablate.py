@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import Any
 
-from toposcope.core.statistics import around, half_width, told_from_zero
+from toposcope.core.statistics import around, from_error, half_width, told_from_zero
 from toposcope.models.ablation.replacement import METHODS
-from toposcope.models.ablation.result import AblateResult, HeadDamage, LayerDeposit, PairDamage
+from toposcope.models.ablation.result import AblateResult, HeadDamage, LayerDeposit, PairDamage, TextLoss
 from toposcope.models.ablation.screen import Screen, ScreenRecall
 from toposcope.report import charts
 from toposcope.report.blocks import (
@@ -26,10 +26,13 @@ from toposcope.report.blocks import (
 
 WORST = 12  # heads in a picture; the table holds all
 SURE = 0.95  # share of the bootstrap's draws from which on the same head counts as told
-_TEXTS = {"text": "the text", "shuffled": "the shuffled text", "repeated": "repeated tokens"}
+_TEXTS = {"text": "the text", "shuffled": "the shuffled text", "repeated": "repeated random tokens"}
+NAMED = 5  # heads that a sentence names
+FEW = 20  # heads from which on a map of letters shows more than the table
 _WORDS = {
-    "position": "position: damage on the text beyond that on its shuffled copy, a heuristic. Where the order of "
-    "words is lost, a head that carries position has nothing to carry.",
+    "position": "text less shuffled: damage on the text less that on the same tokens shuffled, a heuristic. Above 0 "
+    "the head is worth more where the order of words tells something. Below 0 it is worth more where order tells "
+    "nothing: what it does need not use the order of words, though it may still attend by position.",
     "repeated": "repeated: random tokens twice, of which the second half counts: needs position and copying only.",
 }
 
@@ -49,7 +52,7 @@ def view(result: AblateResult, page: Page) -> None:
     rows[worst]["shown_first"] = True
     table = page.rows("damages", rows)
     page.add("The heads that matter most", *_heads(page, result, rows, texts))
-    page.add("Ablation map", _map(result, rows, texts, table))
+    page.add("Ablation map", _map(result, rows, texts, table), detail=len(rows) < FEW)
     if result.layers:
         page.add("Does a layer hang on one head?", *_deposits(page, result.layers))
     if result.pairs:
@@ -75,17 +78,21 @@ def _summary(result: AblateResult) -> list[str]:
         return ["Nothing was measured on the text itself.", *off, how]
     sentences = [_worst(result, ranked)]
     if all(each.half_width is not None for each in ranked) and len(ranked) > 1:
-        told = [each.damage["text"] for each in ranked if told_from_zero(each.damage["text"], each.half_width)]
-        better = [value for value in told if value < 0]
+        told = [each for each in ranked if told_from_zero(each.damage["text"], each.half_width)]
+        harm, better = ([each for each in told if sign * each.damage["text"] > 0] for sign in (1, -1))
         seeming = sum(each.damage["text"] < 0 for each in ranked) - len(better)
         sentences.append(
-            f"The damage of {len(told) - len(better)} of {len(ranked)} heads can be told from 0, each taken alone "
+            f"The damage of {len(harm)} of {len(ranked)} heads can be told from 0{_names(harm)}, each taken alone "
             "(95 %); of heads that do nothing about one in 40 would seem to do harm."
         )
         if better:
-            sentences.append(f"Better removed, by {-min(better):.4f} at most: {count(len(better), 'head')}.")
+            most = -min(each.damage["text"] for each in better)
+            sentences.append(
+                f"Better removed, by {most:.4f} at most: {count(len(better), 'head')}{_names(better[::-1])}."
+            )
         if seeming:
             sentences.append(f"Of {count(seeming, 'head')} the damage is below 0, but cannot be told from 0.")
+    sentences += [_worst_elsewhere(result, text) for text in result.texts if text.name != "text"]
     deposit = _deposit(result.layers)
     return [*sentences, *([] if deposit is None else [deposit]), *off, how]
 
@@ -115,6 +122,44 @@ def _worst(result: AblateResult, ranked: Sequence[HeadDamage]) -> str:
         if not told_from_zero(sum(ahead) / max(len(ahead), 1), half_width(ahead)):
             words += f" Whether head {ranked[1].name} matters as much cannot be told."
     return words
+
+
+def _worst_elsewhere(result: AblateResult, text: TextLoss) -> str:
+    """The head that matters most on another of the texts, and which heads can be told from 0 there."""
+    what, where = _what(result), _TEXTS.get(text.name, text.name)
+    ranked = result.ranked(text.name)
+    if not ranked or ranked[0].damage[text.name] <= 0:
+        return f"On {where} the {what} does not rise without any of these heads."
+    worst = ranked[0]
+    damage, half = worst.damage[text.name], _half(worst, text.name)
+    base = fmean(text.base)
+    words = f"On {where} the {what} rises most without head {worst.name}: from {base:.2f} to {base + damage:.2f}"
+    if half is None:
+        return f"{words} (one sequence: no interval, so it may be chance)."
+    words += f" (95 %: by {around(damage, half)})."
+    told = [
+        each
+        for each in ranked
+        if each.damage[text.name] > 0 and told_from_zero(each.damage[text.name], _half(each, text.name))
+    ]
+    if worst not in told:
+        words += f" These {len(text.base)} sequences cannot tell that from 0."
+    elif len(ranked) == 1:
+        return words
+    return f"{words} Told from 0 there: {len(told) or 'none'} of {count(len(ranked), 'head')}{_names(told)}."
+
+
+def _half(head: HeadDamage, on: str) -> float | None:
+    """Half of the 95 % interval of a damage."""
+    return from_error(head.error.get(on), len(head.losses.get(on, ())))
+
+
+def _names(heads: Sequence[HeadDamage]) -> str:
+    """The first few of them in brackets."""
+    if not heads:
+        return ""
+    more = len(heads) - NAMED
+    return f" ({', '.join(each.name for each in heads[:NAMED])}{f' and {more} more' if more > 0 else ''})"
 
 
 def _deposit(layers: Sequence[LayerDeposit]) -> str | None:
@@ -188,7 +233,7 @@ def _heads(page: Page, result: AblateResult, rows: Sequence[dict[str, Any]], tex
     for name in texts:
         columns += [Column(f"damage_{name}", name, "+.4f"), Column(f"error_{name}", "±", ".4f")]
     if any(row["position"] is not None for row in rows):
-        columns.append(Column("position", "position", "+.4f"))
+        columns.append(Column("position", "text less shuffled", "+.4f"))
     if result.screen is not None:
         columns.append(Column("estimate", "estimate", "+.4f"))
     rises = f"How much the {_what(result)} rises without each head ({result.unit})"
@@ -234,8 +279,7 @@ def _map(result: AblateResult, rows: Sequence[dict[str, Any]], texts: Sequence[s
         if any(row[f"damage_{name}"] is not None for row in rows)
     ]
     if any(row["position"] is not None for row in rows):
-        words = "Damage on the text beyond that on its shuffled copy: a heuristic of position carried."
-        measures.append(Measure("position", "Position", "diverging", words))
+        measures.append(Measure("position", "Text less shuffled", "diverging", _WORDS["position"].partition(": ")[2]))
     bars = {
         "height": 150,
         "mark": {"type": "bar", "color": charts.PALETTE[0]},

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from string import ascii_uppercase
 from typing import Any
 
 import numpy as np
 
+from toposcope.models.corpus import RANDOM
 from toposcope.models.rank import RankCorrelation
 from toposcope.models.tracing.agreement import Agreement
 from toposcope.models.tracing.logits import LogitPicture
@@ -18,6 +20,7 @@ from toposcope.report.attention import attention_block
 from toposcope.report.blocks import (
     Chart,
     Column,
+    Command,
     HeadMap,
     Listing,
     Matrix,
@@ -29,9 +32,19 @@ from toposcope.report.blocks import (
     Summary,
     count,
 )
+from toposcope.report.commands import command
 from toposcope.report.views.trace_depth import add_depth
-from toposcope.report.views.trace_stream import add_stream, stream_summary
+from toposcope.report.views.trace_stream import add_stream, largest_token, stream_summary
 
+HEADS = {
+    "previous": "previous-token", "next": "next-token", "self": "self", "first": "first-token",
+    "induction": "induction", "local": "local",
+}  # fmt: skip
+TARGETS = {
+    "previous": "the previous token", "next": "the next token", "self": "the token itself",
+    "first": "the first token", "induction": "what followed before", "local": "a local window",
+}  # fmt: skip
+LABORATORY = "lab"  # the family of models that 'toposcope train' wrote
 LETTERS = {"previous": "p", "next": "n", "self": "s", "first": "1", "induction": "i", "local": "l"}
 NONE = "none"
 NAMED = 6  # heads listed after a pattern
@@ -77,7 +90,7 @@ def view(result: TraceResult, page: Page) -> None:
         (f"{result.tokens:,}", "tokens of each"),
     ]
     if not heads:
-        page.add("Summary", Summary((*stream_summary(result), "No head was traced.")))
+        page.add("Summary", Summary((*stream_summary(result), *largest_token(result), "No head was traced.")))
         add_stream(result, page)
         _add_missing(page, result)
         return
@@ -88,7 +101,7 @@ def view(result: TraceResult, page: Page) -> None:
     page.add("Summary", Summary((*stream_summary(result), *_summary(result))))
     add_stream(result, page)
     page.add("What heads attend to", _patterns(page, result))
-    page.add("The most positional heads", _listing(page, rows, there), _next_step(rows))
+    page.add("The most positional heads", _listing(page, rows, there), _next_step(result, rows))
     page.add("Head by head", _head_map(result, rows, table, there))
     page.add("Attention on the text", attention_block(result))
     page.add("Kernels on this text", _kernels(page, rows))
@@ -108,22 +121,26 @@ def heads_of(result: TraceResult) -> tuple[list[dict[str, Any]], tuple[Measure, 
 
 
 # ------------------------------------------------------------------ words
-def _next_step(rows: Sequence[dict[str, Any]]) -> Paragraphs:
+def _next_step(result: TraceResult, rows: Sequence[dict[str, Any]]) -> Command:
     """What a head does is not what it is worth: the command that measures that, for the heads just named."""
+    question = "Are they needed?"
+    if any(each.family == LABORATORY for each in result.provenance.subjects):  # all heads, on its own task
+        return Command(question, " ".join(command(result, "ablate")))
     named = ",".join(row["name"] for row in sorted(rows, key=_positional, reverse=True)[:ASKED])
-    return Paragraphs((f"Are they needed? toposcope ablate MODEL --heads {named}",), soft=True)
+    drawn = result.provenance.options.get("text") == RANDOM  # a loss needs a text: the command then takes its own
+    words = command(result, "ablate", () if drawn else ("text", "begin", "lines"))
+    return Command(question, " ".join([*words, "--heads", named]))
 
 
 def _summary(result: TraceResult) -> list[str]:
     heads = result.heads
     put_in = "" if result.encoding is None else f", with the encoding {result.encoding} put into these heads"
-    sentences = [f"{result.text}{put_in}."]
+    sentences = [*_most_positional(result)]
     named = [f"{len(some)} {WORDS[name]}" for name, some in result.patterns.items() if some]
     none = sum(not each.names for each in heads)
     if named:
         several = Counter(together(each.names) for each in heads if len(each.names) > 1)
-        counts = (f"{' and '.join(WORDS[name] for name in some)} {count}" for some, count in several.most_common())
-        also = f" ({sum(several.values())} follow more than one: {', '.join(counts)})" if several else ""
+        also = "".join(f"; {_also(some, number, result)}" for some, number in several.most_common())
         sentences.append(
             f"Heads by what they attend to: {', '.join(named)}{also}; {none} of {len(heads)} follow no named pattern."
         )
@@ -139,22 +156,44 @@ def _summary(result: TraceResult) -> list[str]:
     gaps = [value for each in heads if (value := each.median("maj_gap")) is not None]
     if gaps:
         below = sum(value <= 1e-9 for value in gaps)
-        sentences.append(f"Position contracts every Ky Fan norm of the logits in {below} of {len(gaps)} heads.")
+        sentences.append(
+            f"In {below} of {len(gaps)} heads position raises no Ky Fan norm of the logits (the sum of their k "
+            "largest singular values, for any k)."
+        )
+    return [*sentences, *largest_token(result), f"Measured on: {result.text}{put_in}."]
+
+
+def _most_positional(result: TraceResult) -> list[str]:
+    """The heads in whose logits position alone has the largest share."""
     for key in ("position", "gram_position"):
         ranked = sorted(
-            ((spread, each) for each in heads if (spread := getattr(each, key)) is not None),
+            ((spread, each) for each in result.heads if (spread := getattr(each, key)) is not None),
             key=lambda pair: -pair[0].median,
         )
         if ranked:
             best = ", ".join(f"{each.name} ({_with_quartiles(spread)})" for spread, each in ranked[:4])
-            sentences.append(f"Position alone has the largest share of the logits in heads {best}.")
-            break
-    if result.null_share is not None:
-        sentences.append(
-            f"Of these shares up to about {result.null_share:.2f} is content that means of {result.sequences} "
-            "sequences do not average out."
-        )
-    return sentences
+            noise = (
+                f" Up to about {result.null_share:.0%} of these shares is content that the means of "
+                f"{count(result.sequences, 'sequence')} do not average out."
+                if result.null_share is not None
+                else ""
+            )
+            heads = "heads" if len(ranked) > 1 else "head"
+            return [f"Positional heads: position alone has the largest share of the logits in {heads} {best}.{noise}"]
+    return []
+
+
+def _also(names: Sequence[str], number: int, result: TraceResult) -> str:
+    """Heads that follow several patterns: 'all 6 induction heads also attend to the first token'."""
+    first, *others = names
+    of = len(result.patterns[first])
+    heads = (
+        f"the one {HEADS[first]} head"
+        if of == 1
+        else f"{f'all {of}' if number == of else f'{number} of {of}'} {HEADS[first]} heads"
+    )
+    verb = "attends" if number == 1 else "attend"
+    return f"{heads} also {verb} to {' and '.join(TARGETS[name] for name in others)}"
 
 
 def _with_quartiles(spread: Spread) -> str:
@@ -185,8 +224,12 @@ def _pattern(names: Sequence[str]) -> str:
 def _letters(heads: Sequence[HeadTrace]) -> dict[str, str]:
     """What stands in a cell for each set of patterns that some head follows: single ones first, in a fixed order."""
     alone = {WORDS[name]: letter for name, letter in LETTERS.items()}
-    several = {together(head.names) for head in heads if len(head.names) > 1}
-    joint = {_pattern(names): "".join(LETTERS[name] for name in names) for names in sorted(several)}
+    several = Counter(together(head.names) for head in heads if len(head.names) > 1)
+    free = list(ascii_uppercase)
+    joint = {}
+    for names, _ in several.most_common():  # a capital: of the first pattern, as long as that is free
+        letter = LETTERS[names[0]].upper()
+        joint[_pattern(names)] = free.pop(free.index(letter) if letter in free else 0)
     return {**alone, **joint, NONE: "·"}
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from typing import Any
 
 from toposcope.core.statistics import told_from_zero
@@ -23,6 +22,8 @@ PARTS = {
 PLACES = {"mlp": "MLP"}  # what a state stands after, where a table has a better word for it
 NAMED = 3  # phases that the sentence names
 BOUNDS = {"cosine": (-1.0, 1.0), "relative_dispersion": (0.0, 1.0), "effective_rank": (1.0, math.inf)}
+MOSTLY = 2 / 3  # of a phase's change: 'most of it'
+MOST_DIGITS = 5
 ALONE = 0.5  # share of all squared norms from which one token speaks for the cloud
 
 
@@ -51,52 +52,95 @@ def add_stream(result: TraceResult, page: Page) -> None:
 
 
 def stream_summary(result: TraceResult) -> list[str]:
-    """One sentence that answers; then what stands in the way of reading the other measures."""
+    """Together or apart, where, and what position changes; then which parts do it."""
     if not result.stream:
         return []
     own = result.stream[0]
     if any(state.cosine is None for state in own.states):
         return ["Whether tokens move together cannot be told: no sequence has two of them."]
-    said = [f"{_moves(own)}; {_position(result)}."]
-    alone = sorted({each.layer for each in own.states if each.largest.mean > ALONE and each.layer is not None})
-    if alone:
-        first, last = alone[0], alone[-1]
-        every = last - first + 1 == len(alone)
-        said.append(
-            f"In {_layers(first, last) if every else count(len(alone), 'layer')} one token holds up to "
-            f"{max(state.largest.mean for state in own.states):.0%} of all squared norms: rank, dispersion and norm "
-            "are mostly that token's; the cosine counts all tokens alike."
-        )
-    return said
+    position = _position(result)
+    return [f"{_moves(own)}. {position[:1].upper()}{position[1:]}.", *_by_parts(own)]
+
+
+def largest_token(result: TraceResult) -> list[str]:
+    """Where one token stands in the way of reading the measures other than the cosine."""
+    states = result.stream[0].states if result.stream else ()
+    alone = {each.layer: each.largest.mean for each in states if each.largest.mean > ALONE and each.layer is not None}
+    if not alone:
+        return []
+    first, last = min(alone), max(alone)
+    every = last - first + 1 == len(alone)
+    return [
+        f"In {_layers(first, last) if every else count(len(alone), 'layer')} one token holds up to "
+        f"{max(alone.values()):.0%} of all squared norms: rank, dispersion and norm are mostly that token's; the "
+        "cosine counts all tokens alike."
+    ]
 
 
 # ------------------------------------------------------------------ words
 def _moves(own: Stream) -> str:
-    """Together or apart, in which layers, and by which parts."""
+    """Together or apart from the input to the last layer, and the layers in which the cosine moves."""
     cosines = _cosines(own)
-    steps = [after - before for before, after in pairwise(cosines)]
-    largest = max(range(len(steps)), key=lambda layer: abs(steps[layer]))
-    did = {words: total for part, words in PARTS.items() if (total := own.total(part)) is not None}  # type: ignore[arg-type]
-    if own.final is not None and own.final.cosine_change is not None:
-        did["the final norm"] = own.final.cosine_change.mean
-    parts = ", ".join(f"{words} {total:+.2f}" for words, total in did.items())
-    where = f"{parts}, the largest step in layer {largest} ({steps[largest]:+.2f})"
     if not own.phases:
         return (
             f"Tokens move neither together nor apart: their mean cosine stays between {min(cosines):.2f} and "
-            f"{max(cosines):.2f}: {where}"
+            f"{max(cosines):.2f}"
         )
-    first = own.phases[0]
-    said = [f"Tokens move {_phase(first)} (mean cosine {first.start:.2f} to {first.end:.2f})"]
-    said += [f"then {_phase(each)} (to {each.end:.2f})" for each in own.phases[1:NAMED]]
+    change = cosines[-1] - cosines[0]
+    if abs(change) < LEAST_TURN:
+        answer = "Tokens end about as close together as they began"
+    else:
+        answer = f"Tokens move {'together' if change > 0 else 'apart'}"
+    said = [_phase(each, cosines, at == 0) for at, each in enumerate(own.phases[:NAMED])]
     more = len(own.phases) - NAMED
+    last = own.phases[-1]
     if more > 0:
-        said.append(f"and turn {count(more, 'time')} more (to {cosines[-1]:.2f})")
-    return f"{', '.join(said)}: {where}"
+        said.append(f"then turns {count(more, 'time')} more, to {last.end:.2f} after layer {last.last}")
+    if last.last + 1 < len(cosines) - 1 and f"{last.end:.2f}" != f"{cosines[-1]:.2f}":
+        said.append(f"and goes back to {cosines[-1]:.2f} in {_layers(last.last + 1, len(cosines) - 2)}")
+    return f"{answer}: their mean cosine {', '.join(said)}"
 
 
-def _phase(phase: Phase) -> str:
-    return f"{phase.move} in {_layers(phase.first, phase.last)}"
+def _phase(phase: Phase, cosines: Sequence[float], begins: bool) -> str:
+    """One way of the cosine: from where to where, and the few layers that hold most of it."""
+    verb = "rises" if phase.move == "together" else "falls"
+    start = f"{verb} from {phase.start:.2f} to" if begins else f"then {verb} to"
+    words = f"{start} {phase.end:.2f} over {_layers(phase.first, phase.last)}"
+    first, last = steepest(cosines, phase)
+    if 2 * (last - first + 1) > phase.last - phase.first + 1:
+        return words
+    return f"{words} (most of it in {_layers(first, last)}: {cosines[first]:.2f} to {cosines[last + 1]:.2f})"
+
+
+def steepest(cosines: Sequence[float], phase: Phase) -> tuple[int, int]:
+    """The fewest consecutive layers of a phase that hold `MOSTLY` of its change; of equally few those with most."""
+    sign = 1 if phase.end > phase.start else -1
+    least = MOSTLY * abs(phase.end - phase.start)
+    for size in range(1, phase.last - phase.first + 1):
+        changes = {
+            first: sign * (cosines[first + size] - cosines[first])
+            for first in range(phase.first, phase.last - size + 2)
+        }
+        best = max(changes, key=changes.__getitem__)
+        if changes[best] >= least:
+            return best, best + size - 1
+    return phase.first, phase.last
+
+
+def _by_parts(own: Stream) -> list[str]:
+    """What each kind of part adds, over all layers; layers that were not split have no parts."""
+    cosines = _cosines(own)
+    did = {words: total for part, words in PARTS.items() if (total := own.total(part)) is not None}  # type: ignore[arg-type]
+    said = []
+    if set(did) - {PARTS["layer"]}:
+        parts = ", ".join(f"{words} {total:+.2f}" for words, total in did.items())
+        said.append(
+            f"Summed over all layers ({cosines[0]:.2f} at the input, {cosines[-1]:.2f} after the last): {parts}"
+        )
+    if own.final is not None and own.final.cosine is not None and own.final.cosine_change is not None:
+        change, end = own.final.cosine_change.mean, own.final.cosine.mean
+        said.append(f"{'then the' if said else 'The'} final norm {change:+.2f}, to {end:.2f}")
+    return [f"{'; '.join(said)}."] if said else []
 
 
 def _layers(first: int, last: int) -> str:
@@ -145,8 +189,10 @@ def _with_interval(mean: Mean | None) -> str:
         return "–"
     if mean.half_width is None:
         return f"{mean.mean:+.2f}"
-    hidden = told_from_zero(mean.mean, mean.half_width) and f"{abs(mean.mean):.2f}" == f"{mean.half_width:.2f}"
-    digits = 3 if hidden else 2  # two would hide that 0 lies outside
+    digits = 2
+    if told_from_zero(mean.mean, mean.half_width):  # few digits may hide that 0 lies outside
+        while digits < MOST_DIGITS and f"{abs(mean.mean):.{digits}f}" == f"{mean.half_width:.{digits}f}":
+            digits += 1
     return f"{mean.mean:+.{digits}f} ± {mean.half_width:.{digits}f}"
 
 
