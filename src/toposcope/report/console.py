@@ -23,7 +23,7 @@ def literal(words: str) -> str:
 
 
 class IndentedConsole(Console):
-    """A line that begins with blanks and is too long goes on under its beginning; none ends in blanks where it breaks."""
+    """A line that begins with blanks and is too long goes on under its beginning; no broken line ends in blanks."""
 
     def print(self, *objects: Any, **options: Any) -> None:
         """As rich's own."""
