@@ -43,12 +43,12 @@ demo: $(VENV)/.core
 	@echo
 	@echo "Every head: $(CURDIR)/out/smollm2-heads.csv"
 	@echo "Report: $(CURDIR)/$(DEMO)"
-	@echo "The command is $(BIN)/toposcope; '. $(BIN)/activate' brings it, and its pip, into this shell."
 	@if [ -n "$$DISPLAY$$WAYLAND_DISPLAY" ] || [ "$$(uname)" = Darwin ]; then \
 		$(BIN)/python -m webbrowser "file://$(CURDIR)/$(DEMO)" >/dev/null 2>&1 || true; \
 	else \
-		echo "Open it in a browser: it is one file, and needs nothing else."; \
+		echo "Open the report in a browser: it is one file, and needs nothing else."; \
 	fi
+	@echo "The command is $(BIN)/toposcope; '. $(BIN)/activate' brings it, and its pip, into this shell."
 
 lint: $(VENV)/.full
 	$(BIN)/ruff check .

@@ -300,6 +300,19 @@ def test_every_error_has_its_page_and_every_page_its_error() -> None:
     assert named_errors() == set(re.findall(r'^--8<-- "src/toposcope/core/error_pages/(\w+).md"$', index, re.M))
 
 
+def test_explain_alone_lists_every_kind_of_error() -> None:
+    code, said = run(["explain"])
+    assert code == 0
+    assert {line.split()[0] for line in said.split("\n\n")[0].splitlines()} == named_errors()
+
+
+def test_a_clone_is_installed_within_the_tested_versions() -> None:
+    """An open range can pull gigabytes of torch, and a transformers that nobody has tried."""
+    for page in PAGES:
+        for line in re.findall(r"pip install (?:[^\n`]* )?'?\.(?:\[|'|\s)[^\n`]*", page.read_text()):
+            assert "-c constraints.txt" in line, f"{page.relative_to(ROOT)}: {line}"
+
+
 @pytest.mark.parametrize("name", sorted(named_errors()))
 def test_every_error_page_shows_a_message(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """That it really occurs is shown by `test_blocks_run`; what needs a missing package is brought about here."""

@@ -1,4 +1,4 @@
-"""`toposcope explain ERROR`: what brings an error about, and what helps."""
+"""`toposcope explain [ERROR]`: what brings an error about, and what helps; without a name, the kinds there are."""
 
 from __future__ import annotations
 
@@ -10,9 +10,17 @@ from toposcope.cli.common import console
 
 
 def run(
-    name: Annotated[str, typer.Argument(metavar="ERROR", help="Its name, as BadFile.", show_default=False)],
+    name: Annotated[
+        str | None, typer.Argument(metavar="[ERROR]", help="Its name, as BadFile; without it, all are listed.")
+    ] = None,
 ) -> None:
-    """Print the page of an error: how it looks, its cause, its cure."""
-    from toposcope.core.errors import page
+    """Print the page of an error: how it looks, its cause, its cure. Without a name, list the kinds of errors."""
+    from toposcope.core.errors import kinds, page
 
-    console().print(page(name).replace("**", ""), markup=False)
+    out = console()
+    if name is not None:
+        out.print(page(name).replace("**", ""), markup=False)
+        return
+    for kind, words in kinds().items():
+        out.print(f"{kind:<{max(map(len, kinds()))}}  {words}", markup=False, soft_wrap=True)
+    out.print("\nOne of them in full: toposcope explain BadFile", markup=False)

@@ -34,7 +34,12 @@ def run(
     v: Annotated[str | None, typer.Option("--V", metavar="FILE.npy", help="and its V, of the same size.")] = None,
     preset: Annotated[str | None, typer.Option("--preset", metavar="NAME", help=f"One of {PRESET_NAMES}.")] = None,
     text: Annotated[
-        str | None, typer.Option("--text", metavar="FILE", help="Start from a text's token embeddings ([hf] extra).")
+        str | None,
+        typer.Option(
+            "--text",
+            metavar="FILE|NAME",
+            help="Start from the embeddings of a text file, or of a name from 'toposcope ls texts' ([hf] extra).",
+        ),
     ] = None,
     token_ids: Annotated[
         str | None, typer.Option("--token-ids", metavar="12,7,400", help="Start from these tokens' embeddings.")

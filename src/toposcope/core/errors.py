@@ -68,11 +68,16 @@ def did_you_mean(given: str, known: Iterable[str]) -> str:
     return f"Known: {', '.join(names)}."
 
 
+def kinds() -> dict[str, str]:
+    """The kinds of errors, in a sentence each."""
+    return {each.__name__: each.__doc__ or "" for each in ToposcopeError.__subclasses__()}
+
+
 def page(name: str) -> str:
     """The page of an error: how it looks, its cause, its cure."""
     from importlib import resources
 
-    known = [each.__name__ for each in ToposcopeError.__subclasses__()]
+    known = kinds()
     if name not in known:
         raise BadValue(f"there is no error '{name}'. {did_you_mean(name, known)}")
     return resources.files("toposcope.core").joinpath("error_pages", f"{name}.md").read_text(encoding="utf-8")

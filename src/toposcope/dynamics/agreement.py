@@ -39,7 +39,7 @@ def compare(verdict: Regime | None, result: Trajectory) -> RunAgreement:
 
 def _converges(result: Trajectory) -> RunAgreement:
     if result.status is Status.CONVERGED:
-        return RunAgreement("agrees", "the run converged, as the theorem says")
+        return RunAgreement("agrees", "the run converged")
     if result.status is Status.AT_REST:
         return RunAgreement("not_yet", "metastable: tokens stand still on the way, for longer than this run")
     if result.log_growth < 0:

@@ -34,7 +34,7 @@ from toposcope.dynamics.presets import find_preset
 from toposcope.dynamics.regime import Regime, Verdict
 from toposcope.dynamics.run import GROWTH_CAP, Problem, run
 from toposcope.dynamics.systems import Norms
-from toposcope.dynamics.tokens import COUNT, Cloud, given_array, isotropic, starting_tokens
+from toposcope.dynamics.tokens import COUNT, Cloud, check_start, given_array, isotropic, starting_tokens
 from toposcope.dynamics.trajectory import FlowEvent, PlanePath, Status, Trajectory, in_plane
 from toposcope.encodings import Encoding
 
@@ -208,6 +208,13 @@ def flow(
     asked = _asked(locals())
     chosen: list[str | None] = [encoding] if isinstance(encoding, str) else list(encoding) or [None]
     _check_source(model, W, V, preset)
+    place: tuple[int, int] | None = None
+    if model is None:
+        if stack or any(each is not None for each in (text, token_ids, head, layer)):
+            raise BadValue("--text, --token-ids, --head, --layer and --stack belong to a MODEL, and none is given.")
+    else:  # before it is opened, which may take a while
+        place = _one_place(head, layer, stack)
+        check_start(text, token_ids, start, cloud, tokens)
     if save is not None and len(chosen) > 1:
         raise BadValue("save holds one flow, and several encodings are asked for. Run them singly.")
     shared: dict[str, Any] = {"absolute": absolute, "diagonal": parse_diagonal(diagonal)}
@@ -216,13 +223,11 @@ def flow(
         nullcontext() if model is None else opened(model, family=family, num_heads=num_heads, adapter=adapter) as view
     ):
         if view is None:
-            if stack or any(each is not None for each in (text, token_ids, head, layer)):
-                raise BadValue("text, token_ids, head, layer and stack belong to a MODEL, and none is given.")
             system = _of_matrices(W, V, preset, start, tokens, seed, shared)
         else:
             shared |= {} if norms is None else {"norms": norms}
             x0, words = starting_tokens(view, text, token_ids, start, cloud, tokens, seed)
-            make = _of_model(view, head, layer, stack, x0, shared, positioned=start is not None)
+            make = _of_model(view, place, layer, x0, shared, positioned=start is not None)
             system = _System(make, name_of(view), words)
         flows = []
         for number, spec in enumerate(chosen):
@@ -258,6 +263,8 @@ class _System:
 def _asked(options: dict[str, Any]) -> dict[str, Any]:
     """The options as provenance tells them: the model is a subject, an array is its shape."""
     told = {name: value for name, value in options.items() if name not in ("model", "progress", "started")}
+    if options["model"] is None or any(options[name] is not None for name in ("text", "token_ids", "start")):
+        told["cloud"] = None  # no tokens were drawn from it
     return {
         name: f"array {np.shape(value)}" if name in ("W", "V", "start") and _is_array(value) else plain(value)
         for name, value in told.items()
@@ -270,19 +277,37 @@ def _is_array(value: Any) -> bool:
 
 def _check_source(model: ModelLike | None, W: Any, V: Any, preset: str | None) -> None:
     if (W is None) != (V is None):
-        raise BadValue("W and V belong together; one of them is missing.")
-    given = [name for name, value in (("MODEL", model), ("W and V", W), ("preset", preset)) if value is not None]
+        raise BadValue("--W and --V belong together; one of them is missing.")
+    given = [
+        name for name, value in (("MODEL", model), ("--W and --V", W), ("--preset", preset)) if value is not None
+    ]
     if len(given) > 1:
         raise BadValue(f"{' and '.join(given)} are given; a flow has one source. Leave one out.")
     if not given:
-        raise BadValue("nothing to flow: give a MODEL with head, layer or stack, or W and V, or a preset.")
+        raise BadValue("nothing to flow: give a MODEL with --head, --layer or --stack, or --W and --V, or --preset.")
+
+
+def _one_place(head: str | tuple[int, int] | None, layer: int | None, stack: bool) -> tuple[int, int] | None:
+    """The head that is asked for, if it is a head; an error unless just one of the three is given."""
+    given = {"--head": head is not None, "--layer": layer is not None, "--stack": stack}
+    asked = [name for name, on in given.items() if on]
+    if len(asked) != 1:
+        raise BadValue(
+            f"give one of --head (such as 5.3), --layer or --stack; got {' and '.join(asked) or 'none of them'}. "
+            "--stack lets tokens flow through all layers."
+        )
+    if head is None or not isinstance(head, str):
+        return head
+    single = parse_heads(head)
+    if len(single) != 1:
+        raise BadValue(f"--head takes one head, such as 5.3; got {len(single)}.")
+    return single[0]
 
 
 def _of_model(
     model: Model,
-    head: str | tuple[int, int] | None,
+    head: tuple[int, int] | None,
     layer: int | None,
-    stack: bool,
     x0: Array,
     shared: dict[str, Any],
     *,
@@ -295,16 +320,8 @@ def _of_model(
             return encoding
         return replace(model.layers[number].encoding, input=None)
 
-    asked = [name for name, on in (("head", head is not None), ("layer", layer is not None), ("stack", stack)) if on]
-    if len(asked) != 1:
-        raise BadValue(
-            f"give one of head (such as 5.3), layer or stack; got {' and '.join(asked) or 'none of them'}."
-        )
     if head is not None:
-        single = parse_heads(head) if isinstance(head, str) else [head]
-        if len(single) != 1:
-            raise BadValue(f"a flow takes one head, such as 5.3; got {len(single)}.")
-        at, number = single[0]
+        at, number = head
         return lambda encoding: sources.head_problem(model, at, number, x0, encoding=own(at, encoding), **shared)
     if layer is not None:
         return lambda encoding: sources.layer_problem(model, layer, x0, encoding=own(layer, encoding), **shared)

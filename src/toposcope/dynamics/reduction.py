@@ -36,7 +36,7 @@ class Reduced:
     `v` and `w` are V~ and W~, `o` is the basis they are written in (x = o z). `v_norm` and `o_norm` are the 2-norms
     of the factors, by which a relative error of the weights is measured; `rounding` bounds what float64 arithmetic
     may have put into V~. `frozen`: tokens have a part outside range(o); `compressed`: zero rows of V or zero columns
-    of O were left out.
+    of O were left out. `moved_by` is what a reader calls V~: "V O", or "V" where there is no O.
     """
 
     v: Array
@@ -47,6 +47,7 @@ class Reduced:
     rounding: float
     frozen: bool
     compressed: bool
+    moved_by: str = "V O"
 
     @property
     def rank(self) -> int:
@@ -95,7 +96,8 @@ def one_eigenvalue(symmetric: Array, index: int) -> float:
 def reduce_system(w: Array, v: Array) -> Reduced:
     """A full system given by W and V in d dimensions: O is the identity, and no product is rounded."""
     rounding = 8 * len(v) * EPS * float(np.linalg.norm(v))
-    return _structural(v, np.eye(len(v)), lambda o: o.T @ w @ o, spectral_norm(v), 1.0, rounding)
+    found = _structural(v, np.eye(len(v)), lambda o: o.T @ w @ o, spectral_norm(v), 1.0, rounding)
+    return replace(found, moved_by="V")
 
 
 def reduce_head(head: Head, *, centred: bool = False, products: Products | None = None) -> Reduced:

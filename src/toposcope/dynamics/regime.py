@@ -211,17 +211,18 @@ def _causal(facts: _Facts, setting: Setting) -> _Found:
         if distance.lower > facts.rounding:
             margin = facts.weight_margin(distance.lower)
             if facts.alpha < 0:
+                where = "in range(O) all tokens" if facts.moved_by == "V O" else "all tokens"
                 words = (
-                    f"every eigenvalue of V O has negative real part: in range(O) all tokens go to {_limit(setting)}"
+                    f"every eigenvalue of {facts.moved_by} has negative real part: {where} go to {_limit(setting)}"
                 )
                 return Verdict.CONVERGES, "T6", "all_tokens", margin, words, None, distance
             words = (
-                "every eigenvalue of V O has positive real part: the first token goes to infinity, unless it starts "
-                f"at {_limit(setting)}"
+                f"every eigenvalue of {facts.moved_by} has positive real part: the first token goes to infinity, "
+                f"unless it starts at {_limit(setting)}"
             )
             return Verdict.DIVERGES, "T5", "first_token", margin, words, None, distance
         if facts.alpha < 0:
-            return _undecided("the spectrum of V O is too near the imaginary axis", distance)
+            return _undecided(f"the spectrum of {facts.moved_by} is too near the imaginary axis", distance)
     return _first_token_grows(facts, "first_token")
 
 
@@ -229,15 +230,13 @@ def _first_token_grows(facts: _Facts, scope: str) -> _Found:
     if facts.alpha > 0:
         distance = best_line(facts.pencil, 0.0, facts.alpha)
         if distance.lower > facts.rounding:
-            who = "the first token" if scope == "first_token" else "consensus"
-            words = (
-                f"V O has an eigenvalue with positive real part: {who} goes to infinity from almost every start "
-                "(within the margin the others may follow, and the verdict become diverges)"
-            )
+            who = "the first token goes" if scope == "first_token" else "tokens that have come together go"
+            moved = f"{facts.moved_by} has an eigenvalue with positive real part"
+            words = f"{moved}: {who} to infinity from almost every start"
             margin = facts.weight_margin(distance.lower)
             return Verdict.NOT_CONVERGENT, "T5", scope, margin, words, None, distance
-        return _undecided("the spectrum of V O is too near the imaginary axis", distance)
-    return _undecided("V O is singular" if facts.singular else "no theorem applies")
+        return _undecided(f"the spectrum of {facts.moved_by} is too near the imaginary axis", distance)
+    return _undecided(f"{facts.moved_by} is singular" if facts.singular else "no theorem applies")
 
 
 def _limit(setting: Setting) -> str:
@@ -351,6 +350,7 @@ class _Facts:
 
     def __init__(self, system: Reduced) -> None:
         self.v, self.w, self.rounding, self.frozen = system.v, system.w, system.rounding, system.frozen
+        self.moved_by = system.moved_by
         self._factors = system.v_norm * system.o_norm
         self.size = len(system.v)
         self.pencil = Pencil(system.v)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,19 @@ Cloud = Literal["vocabulary", "covariance", "isotropic"]
 COUNT = 32  # tokens where no number is asked for
 
 
+def check_start(text: Any, token_ids: Any, start: Any, cloud: str, count: int | None) -> None:
+    """Refuse what says twice, or wrongly, where tokens come from."""
+    options = {"--text": text, "--token-ids": token_ids, "--start": start}
+    chosen = [name for name, value in options.items() if value is not None]
+    if len(chosen) > 1:
+        raise BadValue(f"{' and '.join(chosen)} are given; tokens come from one of them. Leave one out.")
+    if count is not None and count < 1:
+        raise BadValue(f"a flow needs at least one token, got {count}.")
+    known = get_args(Cloud)
+    if not chosen and cloud not in known:
+        raise BadValue(f"unknown cloud '{cloud}'. {did_you_mean(cloud, known)}")
+
+
 def starting_tokens(
     model: Model,
     text: str | Path | None,
@@ -33,13 +46,8 @@ def starting_tokens(
     seed: int,
 ) -> tuple[Array, str]:
     """The tokens that a model's flow starts from, and words for them."""
-    options = {"text": text, "token_ids": token_ids, "start": start}
-    chosen = [name for name, value in options.items() if value is not None]
-    if len(chosen) > 1:
-        raise BadValue(f"{' and '.join(chosen)} are given; tokens come from one of them.")
+    check_start(text, token_ids, start, cloud, count)
     count = COUNT if count is None else count
-    if count < 1:
-        raise BadValue(f"a flow needs at least one token, got {count}.")
     if text is not None:
         ids = text_ids(model, str(text), count)
         return embeddings(model, ids), f"the first {len(ids)} tokens of {text}"
@@ -54,10 +62,8 @@ def starting_tokens(
     if cloud == "covariance":
         words = f"{count} random vectors with the embedding's covariance, seed {seed}"
         return gaussian_tokens(model, count, seed), words
-    if cloud == "isotropic":
-        width = model.layers[0].spec.width
-        return isotropic(count, width, seed), f"{count} random vectors, seed {seed}"
-    raise BadValue(f"unknown cloud '{cloud}'. {did_you_mean(cloud, ['vocabulary', 'covariance', 'isotropic'])}")
+    width = model.layers[0].spec.width
+    return isotropic(count, width, seed), f"{count} random vectors, seed {seed}"
 
 
 def embeddings(model: Model, token_ids: NDArray[np.int64]) -> Array:

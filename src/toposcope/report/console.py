@@ -23,18 +23,27 @@ def literal(words: str) -> str:
 
 
 class IndentedConsole(Console):
-    """A line that begins with blanks and is too long goes on under its beginning, not at the left edge."""
+    """A line that begins with blanks and is too long goes on under its beginning; no broken line ends in blanks."""
 
     def print(self, *objects: Any, **options: Any) -> None:
         """As rich's own."""
         line = objects[0] if len(objects) == 1 else None
-        if isinstance(line, str) and line.startswith(" ") and not options.get("soft_wrap"):
+        if isinstance(line, str) and not options.get("soft_wrap"):
             text = self.render_str(line, markup=options.get("markup"))
-            indent = len(text.plain) - len(text.plain.lstrip(" "))
-            if "\n" not in text.plain and len(text) > self.width > 2 * indent:
-                parts = text[indent:].wrap(self, self.width - indent)
-                objects = (Text("\n").join(Text(" " * indent).append_text(part) for part in parts),)
+            if text.cell_len > self.width:
+                lines = text.split("\n", allow_blank=True)
+                objects = (Text("\n").join(part for each in lines for part in self._wrapped(each)),)
         super().print(*objects, **options)
+
+    def _wrapped(self, line: Text) -> list[Text]:
+        """A line in parts that fit."""
+        indent = len(line.plain) - len(line.plain.lstrip(" "))
+        if line.cell_len <= self.width or self.width <= 2 * indent:
+            return [line]
+        parts = line[indent:].wrap(self, self.width - indent)
+        for part in parts:
+            part.rstrip()
+        return [Text(" " * indent).append_text(part) for part in parts]
 
     def render_str(self, text: str, *, markup: bool | None = None, style: Any = "", **options: Any) -> Text:
         """A string as rich text: our few tags, if they are to be obeyed, and nothing that is not seen."""

@@ -201,7 +201,9 @@ def _head_map(block: HeadMap, page: Page, out: IndentedConsole) -> None:
     if block.mean is None:
         out.print(f"  {'layer':>5s}  {measure.label[:1].lower()}{measure.label[1:]} of each head")
     else:
-        out.print(f"  layer  {'heads':{wide}s}  mean {block.mean.replace('_', ' ')}")
+        mean = block.mean.replace("_", " ")
+        out.print(f"  {measure.label} of each head, and the mean {mean} of each layer")
+        out.print(f"  layer  {'heads':{wide}s}  mean {mean}")
     for layer, heads in rows.items():
         letters = "".join(heads.get(i, " ") for i in range(wide)).ljust(5)
         out.print(f"  {layer:5d}  {literal(letters)}  {means.get(layer, '')}".rstrip(), soft_wrap=True)

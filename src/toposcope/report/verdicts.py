@@ -14,6 +14,17 @@ LETTERS = {
     Verdict.INDETERMINATE.value: "?",
     Verdict.INACTIVE.value: ".",
 }
+# After a number of heads: 14 convergent.
+ADJECTIVES = {
+    Verdict.CONVERGES.value: "convergent",
+    Verdict.DIVERGES.value: "divergent",
+    Verdict.DIVERGES_ABOVE.value: "divergent once large",
+}
+
+
+def adjective(verdict: str) -> str:
+    """A verdict as it is written after a count."""
+    return ADJECTIVES.get(verdict, word(verdict))
 
 
 def theorem(rule: str | None, verdict: Verdict | None = None) -> str:

@@ -58,7 +58,7 @@ def test_a_preset_prints_a_verdict_beside_what_was_observed() -> None:
     assert out.returncode == 0, out.stderr
     assert "Thm 4a" in out.stdout
     assert "--html" in out.stdout  # a table does not move: how to watch it
-    assert "1e+04" in next(line for line in out.stdout.splitlines() if "largest norm" in line)
+    assert "1e+04" in next(line for line in out.stdout.splitlines() if line.startswith("  largest norm"))
     assert max(map(len, out.stdout.splitlines())) <= 80
 
 
@@ -246,6 +246,18 @@ def test_a_mistake_gets_a_sentence_and_exit_code_2(
     assert code == 2, out + err
     assert words in err
     assert out == ""
+
+
+@pytest.mark.parametrize(
+    "arguments", [(), ("--head", "1.0", "--stack"), ("--stack", "--text", "a", "--start", "b"), ("--head", "x")]
+)
+def test_mistakes_are_told_before_the_model_is_opened(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr("toposcope.dynamics.flow.opened", lambda *_, **__: pytest.fail("the model was opened"))
+    code, _, error = call(capsys, "smollm2", *arguments)
+    assert code == 2
+    assert "x" in error if "x" in arguments else "--st" in error  # options as a user types them
 
 
 def test_one_token_and_a_run_that_never_ends(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 
+import pytest
+
 from toposcope.report.console import IndentedConsole
 
 
@@ -27,3 +29,13 @@ def test_short_lines_and_markup_are_as_before() -> None:
 
 def test_a_line_that_asks_not_to_be_wrapped_is_not() -> None:
     assert len(printed("  " + "word " * 20, soft_wrap=True)) == 1
+
+
+@pytest.mark.parametrize("line", ["word " * 30, "  " + "words " * 30, "    first\n" + "second " * 20])
+def test_no_line_ends_in_blanks_where_it_was_broken(line: str) -> None:
+    out = io.StringIO()
+    IndentedConsole(file=out, width=40, highlight=False).print(line.rstrip())
+    lines = out.getvalue().splitlines()
+    assert len(lines) > 2
+    assert all(each == each.rstrip() and len(each) <= 40 for each in lines)
+    assert " ".join(out.getvalue().split()) == " ".join(line.split())

@@ -8,36 +8,53 @@ from typing import Any
 
 from toposcope.dynamics.flow import Flow, FlowResult
 from toposcope.dynamics.observables import OBSERVABLES
-from toposcope.dynamics.theorems import SCOPES, theorem
+from toposcope.dynamics.regime import Verdict
+from toposcope.dynamics.theorems import SCOPES, in_words, theorem
 from toposcope.report import charts
 from toposcope.report.blocks import Chart, Column, Listing, Page, Pairs, Paragraphs, Particles, Row, Summary, shown
+from toposcope.report.views.flow_words import gist, of_norms
 
 ACROSS = 4  # flows side by side in one table
 DRAWN = 32  # tokens whose paths are drawn
-WHY = "What each theorem says, and a command that shows it: The papers with Toposcope, in the documentation."
 NORMS = {"norm_min": "smallest", "norm_median": "median", "norm_max": "largest"}
 
 
 def view(result: FlowResult, page: Page) -> None:
     """Add the sections of a flow, or of several beside one another."""
-    if not result.provenance.subjects:
-        page.title = page.title or result.title
+    page.title = page.title or _title(result)
     flows, several = result.flows, len(result.flows) > 1
-    page.facts += [(str(flows[0].tokens), "tokens")]
     if several:
-        page.facts += [(str(len(flows)), "encodings")]
+        page.facts += [(str(flows[0].tokens), "tokens"), (str(len(flows)), "encodings")]
         page.add("Summary", Summary((*_start(result), *(_in_short(flow) for flow in flows))))
         page.add("Side by side", *_side_by_side(page, flows))
     else:
-        page.facts += [(f"{flows[0].end:.3g}", "integration time")]
-        page.add("Summary", Summary((*_start(result), *_summary(flows[0]))))
+        page.add("Summary", Row((_motion(flows[0]), Summary((*_start(result), *_summary(flows[0]))))))
     for flow in flows:
         _one(page, flow, flow.encoding if several else "From start to end", several)
     notes = tuple(dict.fromkeys(f"{_sentence(note)}." for flow in flows for note in flow.notes))
     tries = tuple(f"Try {option}: {effect}." for option, effect in result.suggestions.items())
-    named = any(flow.verdict is not None and flow.verdict.rule is not None for flow in flows)
-    if notes or tries or named:
-        page.add("Notes", Paragraphs((*notes, *tries, *([WHY] if named else [])), soft=True))
+    theorems = tuple(dict.fromkeys(words for flow in flows if (words := _theorem_words(flow))))
+    if notes or tries or theorems:
+        page.add("Notes", Paragraphs((*theorems, *notes, *tries), soft=True))
+
+
+def view_several(results: Sequence[FlowResult], page: Page) -> None:
+    """Add the sections of several results; none of them names the page."""
+    title = page.title
+    for result in results:
+        view(result, page)
+    page.title = title
+
+
+def _title(result: FlowResult) -> str:
+    """What flows, and in which model."""
+    used, subjects = result.flows[0].settings, result.provenance.subjects
+    if not subjects:
+        return f"Flow of {'preset ' if result.provenance.options.get('preset') else ''}{result.title}"
+    place = "all layers" if used.layer is None else f"layer {used.layer}"
+    if used.head is not None:
+        place = f"head {used.layer}.{used.head}"
+    return f"Flow of {place}, {subjects[0].name}"
 
 
 # ------------------------------------------------------------------ sentences
@@ -57,15 +74,38 @@ def _summary(flow: Flow) -> list[str]:
         exact = "" if found.exact else "; not exact"
         scope = f" for {SCOPES.get(found.scope, found.scope)}" if found.scope else ""
         said = f"{_words(found.verdict)}{scope}, by {theorem(found.rule, found.verdict)}{exact}: {found.statement}."
-    sentences = [said, f"The run {_ended(flow)}."]
-    if flow.agreement != "no_verdict":  # else it has just been said
+    sentences = [gist(flow), said]
+    if found and found.verdict is Verdict.NOT_CONVERGENT and found.margin:
+        change = f"Any relative change of {_weights(flow)} below {shown(found.margin, 'percent')}"
+        sentences.append(f"{change} leaves this true, but could turn the verdict into diverges.")
+    sentences += filter(None, [of_norms(flow)])
+    sentences.append(f"The run ended at t = {flow.end:.3g}: {flow.meaning}.")
+    if flow.agreement == "agrees":
+        sentences.append(f"Run and theorem agree: {flow.observed}.")
+    elif flow.agreement != "no_verdict":  # else it has just been said
         sentences.append(f"{_sentence(flow.observed)}.")
     events = [event for event in flow.events if event.name != flow.status]
     return sentences + [f"At t = {event.time:.4g}: {event.words}." for event in events]
 
 
-def _ended(flow: Flow) -> str:
-    return f"ended at t = {flow.end:.3g} ({_words(flow.status).lower()}): {flow.meaning}"
+def _moves(flow: Flow) -> str:
+    """The matrix that moves tokens: two matrices of one's own have no O."""
+    return "V" if flow.settings.layer is None and flow.settings.layers is None else "V O"
+
+
+def _weights(flow: Flow) -> str:
+    """The weights whose relative change a margin speaks of."""
+    rule = flow.verdict.rule if flow.verdict else None
+    if rule not in ("T5", "T6"):
+        return "W and V"
+    return _moves(flow).replace(" ", " and ")
+
+
+def _theorem_words(flow: Flow) -> str | None:
+    found = flow.verdict
+    if found is None or found.rule is None:
+        return None
+    return f"{_sentence(theorem(found.rule, found.verdict))}: {in_words(found.rule, _moves(flow))}."
 
 
 def _in_short(flow: Flow) -> str:
@@ -82,32 +122,45 @@ def _words(code: str | None) -> str:
 
 # ------------------------------------------------------------------ one flow
 def _one(page: Page, flow: Flow, heading: str, several: bool) -> None:
+    said = Row((_motion(flow), Summary(tuple(_summary(flow))))) if several else None
+    curves = [_paths(page, flow, f"Paths: {flow.encoding}" if several else "Paths", _plane(flow))]
+    curves += _curves(page, flow, in_figure=not several)
+    page.add(heading, said, _facts(flow), Row(tuple(curves)), _observables(page, flow), detail=several)
+
+
+def _motion(flow: Flow) -> Particles:
+    words = f"Each dot is a token in {_plane(flow)}. Colour runs from the first token to the last."
+    return Particles("Tokens in motion", words, flow.trajectory.times, flow.trajectory.xy)
+
+
+def _plane(flow: Flow) -> str:
+    """The plane that a picture shows."""
     moving = flow.trajectory
     where = (
         "the tokens' own plane" if moving.share > 0.9995 else f"two main directions ({moving.share:.0%} of the norm)"
     )
-    scale = "; sizes are relative to the largest token of the moment" if moving.relative else ""
-    words = f"Each dot is a token in {where}{scale}. Colour runs from the first token to the last."
-    picture = Particles("Tokens in motion", words, moving.times, moving.xy)
-    said = [Summary(tuple(_summary(flow)))] if several else []
-    curves = [_paths(page, flow, f"Paths: {flow.encoding}" if several else "Paths", where + scale)]
-    curves += _curves(page, flow, in_figure=not several)
-    page.add(
-        heading, *said, Row((picture, _facts(flow))), Row(tuple(curves)), _observables(page, flow), detail=several
-    )
+    return where + ("; positions are divided by the largest norm at each moment" if moving.relative else "")
 
 
 def _facts(flow: Flow) -> Pairs:
     """The numbers of the verdict and of the run."""
     used, found = flow.settings, flow.verdict
     mask = {None: None, True: "causal", False: "none"}[used.causal]
+    margin = spectrum = None
+    if found and found.margin is not None:
+        kept = ", below which W and W V^-1 stay definite" if found.rule and found.rule[:2] in ("T3", "T4") else ""
+        margin = f"{shown(found.margin, 'percent')} relative change of {_weights(flow)}{kept}"
+    if found and found.alpha is not None:
+        spectrum = f"{shown(found.omega)} to {shown(found.alpha)}"
     items = [
         ("encoding", used.encoding + (f" ({used.absolute})" if used.absolute else "")),
         ("attention mask", mask),
         ("added diagonal", shown(used.diagonal) if used.diagonal else None),
         ("norms", used.norms),
-        ("margin", shown(found.margin, "percent") if found and found.margin is not None else None),
-        ("Re eig(V)", f"{shown(found.omega)} to {shown(found.alpha)}" if found and found.alpha is not None else None),
+        ("tokens", str(flow.tokens)),
+        ("integration time", f"{flow.end:.3g}"),
+        ("margin", margin),
+        (f"Re eig({_moves(flow)})", spectrum),
         ("log growth", f"{flow.log_growth:.3g}; at the end {flow.growth_rate:.3g} per unit of time"),
         ("evaluations", f"{flow.evaluations} in {flow.accepted_steps} steps, {flow.rejected_steps} rejected"),
     ]

@@ -25,7 +25,7 @@ from toposcope.report.blocks import (
     rounded,
     shown,
 )
-from toposcope.report.verdicts import LETTERS, meaning, theorem, word
+from toposcope.report.verdicts import LETTERS, adjective, meaning, theorem, word
 from toposcope.report.views import scan_spectra
 from toposcope.report.views.scan_words import says, summary, why_none
 from toposcope.scanning.result import ScanHead, ScanResult
@@ -118,7 +118,7 @@ def view(result: ScanResult, page: Page) -> None:
     page.facts += [
         (f"{len(heads)}", "heads"),
         (f"{len({head.layer for head in heads})}", "layers"),
-        *((f"{number}", word(verdict)) for verdict, number in result.model.counts.items()),
+        *((f"{number}", adjective(verdict)) for verdict, number in result.model.counts.items()),
         (f"{result.spectra.context:,}", "context"),
     ]
     rows = _rows(result)
@@ -281,7 +281,7 @@ def _estimate(page: Page, found: SampleEstimate) -> Listing:
 def _baseline(result: ScanResult) -> Pairs:
     baseline, own = result.random_baseline, result.model
     assert baseline is not None
-    counts = ", ".join(f"{number} {word(verdict)}" for verdict, number in baseline.counts.items())
+    counts = ", ".join(f"{number} {adjective(verdict)}" for verdict, number in baseline.counts.items())
     pairs = [
         (name.replace("_", " "), f"{shown(getattr(own, name))} here, {shown(getattr(baseline, name))} at random")
         for name in ("growth_index", "spread_index", "pair_index")
@@ -303,7 +303,10 @@ def _layers(page: Page, result: ScanResult) -> Listing | None:
         for row in result.layers
     ]
     table = page.rows("layers as wholes", rows, [column.key for column in columns])
-    sentence = "The heads of a layer act together; only the first token (or a consensus) can be judged then."
+    sentence = (
+        "The heads of a layer act together; only the first token (without a mask: tokens that have come together) "
+        "can be judged then."
+    )
     brief = ("layer", "verdict", "margin", "alpha", "omega", "growth_index", "rank_U")
     return Listing("Every layer", sentence, table, columns, folded=True, brief=brief)
 

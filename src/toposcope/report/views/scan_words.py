@@ -7,6 +7,8 @@ from toposcope.report.verdicts import meaning, scope_words, theorem
 from toposcope.report.views import scan_spectra
 from toposcope.scanning.result import ScanHead, ScanResult
 
+_FILE = "speak of this rounded file, and may not hold for the weights before rounding"
+
 
 def says(head: ScanHead) -> str:
     """One head in a few sentences: what a theorem says, where its kernel peaks, and its share of fast pairs."""
@@ -42,7 +44,7 @@ def summary(result: ScanResult) -> list[str]:
     if calm or grow:
         sentences.append(
             f"Repeated on its own, a head would draw what it moves to 0 in {calm} of {total} cases "
-            f"({calm / total:.0%}), and push at least the first token, or a consensus, to infinity in {grow} "
+            f"({calm / total:.0%}), and push at least {_pushed(result)} to infinity in {grow} "
             f"({grow / total:.0%})."
         )
     if counts.get("indeterminate"):
@@ -55,11 +57,11 @@ def summary(result: ScanResult) -> list[str]:
     if counts.get("inactive"):
         sentences.append(f"Heads that write nothing: {counts['inactive']}.")
     if model.robust:
-        sentences.append(f"{model.robust} of {total} verdicts survive the rounding of the stored weights.")
+        other = total - model.robust - counts.get("indeterminate", 0) - counts.get("inactive", 0)
+        rest = f"; the other {other} {_FILE}" if other > 1 else ""
+        sentences.append(f"{model.robust} of {total} verdicts survive the rounding of the stored weights{rest}.")
     elif total > counts.get("indeterminate", 0):
-        sentences.append(
-            "No verdict survives the rounding of the stored weights: read them as a picture, not as a promise."
-        )
+        sentences.append(f"No verdict survives the rounding of the stored weights: all {_FILE}.")
     sentences += _growth_words(result)
     inexact = sum(not head.exact for head in heads)
     if inexact:
@@ -69,6 +71,18 @@ def summary(result: ScanResult) -> list[str]:
             f"({', '.join(reasons).replace('_', ' ') or 'no theorem applies'})."
         )
     return sentences
+
+
+def _pushed(result: ScanResult) -> str:
+    """Whom growth is certified for: the first token under a causal mask, else tokens that are at one place."""
+    masked = {head.causal for head in result.heads}
+    if masked == {True}:
+        return "the first token"
+    return (
+        "tokens that have come together"
+        if masked == {False}
+        else "the first token, or tokens that have come together,"
+    )
 
 
 def _growth_words(result: ScanResult) -> list[str]:
