@@ -40,7 +40,7 @@ _WORDS = {
 def view(result: AblateResult, page: Page) -> None:
     """Add the sections of an ablation."""
     texts = [text.name for text in result.texts]
-    page.facts.append((str(len(result.heads)), "heads removed in turn"))
+    page.facts.append((str(len(result.heads)), "head removed" if len(result.heads) == 1 else "heads removed in turn"))
     if result.predicts != "drift":  # which is 0 for the whole model
         page.facts += [(f"{fmean(text.base):.3f}", f"{result.unit}, {text.name}") for text in result.texts]
     if not result.heads:
@@ -110,8 +110,9 @@ def _worst(result: AblateResult, ranked: Sequence[HeadDamage]) -> str:
     worst = ranked[0]
     damage, half = worst.damage["text"], worst.half_width
     sure = told_from_zero(damage, half)
-    verb = "matters most" if sure else "measures worst"
-    words = f"Head {worst.name} {verb}: without it the {_what(result)} on the text rises by {damage:.3f}"
+    verb = "matters most" if sure and damage > 0 else "measures worst"
+    change = f"rises by {damage:.3f}" if damage >= 0 else f"changes by {damage:.3f}"
+    words = f"Head {worst.name} {verb}: without it the {_what(result)} on the text {change}"
     if half is None:
         return f"{words} ({result.unit}; one sequence: no interval, so it may be chance)."
     words += f" (95 %: {around(damage, half)}; {result.unit})."
@@ -133,7 +134,8 @@ def _worst_elsewhere(result: AblateResult, text: TextLoss) -> str:
     worst = ranked[0]
     damage, half = worst.damage[text.name], _half(worst, text.name)
     base = fmean(text.base)
-    words = f"On {where} the {what} rises most without head {worst.name}: from {base:.2f} to {base + damage:.2f}"
+    most = " most" if len(ranked) > 1 else ""
+    words = f"On {where} the {what} rises{most} without head {worst.name}: from {base:.2f} to {base + damage:.2f}"
     if half is None:
         return f"{words} (one sequence: no interval, so it may be chance)."
     words += f" (95 %: by {around(damage, half)})."
@@ -144,7 +146,7 @@ def _worst_elsewhere(result: AblateResult, text: TextLoss) -> str:
     ]
     if worst not in told:
         words += f" These {len(text.base)} sequences cannot tell that from 0."
-    elif len(ranked) == 1:
+    if len(ranked) == 1:
         return words
     return f"{words} Told from 0 there: {len(told) or 'none'} of {count(len(ranked), 'head')}{_names(told)}."
 
