@@ -250,7 +250,7 @@ LONG_FOUND = (
         ("context",),
     ),
     Fault("stored frequencies of another base", SMOLLM2, stored_frequencies, ("stored-frequencies",), True),
-    Fault("a factor without rope_type", SMOLLM2, setting(rope_scaling={"factor": 4.0}), ("rotary-settings",)),
+    Fault("a factor without rope_type", SMOLLM2, setting(rope_scaling={"factor": 4.0}), ("scaling-lost",)),
     Fault("more positions claimed than the table has", MINILM, setting(max_position_embeddings=1024), ("context",)),
     Fault("a table left in a rotary model", SMOLLM2, left_table, ("unread-table",), True),
     Fault("Q and K in the other order", SMOLLM2, rows("q", "k", order=neighbours), ("pairing",), True),

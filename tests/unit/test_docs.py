@@ -102,6 +102,8 @@ def supplies(tmp_path_factory: pytest.TempPathFactory) -> Path:
     sizes = {"hidden_size": 24, "num_attention_heads": 6, "num_key_value_heads": 3, "num_hidden_layers": 4}
     write_llama_lm(place / "smollm2", **sizes, max_position_embeddings=8192)
     shutil.copytree(place / "smollm2", place / "my-checkpoint")
+    (place / "examples").mkdir()
+    shutil.copy(ROOT / "examples/yarn_config.json", place / "examples")
     for name in ("rxnmapper", "rxnfp/bert_pretrained", "rxnfp/bert_ft"):
         write_bert(place / name)
     at, random = "base_model.model.model.layers.1.self_attn.q_proj.lora", np.random.default_rng(0)

@@ -24,7 +24,7 @@ ALONE = "configuration-alone"
 def check_configuration(
     path: Path, values: Mapping[str, Any], *, family: str | None = None, expect: Sequence[Expectation] = ()
 ) -> CheckResult:
-    """Test what a lone configuration says of position."""
+    """Test what a lone configuration says of position; it is called by its path, as that was given."""
     from toposcope.checks.model import check_model
 
     try:
@@ -32,7 +32,8 @@ def check_configuration(
     except NotToldByConfiguration as error:
         return _not_told(path, values, str(error), expect)
     result = check_model(model, weights=False, expect=expect)
-    return replace(result, provenance=Provenance((subject(model),)), skipped=model.skipped)
+    about = replace(subject(model), name=printable(path))
+    return replace(result, provenance=Provenance((about,)), skipped=model.skipped)
 
 
 def refuse_with_configuration(num_heads: int | None, adapter: str | Path | None) -> None:
@@ -51,7 +52,7 @@ def what_weights_tell(model: Model) -> Iterator[Finding]:
         ALONE,
         "cannot_tell",
         "what only the weights tell",
-        f"{printable(model.path.name)} was read without weights. They would tell "
+        f"{printable(model.path)} was read without weights. They would tell "
         + (f"how many positions the learned table has and whether it was trained, {rest}." if tables else f"{rest}."),
         "Check the whole model once, where its files are.",
     )
@@ -75,6 +76,6 @@ def _not_told(path: Path, values: Mapping[str, Any], why: str, expect: Sequence[
         for each in expect
     ]  # fmt: skip
     source = ConfigSource(path, values)
-    about = Subject(path.name, str(path), source.format, kind, source.digest())
+    about = Subject(printable(path), str(path), source.format, kind, source.digest())
     words = outcome([open_question, *missed], "not told by the configuration alone")
     return CheckResult(layers=0, provenance=Provenance((about,)), **words)

@@ -106,9 +106,8 @@ def _wavelengths(model: Model, encoding: Encoding, rotary: Rotary, layers: tuple
     yield Finding(
         "context",
         "ok",
-        "rotary wavelengths against the claimed context",
-        f"In {where}: {turning:.0%} of {len(wave_F)} pairs turn at least once within the claimed {claimed:,} tokens; "
-        f"the slowest needs {wave_F.max():,.0f}.",
+        f"{turning:.0%} of the rotary pairs turn at least once within the claimed {claimed:,} tokens",
+        f"In {where}, of {len(wave_F)} pairs. The slowest needs {wave_F.max():,.0f} tokens for a turn.",
         layers=layers,
         evidence=numbers,
     )

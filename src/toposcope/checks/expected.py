@@ -7,6 +7,7 @@ or `full=` before it names. Only what is stated is compared: "rope:base=500000" 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,7 @@ from toposcope.encodings import Encoding, EncodingSpec, parse
 
 ID = "expected-encoding"
 GROUPS = {"sliding": "sliding layers", "full": "layers that see the whole text"}
+_UNSCALED = re.compile(r"([:,]\s*scaling\s*=\s*)none\s*(?=,|$)", re.IGNORECASE)
 _ALIKE = {"rope": ("rope", "rope-partial", "mla")}  # names of encodings that an expected one covers
 
 
@@ -40,14 +42,19 @@ def expectations(written: str | Iterable[str] | None) -> tuple[Expectation, ...]
 def _understood(written: str) -> Expectation:
     before, equals, after = written.partition("=")
     if not equals or ":" in before:
-        return Expectation(written, parse(written))
+        return Expectation(written, _parsed(written))
     group = before.strip().lower()
     if group not in GROUPS:
         raise BadValue(
             f"'{printable(before, 40)}' is no group of layers; expected an encoding such as rope:base=500000, or "
             f"sliding=... and full=... before one. {did_you_mean(group, GROUPS)}"
         )
-    return Expectation(written, parse(after), group)
+    return Expectation(written, _parsed(after), group)
+
+
+def _parsed(written: str) -> EncodingSpec:
+    """An encoding as `--encoding` takes it; that it is not scaled may also be said as `scaling=none`."""
+    return parse(_UNSCALED.sub(r"\1default", written))
 
 
 def expected(model: Model, wanted: Sequence[Expectation]) -> Iterator[Finding]:

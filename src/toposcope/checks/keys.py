@@ -7,7 +7,7 @@ model whose `rope_scalling` is lost runs well up to the length it was first trai
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,6 +96,32 @@ class Unread:
     def path(self) -> str:
         return f"{self.place}.{self.key}" if self.place else self.key
 
+    @property
+    def scaling(self) -> str | None:
+        """The scaling that it asks for, in words: 'the yarn scaling in it'; None where it asks for none."""
+        if self.near not in PLACES:
+            return None
+        if isinstance(self.value, Mapping):
+            kind = self.value.get("rope_type") or self.value.get("type")
+            named = kind if isinstance(kind, str) and _stretches(self.value) else None
+            return f"the {printable(named, 40)} scaling in it" if named else None
+        return None if self.value == 1 else f"the scaling that it asks for ({printable(self.value, 40)})"
+
+    @property
+    def cure(self) -> str:
+        """What to write instead: another name, or the mapping that a single value stands for."""
+        if self.near not in PLACES or isinstance(self.value, Mapping):
+            return f"Rename it to '{self.near}' if that is what is meant."
+        kind, factor = "…", "…"
+        if isinstance(self.value, str):
+            kind = f'"{printable(self.value, 40)}"'
+        elif isinstance(self.value, int | float) and self.value:
+            # llama.cpp's rope_freq_scale multiplies positions, where a factor divides them
+            inverse = self.key == "rope_freq_scale"
+            kind, factor = ('"linear"', f"{1 / self.value:g}") if inverse else (kind, f"{self.value:g}")
+        mapping = f'{self.near}: {{"rope_type": {kind}, "factor": {factor}}}'
+        return f"Write {mapping} in its place if that is what is meant."
+
 
 def near_misses(config: Mapping[str, Any]) -> Iterator[Unread]:
     """Every key, at any depth, that nothing reads and that is nearly the name of a rotary setting."""
@@ -156,18 +182,22 @@ def mentions(values: Any, key: str) -> bool:
 
 def unread(model: Model) -> Iterator[Finding]:
     """All findings about settings without effect."""
-    for miss in near_misses(model.config):
+    unscaled = all(each.encoding.parameters.get("scaling", "default") == "default" for each in model.layers)
+    misses = list(near_misses(model.config))
+    for miss in misses:
+        lost = miss.scaling if unscaled else None
         yield Finding(
             "unknown-key",
-            "warning",
+            "fault" if lost is not None and isinstance(miss.value, Mapping) else "warning",
             f"the configuration holds '{printable(miss.path, 80)}', which nothing reads",
-            f"It looks like '{miss.near}', which is not set to that.",
-            f"Rename it to '{miss.near}' if that is what is meant.",
+            f"It looks like '{miss.near}', which is not set to that"
+            + ("." if lost is None else f", so {lost} is not in force."),
+            miss.cure,
             evidence={"key": miss.path, "near": miss.near},
         )
     yield from _layer_types(model)
     yield from _without_rotation(model)
-    yield from _aside(model)
+    yield from _aside(model, told={miss.path for miss in misses})
 
 
 def _layer_types(model: Model) -> Iterator[Finding]:
@@ -200,12 +230,12 @@ def _without_rotation(model: Model) -> Iterator[Finding]:
                 yield _nowhere(f"{place}{name}", "no layer of this model rotates its queries and keys")
 
 
-def _aside(model: Model) -> Iterator[Finding]:
-    """Rotary settings in a part of the configuration whose removal changes no encoding."""
+def _aside(model: Model, told: Collection[str]) -> Iterator[Finding]:
+    """Rotary settings in a part of the configuration whose removal changes no encoding, unless it was `told` of."""
     if not any(layer.encoding.rotary is not None for layer in model.layers):
         return
     for key, inner in model.config.items():
-        if not isinstance(inner, Mapping) or key in PLACES or key in _NO_SETTINGS:
+        if not isinstance(inner, Mapping) or key in PLACES or key in _NO_SETTINGS or key in told:
             continue
         if any(word in key for word in _OTHER_SENSES) or not _says_something(inner, model.config):
             continue

@@ -19,7 +19,7 @@ from toposcope.checks.keys import ORIGINAL, PLACES, mentions, unread
 from toposcope.checks.rotary import groups
 from toposcope.core.errors import ToposcopeError
 from toposcope.encodings import rope_from_config
-from toposcope.encodings.config_place import LEGACY_KINDS
+from toposcope.encodings.config_place import LEGACY_KINDS, NO_SCALING
 from toposcope.encodings.record import Array, Encoding, Rotary, short
 from toposcope.encodings.scalings import STRETCHED_FROM_ORIGINAL, plain_frequencies
 
@@ -36,6 +36,7 @@ _ODD = (
     "times the original",
     "rotary_dim counts",
 )
+_KEY = re.compile(r"\S*\w[_.]\w")
 _STORED = re.compile(r"(?:^|\.)rotary_(?:pos_)?emb(?:eddings?)?\.inv_freq$")
 
 
@@ -45,14 +46,15 @@ def settings(model: Model) -> Iterator[Finding]:
     found = [*_contradiction(config, model), *_lost_base(config, model), *_kinds(config)]
     found += unread(model)
     for encoding, rotary, layers in groups(model):
+        found += _without_effect(model, encoding, layers)
         found += _effect(model, encoding, rotary, layers)
         found += _original(config, encoding, layers)
         found += _attention_factor(encoding, layers)
     found += _stored(model)
     yield from found
     troubled = any(finding.status != "ok" for finding in found)
-    for encoding, rotary, layers in groups(model):
-        yield _in_force(model, encoding, rotary, layers, quiet=troubled)
+    for encoding, _, layers in groups(model):
+        yield from _in_force(model, encoding, layers, quiet=troubled)
 
 
 def _text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -60,13 +62,13 @@ def _text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**config, **inner} if isinstance(inner, Mapping) else config
 
 
-def _in_force(model: Model, encoding: Encoding, rotary: Rotary, layers: tuple[int, ...], *, quiet: bool) -> Finding:
-    """What is in force, with what is odd about how it was written (unless that is already a finding)."""
+def _in_force(model: Model, encoding: Encoding, layers: tuple[int, ...], *, quiet: bool) -> Iterator[Finding]:
+    """What is in force, and what is odd about how it was written (unless that is already a finding)."""
     remarks = [note for note in encoding.notes if any(word in note for word in _ODD)]
     notes = [note for note in encoding.notes if note not in remarks]
     said = f"In {say_layers(layers, len(model.layers))}: {encoding.title}."
     if remarks and not quiet:
-        return Finding(
+        yield Finding(
             "rotary-settings",
             "warning",
             "the rotary settings are written in an odd way",
@@ -74,7 +76,7 @@ def _in_force(model: Model, encoding: Encoding, rotary: Rotary, layers: tuple[in
             "Correct the configuration so that it says what is meant.",
             layers=layers,
         )
-    return Finding(
+    yield Finding(
         "rotary-settings",
         "ok",
         f"rotary settings in force: {_briefly(encoding)}",
@@ -97,7 +99,24 @@ def _briefly(encoding: Encoding) -> str:
 
 
 def _sentences(remarks: list[str]) -> str:
-    return " ".join(remark[:1].upper() + remark[1:] for remark in remarks)
+    """Each with a capital, unless it begins with a key of the configuration."""
+    return " ".join(each if _KEY.match(each) else each[:1].upper() + each[1:] for each in remarks)
+
+
+def _without_effect(model: Model, encoding: Encoding, layers: tuple[int, ...]) -> Iterator[Finding]:
+    """A factor in the settings in force whose rope_type does not scale."""
+    for remark in encoding.notes:
+        if remark.startswith(NO_SCALING):
+            title, _, why = remark.partition(": ")
+            yield Finding(
+                "scaling-lost",
+                "fault",
+                title,
+                f"In {say_layers(layers, len(model.layers))}: {encoding.title}, since {why}",
+                "Set rope_type to 'linear' or 'yarn', whichever the model was trained with, or remove factor.",
+                layers=layers,
+                evidence={"remark": remark},
+            )
 
 
 def _contradiction(config: Mapping[str, Any], model: Model) -> Iterator[Finding]:
@@ -221,15 +240,16 @@ def _original(config: Mapping[str, Any], encoding: Encoding, layers: tuple[int, 
     p = encoding.parameters
     if p.get("scaling") not in STRETCHED_FROM_ORIGINAL or not config.get("model_type") or mentions(config, ORIGINAL):
         return
+    claimed = p.get("original_context")
     yield Finding(
         "original-context",
         "warning",
         f"{p['scaling']} scaling without the original context",
-        f"{ORIGINAL} is not set, so the claimed context ({p.get('original_context')}) stands in for it: the wrong "
-        "pairs are stretched.",
-        f"Set {ORIGINAL} to the length the model was trained on before it was stretched.",
+        f"{ORIGINAL} is not set, so the claimed context ({claimed}) stands in for it. That is right if the model was "
+        f"trained on {claimed} tokens; if {claimed} is already the stretched length, the wrong pairs are stretched.",
+        f"Set {ORIGINAL} to the length the model was trained on before it was stretched, even if that is {claimed}.",
         layers=layers,
-        evidence={"assumed": p.get("original_context"), "factor": p.get("factor")},
+        evidence={"assumed": claimed, "factor": p.get("factor")},
     )
 
 

@@ -235,7 +235,7 @@ def _base(
         status, title, cure = "ok", f"{said} fit these weights", ""
     elif 1 / FAR <= turn <= FAR:
         status, title = "cannot_tell", f"these weights cannot tell whether {said} fit"
-        cure = "A model whose base or context was changed late in training looks like this; so does a lost scaling."
+        cure = _what_may_be(encoding)
     else:
         status, title = "warning", f"{said} do not fit these weights"
         cure = (
@@ -244,6 +244,21 @@ def _base(
             else "The base is too large, or a scaling was added that the model was not trained with."
         )
     yield Finding("base", status, title, shown, cure, layers=layers, evidence=numbers)  # type: ignore[arg-type]
+
+
+def _what_may_be(encoding: Encoding) -> str:
+    """What to try where base and context fit the weights neither well nor badly."""
+    kind = encoding.parameters.get("scaling", "default")
+    if kind in ("default", "proportional"):
+        return (
+            "Compare base, context and scaling with the configuration that the model was published with: a lost "
+            "scaling looks like this. So does a base or context that was changed late in training."
+        )
+    return (
+        f"Most likely the {kind} scaling was added by hand to weights that were not trained with it: 'toposcope loss "
+        "MODEL --encoding rope' gives the loss without it. A base, context or scaling that came late in training "
+        "looks like this too."
+    )
 
 
 def _figures(evidence: PairingEvidence | None) -> str:

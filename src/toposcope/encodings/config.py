@@ -22,7 +22,7 @@ from typing import Any
 
 from toposcope.core.config import optional_flag, optional_integer, optional_number, optional_numbers
 from toposcope.core.errors import BadConfig, BadEncoding
-from toposcope.encodings.config_place import Place, find_place, kind_of
+from toposcope.encodings.config_place import Place, find_place, kind_of, scales
 from toposcope.encodings.record import NONE, Encoding, Pairing, plain
 from toposcope.encodings.rotary import rope
 from toposcope.encodings.scalings import READS, STRETCHED_FROM_ORIGINAL
@@ -249,7 +249,8 @@ def _oddities(found: Mapping[str, ConfigValue], place: Place, kind: str) -> list
             f"{place.name}.factor is {plain(factor)}, but max_position_embeddings ({context}) is "
             f"{context / original:.6g} times the original context ({original})."
         )
-    unread = [key for key in _ALL_READ if values.get(key) is not None and key not in READS[kind]]
+    told = ["factor"] if kind == "default" and scales(values.get("factor")) else []  # by `kind_of`
+    unread = [key for key in _ALL_READ if values.get(key) is not None and key not in (*READS[kind], *told)]
     if unread and found["scaling"].source != "default":
         remarks.append(f"{place.name} holds {', '.join(unread)}, which {kind} RoPE does not read.")
     if values.get("mrope_section") is not None:

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeGuard
 
 from toposcope.core.config import optional_part
 from toposcope.core.errors import BadConfig, did_you_mean
+from toposcope.encodings.record import plain
 from toposcope.encodings.scalings import SCALINGS
 
 LEGACY_KINDS: Mapping[str, str] = MappingProxyType(
     {"su": "longrope", "mrope": "default", "dynamic_ntk": "dynamic", "ntk_aware": "ntk"}
 )
+NO_SCALING = "no scaling is in force"  # how a remark begins that a written scaling has no effect
 _EMPTY: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -51,9 +53,7 @@ def kind_of(place: Place) -> tuple[str, str | None, list[str]]:
     key = "rope_type" if values.get("rope_type") is not None else "type"
     written = values.get(key)
     if written is None:
-        if values.get("factor") is not None:
-            remarks.append(f"{place.name} holds a factor but no rope_type, so no scaling is in force.")
-        return "default", None, remarks
+        return "default", None, _unscaled(place, "it names no rope_type")
     for each in ("rope_type", "type"):
         if values.get(each) is not None and not isinstance(values[each], str):
             raise BadConfig(f"{place.name}.{each} must be a name, got {values[each]!r}.")
@@ -66,7 +66,20 @@ def kind_of(place: Place) -> tuple[str, str | None, list[str]]:
     if kind not in SCALINGS:
         known = did_you_mean(written, [*SCALINGS, *LEGACY_KINDS])
         raise BadConfig(f"{place.name}.{key} is '{written}', a RoPE scaling that is not known here. {known}")
+    if kind == "default":
+        remarks += _unscaled(place, f"{key} is '{written}'")
     return kind, key, remarks
+
+
+def scales(factor: Any) -> TypeGuard[float]:
+    """Whether a factor asks for a scaling."""
+    return isinstance(factor, int | float) and factor != 1
+
+
+def _unscaled(place: Place, why: str) -> list[str]:
+    """A remark where a factor is set and no scaling goes by it."""
+    factor = (place.values or _EMPTY).get("factor")
+    return [f"{NO_SCALING}, though {place.name} sets factor {plain(factor)}: {why}."] if scales(factor) else []
 
 
 def _is_nested(values: Mapping[str, Any]) -> bool:

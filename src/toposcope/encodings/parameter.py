@@ -97,7 +97,8 @@ class Parameter:
         if self.type == "choice":
             if value not in self.choices:
                 hint = did_you_mean(str(value), self.choices)
-                raise BadEncoding(f"'{self.name}' is '{value}'; expected {self.expected}. {hint}")
+                hint = "" if hint.startswith("Known") else f" {hint}"  # what is expected names all of them already
+                raise BadEncoding(f"'{self.name}' is '{value}'; expected {self.expected}.{hint}")
             return str(value)
         if self.type == "bool":
             if not isinstance(value, bool | np.bool_):

@@ -18,12 +18,20 @@ from toposcope.live.verify import Comparison, Held, undone_norm
 
 _IN_FILES = ("pairing", "stored-frequencies", "position-table")  # findings of what was stored, not of what was said
 
+_NOT_TURNING = ("parity", "lengths", "axes")  # probes of where tokens stand, not of how queries and keys turn
+
 
 def by_layer(
-    recovery: Recovery, model: Model, from_files: Sequence[Finding], live: Sequence[Finding]
+    recovery: Recovery, model: Model, from_files: Sequence[Finding], live: Sequence[Finding], *, weights: bool = True
 ) -> Iterator[LayerPosition]:
-    """A row for every self-attention of the description; `live` says which of them are at fault."""
-    wrong = {number for each in live if each.status == "fault" for number in each.layers or ()}
+    """A row for every self-attention of the description; `live` says which of them are at fault.
+
+    `weights`: whether those in the files were looked at.
+    """
+    faults = {
+        layer.number: [each for each in live if each.status == "fault" and layer.number in (each.layers or ())]
+        for layer in model.layers
+    }
     modules = [each.module for each in recovery.layers]
     running = {layer.number: recovery.layers[i] for i, layer in matched(modules, model.layers)}
     for layer in model.layers:
@@ -33,13 +41,15 @@ def by_layer(
         held = [] if seen is None else list(_held(recovery, seen, layer, model.layers))
         turning = [each for each in held if len(each.hypothesis.pairs_F2)]
         logits = None if seen is None else seen.logits
+        turns_right = all(each.evidence.get("probe") in _NOT_TURNING for each in faults[layer.number])
         yield LayerPosition(
             layer=layer.number,
             module="" if seen is None else seen.module,
             configuration=layer.encoding.title,
-            files=_stored(layer, from_files),
-            running="not seen" if seen is None else _words(recovery, seen, layer, right=layer.number not in wrong),
-            agrees=None if seen is None else layer.number not in wrong,
+            files=_stored(layer, from_files, weights),
+            running="not seen" if seen is None else _words(recovery, seen, layer, right=turns_right),
+            agrees=None if seen is None else not faults[layer.number],
+            differs="" if seen is None else "; ".join(dict.fromkeys(map(_otherwise, faults[layer.number]))),
             angle_error=max((each.worst for each in turning), default=None),
             frequency_error=max((_frequency_error(each, recovery) for each in turning), default=None),
             scale=None if logits is None else logits.scale,
@@ -66,9 +76,17 @@ def _frequency_error(held: Held, recovery: Recovery) -> float:
     return float((held.error_PF[last, fast] / (np.abs(w_F[fast]) * top)).max(initial=0.0))
 
 
-def _stored(layer: Layer, found: Sequence[Finding]) -> str:
+def _otherwise(fault: Finding) -> str:
+    """What a fault says that differs, in a few words."""
+    ways = fault.evidence.get("ways")
+    if fault.evidence.get("probe") != "parity" or not ways:
+        return fault.title
+    return f"positions in: {ways[0]}" + (f", and {len(ways) - 1} more" if len(ways) > 1 else "")
+
+
+def _stored(layer: Layer, found: Sequence[Finding], weights: bool) -> str:
     said = [each.title for each in found if each.id in _IN_FILES and layer.number in (each.layers or (layer.number,))]
-    return "; ".join(dict.fromkeys(said)) or "nothing about position"
+    return "; ".join(dict.fromkeys(said)) or ("nothing about position" if weights else "not read (--no-weights)")
 
 
 def _words(recovery: Recovery, seen: RecoveredLayer, layer: Layer, *, right: bool) -> str:

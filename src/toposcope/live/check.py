@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from toposcope.checks.model import check_files, check_model
 from toposcope.core.errors import BadValue, did_you_mean
 from toposcope.core.progress import Progress, steps
 from toposcope.core.result import Provenance
+from toposcope.live import foreseen
 from toposcope.live.axes import axes
 from toposcope.live.by_layer import by_layer
 from toposcope.live.judge import judge
@@ -30,7 +33,10 @@ from toposcope.live.running import Running
 from toposcope.models.device import Placement, placement
 from toposcope.models.load import Reference, load_reference
 from toposcope.models.running import running_subject
+from toposcope.models.tracing.foreseen import in_words
 
+_log = logging.getLogger(__name__)
+TESTED_TRANSFORMERS = "5.22.2"  # as in constraints.txt
 _WHAT = {
     "fit": "queries, keys and logits at known positions, against the configuration",
     "precision": "angles at far positions, in the model's own precision",
@@ -105,6 +111,7 @@ def _check_live(
     tick()
     running = Running(module)
     described = in_memory(module)
+    _foretell(running, described, wanted, weights)
     if isinstance(reference, Reference):  # what transformers drops on loading is still in the files
         with opened(reference.path) as stored:
             files = check_model(stored, weights=weights, progress=progress).findings
@@ -136,9 +143,36 @@ def _check_live(
         attention=str(getattr(running.config, "_attn_implementation", None) or "its own"),
         positions=recovery.context,
         probes=tuple(ran),
-        by_layer=tuple(by_layer(recovery, described, files, found)),
+        by_layer=tuple(by_layer(recovery, described, files, found, weights=weights)),
+        remarks=tuple(_remarks(reference)),
         **outcome([*expected(described, expect), *found, *files], title),
     )
+
+
+def _foretell(running: Running, model: Model, wanted: Sequence[str], weights: bool) -> None:
+    """Say how long it will take, where that is longer than one likes to wait without knowing."""
+    if str(running.device) != "cpu":
+        return
+    size = sum(each.numel() for each in running.model.parameters())
+    expected = foreseen.seconds(model, size, wanted, weights=weights, slower=foreseen.slower())
+    if expected > foreseen.PATIENCE:
+        _log.info("about %s: probes %s", in_words(expected), ", ".join(wanted))
+
+
+def _remarks(reference: Any) -> Iterator[str]:
+    """What a reader should know of the libraries that ran the model."""
+    module = reference.model if isinstance(reference, Reference) else reference
+    if not any(each.__module__.startswith("transformers.") for each in type(module).__mro__):
+        return
+    from transformers import __version__
+
+    if _release(__version__) > _release(TESTED_TRANSFORMERS):
+        yield f"transformers {__version__} is newer than {TESTED_TRANSFORMERS}, with which this was tested"
+
+
+def _release(version: str) -> tuple[int, ...]:
+    """The numbers a version begins with: 5.23.0.dev0 is (5, 23, 0)."""
+    return tuple(int(each) for each in re.match(r"[\d.]*", version)[0].split(".") if each)  # type: ignore[index]
 
 
 def _probe(

@@ -17,7 +17,7 @@ from toposcope.live.ruler import BiasRuler, Ruler
 from toposcope.live.stands import Stood, added_to_logits, biased, stood
 from toposcope.live.subject import LiveSubject
 from toposcope.live.watch import WatchedAttention
-from toposcope.live.ways import Pass, Way, run
+from toposcope.live.ways import Pass, Unreadable, Way, run
 
 Kind = Literal["rotary", "input", "bias"]
 
@@ -38,9 +38,13 @@ class Gauge:
 
     def _read(self, way: Way, passes: Sequence[Pass], number: int) -> list[Stood]:
         ruler = self.rulers[number]
-        if isinstance(ruler, BiasRuler):
-            return biased(way, passes, number, ruler)
-        return stood(way, passes, number, *ruler)
+        try:
+            if isinstance(ruler, BiasRuler):
+                return biased(way, passes, number, ruler)
+            return stood(way, passes, number, *ruler)
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            what = "what is added to the logits" if isinstance(ruler, BiasRuler) else "queries and keys"
+            raise Unreadable(f"{what} were seen in a layout that is not known here") from error
 
 
 def gauges(subject: LiveSubject, known: int) -> list[Gauge]:

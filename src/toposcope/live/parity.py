@@ -20,7 +20,7 @@ from toposcope.live.reference import fresh
 from toposcope.live.running import Running
 from toposcope.live.stands import Stood
 from toposcope.live.subject import LiveSubject
-from toposcope.live.ways import NoCache, Way, ways_of
+from toposcope.live.ways import NoCache, Unreadable, Way, ways_of
 
 TOKENS, PADDING = 20, 5
 KNOWN = 48  # positions of the rulers: room for twice the tokens, and padding
@@ -63,7 +63,7 @@ def parity(running: Running, model: Model, progress: Progress | None = None) -> 
         return [
             _open(
                 f"{len(subject.modules)} attentions run and {len(model.layers)} are described: "
-                "which layer is which cannot be told."
+                "which layer is which cannot be told"
             )
         ]
     known = _room(layers.values(), model.spec.context)
@@ -84,8 +84,10 @@ def parity(running: Running, model: Model, progress: Progress | None = None) -> 
                 seen = gauge.look(subject, way, _concerned(subject, way))
             except NoCache as error:
                 skipped[way.name] = str(error)
+            except Unreadable as error:
+                broken[way.name] = str(error)
             except Exception as error:  # noqa: BLE001 - whatever the model says to this way of running it
-                reason = f"{type(error).__name__}: {str(error).strip()[:160]}"
+                reason = f"the model raised {type(error).__name__}: {str(error).strip()[:160]}"
                 (skipped if way.cache == "static" else broken)[way.name] = reason
             else:
                 new = list(_astray(subject, gauge, way, seen, known))
@@ -254,6 +256,6 @@ def _open(why: str, **more: Any) -> Finding:
         "parity",
         "cannot_tell",
         "where tokens stand could not be read in every way of running",
-        why[0].upper() + why[1:],
+        f"{why[0].upper()}{why[1:].rstrip('.')}.",
         evidence=_evidence(None, **more),
     )

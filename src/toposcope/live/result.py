@@ -14,6 +14,7 @@ class LayerPosition:
 
     Errors are the largest over queries, keys and channel pairs, None where nothing turns: of an angle in radians, of
     a frequency relative to the configured one (pairs that turn at least once or so). `scale` multiplies q k^T.
+    `differs` says what is otherwise than configured, where `agrees` is False.
     """
 
     layer: int
@@ -26,6 +27,7 @@ class LayerPosition:
     frequency_error: float | None = None
     scale: float | None = None
     scale_configured: float | None = None
+    differs: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -40,3 +42,4 @@ class LiveCheckResult(CheckResult):
     positions: int  # positions from 0 on within which the fit looked
     probes: tuple[Probe, ...]
     by_layer: tuple[LayerPosition, ...]
+    remarks: tuple[str, ...] = ()  # on the circumstances of the run

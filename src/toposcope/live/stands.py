@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from toposcope.live.ruler import NOWHERE, Array, BiasRuler, Positions, Reading, Ruler, by_heads, doubled
 from toposcope.live.watch import WatchedAttention
-from toposcope.live.ways import Pass, Way
+from toposcope.live.ways import Pass, Unreadable, Way
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +71,8 @@ class Stood:
         return len(keys) > 0 and bool(np.all((keys[:, 0] == NOWHERE) | (keys[:, 0] > keys[:, 1])))
 
     def __str__(self) -> str:
-        return f"queries at {_say(self.queries)}; keys at {_say(self.keys[-1:])}"
+        keys = _say(self.keys[-1:])
+        return f"queries at {_say(self.queries)}; {f'keys at {keys}' if keys else 'keys not read'}"
 
 
 def stood(way: Way, passes: Sequence[Pass], number: int, query: Ruler, key: Ruler) -> list[Stood]:
@@ -80,6 +81,9 @@ def stood(way: Way, passes: Sequence[Pass], number: int, query: Ruler, key: Rule
     for each in passes:
         attention, rows = each.attentions[number], len(way.real_BT)
         query_BHNR, key_BGMR = (by_heads(side, rows) for side in (attention.query_BHNR, attention.key_BGMR))
+        if query_BHNR is None or key_BGMR is None or query_BHNR.shape[2] != each.stop - each.start:
+            sizes = " x ".join(map(str, attention.query_BHNR.shape))
+            raise Unreadable(f"queries of {sizes} were seen in a run of {rows} x {each.stop - each.start} tokens")
         columns = _key_columns(way, each, key_BGMR.shape[2])
         shown.append((query.reading(query_BHNR), each.columns))
         held.append((key.reading(key_BGMR[:, :, : len(columns)]), columns))

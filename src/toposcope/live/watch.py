@@ -52,7 +52,7 @@ def watched(model: Any, *, maps: bool | Keep = False, rows: int | None = None) -
         for name, module in model.named_modules() if hasattr(model, "named_modules") else ():
             keeps = None if not maps or any(True for _ in module.children()) else _all if maps is True else maps
             for handle in (
-                module.register_forward_pre_hook(watch.enters(name)),
+                module.register_forward_pre_hook(watch.enters(name), with_kwargs=True),
                 module.register_forward_hook(watch.leaves(keeps), always_call=True),
             ):
                 stack.callback(handle.remove)
@@ -76,19 +76,19 @@ def _watch(seen: list[WatchedAttention], rows: int | None) -> Any:
     class Watching(TorchFunctionMode):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
-            self._running: list[str] = []
+            self._running: list[tuple[str, int]] = []  # modules, and by how many heads of one token they may pack
             self._maps: list[tuple[str, Any]] = []
             self._products: list[tuple[Any, Any, tuple[int, ...]]] = []
 
         def enters(self, name: str) -> Any:
-            def hook(module: Any, given: Any) -> None:
-                self._running.append(name)
+            def hook(module: Any, given: Any, options: Any) -> None:
+                self._running.append((name, _packs(module, (*given, *options.values()))))
 
             return hook
 
         def leaves(self, keeps: Keep | None) -> Any:
             def hook(module: Any, given: Any, out: Any) -> None:
-                name = self._running.pop() if self._running else ""
+                name = self._running.pop()[0] if self._running else ""
                 if keeps is None or not torch.is_tensor(out) or not out.is_floating_point() or not out.dim():
                     return
                 kept = keeps(out.detach()) if out.shape[-1] <= MOST_CHANNELS else None
@@ -117,6 +117,11 @@ def _watch(seen: list[WatchedAttention], rows: int | None) -> Any:
             is_causal: bool = False, scale: float | None = None, **options: Any,
         ) -> None:  # fmt: skip
             told = query.shape[-1] ** -0.5 if scale is None else float(scale)
+            packed = self._running[-1][1] if self._running else 1
+            if packed > 1 and query.dim() == 4 and query.shape[1:3] == (key.shape[1], packed):
+                query = query.flatten(1, 2)[:, :, None]
+                if attn_mask is not None and attn_mask.dim() == 4 and attn_mask.shape[2] == packed:
+                    attn_mask = attn_mask.flatten(1, 2)[:, :, None]
             self._note(query, key, scale=told, added=attn_mask)
 
         def _softmax(self, logits: Any) -> None:
@@ -134,12 +139,26 @@ def _watch(seen: list[WatchedAttention], rows: int | None) -> Any:
 
         def _note(self, query: Any, key: Any, *, logits: Any = None, **more: Any) -> None:
             kept = None if logits is None else _apart(logits, rows).detach().clone()
-            where = self._running[-1] if self._running else ""
+            where = self._running[-1][0] if self._running else ""
             query, key = (_apart(each, rows).detach().clone() for each in (query, key))
             seen.append(WatchedAttention(where, query, key, logits_BHNM=kept, maps=tuple(self._maps), **more))
             self._maps, self._products = [], []
 
     return Watching()
+
+
+def _packs(module: Any, given: tuple[Any, ...]) -> int:
+    """How many query heads this module may show as so many queries of one head: 1 where it does not.
+
+    transformers (5.23) does so where one token enters and several query heads share a key head.
+    """
+    import torch
+
+    groups = getattr(module, "num_key_value_groups", 1)
+    if not isinstance(groups, int) or groups < 2:
+        return 1
+    entering = next((each for each in given if torch.is_tensor(each) and each.dim() == 3), None)
+    return groups if entering is not None and entering.is_floating_point() and entering.shape[1] == 1 else 1
 
 
 def _apart(tensor: Any, rows: int | None) -> Any:

@@ -27,6 +27,10 @@ class NoCache(Exception):
     """A way with a cache, and a model that fills none."""
 
 
+class Unreadable(Exception):
+    """What was seen of a way of running cannot be assigned to its tokens; the sentence says why."""
+
+
 @dataclass(frozen=True, eq=False)
 class Pass:
     """One run of the model over columns `start` to `stop`, and its attentions."""
@@ -167,9 +171,12 @@ def _generate(subject: LiveSubject, way: Way) -> list[Pass]:
     passes, stop = [], 0
     for first in range(0, len(seen), per_pass):
         some = tuple(seen[first : first + per_pass])
-        count = some[0].query_BHNR.shape[-2]
-        start = stop if count == 1 else 0  # more than one: the prompt, or all of it again
-        stop = start + count
+        count, columns = some[0].query_BHNR.shape[-2], stop + 1 if stop else prompt
+        if count not in (1, columns) or (count == 1 and not stop) or columns > way.real_BT.shape[1]:
+            raise Unreadable(
+                f"attention met {count} queries in a run where {columns - stop} or {columns} were expected"
+            )
+        start, stop = columns - count, columns  # one more token, or all of them (again)
         passes.append(Pass(start, stop, some))
     return passes
 

@@ -85,9 +85,29 @@ def test_default_configurations_hold_none(model_type: str) -> None:
     assert list(near_misses(json.loads(config.to_json_string(use_diff=False)))) == []
 
 
-def test_a_near_miss_is_a_warning(tmp_path: Path) -> None:
-    found = raised(llama(tmp_path, rope_theta=1e4, rope_scalling=LINEAR))
+def test_a_scaling_under_a_misspelt_name_is_a_fault(tmp_path: Path) -> None:
+    found = raised(llama(tmp_path, rope_theta=1e4, rope_scalling={**LINEAR, "rope_theta": 5e5}))
+    assert {name: each.status for name, each in found.items()} == {"unknown-key": "fault"}
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "mapping"),
+    [
+        ("rope_scaling_factor", 4.0, '{"rope_type": …, "factor": 4}'),
+        ("rope_freq_scale", 0.25, '{"rope_type": "linear", "factor": 4}'),
+        ("rope_scaling_type", "yarn", '{"rope_type": "yarn", "factor": …}'),
+    ],
+)
+def test_a_single_value_is_no_mapping(tmp_path: Path, key: str, value: Any, mapping: str) -> None:
+    found = raised(llama(tmp_path, rope_theta=1e4, **{key: value}))
+    assert found["unknown-key"].status == "warning"
+    assert mapping in found["unknown-key"].what_to_do
+
+
+def test_a_near_miss_beside_a_scaling_is_a_warning(tmp_path: Path) -> None:
+    found = raised(llama(tmp_path, rope_theta=1e4, rope_scaling=LINEAR, rope_scalling={**LINEAR, "factor": 9.0}))
     assert set(found) == {"unknown-key"}
+    assert found["unknown-key"].status == "warning"
     assert found["unknown-key"].evidence == {"key": "rope_scalling", "near": "rope_scaling"}
 
 

@@ -110,6 +110,21 @@ def test_scaling_without_effect(tmp_path: Path, parameters: dict[str, Any]) -> N
     assert raised(report) == {"scaling-effect": "warning"}
 
 
+@pytest.mark.parametrize("kind", [{"rope_type": "default"}, {"type": "default"}, {}], ids=str)
+def test_a_factor_without_a_scaling_is_a_fault(tmp_path: Path, kind: dict[str, Any]) -> None:
+    report = check(llama(tmp_path, rope_parameters={"rope_theta": 1e4, "factor": 4.0, **kind}))
+    assert raised(report) == {"scaling-lost": "fault"}
+    in_force = report.find("rotary-settings")
+    assert in_force is not None
+    assert (in_force.status, in_force.evidence["scaling"]) == ("ok", "default")
+    assert not any("Rope_" in each.explanation for each in report.findings)
+
+
+def test_a_factor_of_1_is_no_scaling(tmp_path: Path) -> None:
+    report = check(llama(tmp_path, rope_parameters={"rope_theta": 1e4, "factor": 1.0, "rope_type": "default"}))
+    assert "scaling-lost" not in raised(report)
+
+
 def test_dynamic_scaling_is_known_to_wait(tmp_path: Path) -> None:
     report = check(llama(tmp_path, rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}))
     found = report.find("scaling-effect")

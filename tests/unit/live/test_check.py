@@ -10,8 +10,11 @@ import pytest
 import toposcope
 from tests.unit.models.making import write_llama_lm
 from tests.unit.results import holds
+from toposcope.checkpoints.live import view
 from toposcope.cli import main
 from toposcope.core.errors import BadConfig, BadValue
+from toposcope.live.check import TESTED_TRANSFORMERS
+from toposcope.live.foreseen import seconds
 from toposcope.live.result import LiveCheckResult
 
 torch = pytest.importorskip("torch", reason="a model is run")
@@ -97,3 +100,51 @@ def test_what_cannot_be_meant_is_refused(model: Any, options: dict[str, Any], er
 def test_a_model_in_training_is_refused(model: Any) -> None:
     with pytest.raises(BadConfig):
         toposcope.check(model.train())
+
+
+def test_what_disagrees_is_named(model: Any) -> None:
+    def from_the_start(module: Any, given: Any, options: dict[str, Any]) -> Any:
+        cache = options.get("past_key_values")
+        if cache is not None and cache.get_seq_length():
+            options["position_ids"] = torch.arange(options["input_ids"].shape[1])[None]
+        return given, options
+
+    model.model.register_forward_pre_hook(from_the_start, with_kwargs=True)
+    row = toposcope.check(model, probes=["fit", "parity"], weights=False).by_layer[0]
+    assert (row.agrees, bool(row.differs)) == (False, True)
+    assert "as configured" in row.running  # queries and keys do turn
+    assert "--no-weights" in row.files
+
+
+def test_a_newer_transformers_is_told(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toposcope.live.check.TESTED_TRANSFORMERS", "5.0.0")
+    (remark,) = toposcope.check(model, probes=["axes"], weights=False).remarks
+    assert "5.0.0" in remark
+    monkeypatch.setattr("toposcope.live.check.TESTED_TRANSFORMERS", "5.999")
+    assert not toposcope.check(model, probes=["axes"], weights=False).remarks
+
+
+def test_the_tested_transformers_is_the_pinned_one() -> None:
+    pinned = (Path(__file__).parents[3] / "constraints.txt").read_text()
+    assert f"transformers=={TESTED_TRANSFORMERS}\n" in pinned
+
+
+def test_how_long_it_takes_is_told_beforehand(
+    model: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="toposcope")
+    toposcope.check(model, probes=["axes"], weights=False)
+    assert not caplog.records  # tiny: done before anyone wonders
+    monkeypatch.setattr("toposcope.live.foreseen.slower", lambda: 1e6)
+    toposcope.check(model, probes=["axes"], weights=False)
+    assert len(caplog.records) == 1
+
+
+def test_more_probes_and_more_weights_take_longer(model: Any) -> None:
+    described = view(model)
+    times = [
+        seconds(described, 10**8, probes, weights=weights, slower=1.0)
+        for probes, weights in ((["fit"], False), (["fit", "parity"], False), (["fit", "parity"], True))
+    ]
+    assert times == sorted(set(times))
+    assert seconds(described, 10**9, ["fit"], weights=False, slower=1.0) > times[0]

@@ -241,3 +241,36 @@ def test_buckets_of_a_bias_are_taken_as_expected() -> None:
     assert ruler.read(row_HM, np.arange(11, -1, -1)).tolist() == list(range(11, -1, -1))
     assert ruler.read(row_HM[:, 9:10], np.array([3])).tolist() == [2]
     assert ruler.read(row_HM[:, 9:10] - 40, np.array([2])).tolist() == [ruler.none]
+
+
+def _packing(module: Any, query: Any, key: Any, value: Any, attention_mask: Any, **options: Any) -> tuple[Any, None]:
+    """Fused attention that shows the query heads of one token as queries of their key head (transformers 5.23)."""
+    groups, tokens = module.num_key_value_groups, query.shape[2]
+    if tokens == 1:
+        query = query.reshape(query.shape[0], key.shape[1], groups, query.shape[3])
+    else:
+        key, value = (each.repeat_interleave(groups, 1) for each in (key, value))
+    causal = attention_mask is None and tokens > 1
+    out = torch.nn.functional.scaled_dot_product_attention(query, key, value, attention_mask, is_causal=causal)
+    return out.reshape(out.shape[0], -1, tokens, out.shape[-1]).transpose(1, 2).contiguous(), None
+
+
+@pytest.fixture
+def packing(monkeypatch: pytest.MonkeyPatch) -> Any:
+    functions = hf.modeling_utils.ALL_ATTENTION_FUNCTIONS
+    monkeypatch.setitem(functions._global_mapping, "sdpa", _packing)
+    return rotary()
+
+
+def test_query_heads_that_are_packed(packing: Any) -> None:
+    (finding,) = found(packing)
+    assert (finding.status, "generate, left-padded" in finding.evidence["ways"]) == ("ok", True)
+
+
+def test_a_layout_that_is_not_known_is_no_fault(packing: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toposcope.live.watch._packs", lambda module, given: 1)
+    findings = found(packing)
+    assert not bugs(findings)
+    (unclear,) = [each for each in findings if each.status == "cannot_tell"]
+    assert "generate, left-padded" in unclear.evidence["ways"]
+    assert "Error" not in unclear.explanation

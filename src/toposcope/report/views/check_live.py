@@ -14,7 +14,7 @@ _COLUMNS = (
     Column("configuration", "configuration", "wrap"),
     Column("files", "files", "wrap"),
     Column("running", "running model", "wrap"),
-    Column("agrees", "agrees", "plain"),
+    Column("agrees", "agrees", "wrap"),
 )
 _NUMBERS = (
     Column("layer", "layer"),
@@ -43,6 +43,7 @@ def view(result: LiveCheckResult, page: Page) -> None:
         f"It ran in {result.dtype} on {result.device} (attention: {result.attention}); positions 0 to "
         f"{result.positions - 1:,} were looked at. Layers that are alike stand together."
     )
+    how = " ".join([how, *(f"{each}." for each in result.remarks)])
     page.add(
         "What the configuration says, what the files hold, what the running model does",
         Listing("Position in three columns", how, table, _COLUMNS, top=64),
@@ -56,4 +57,4 @@ def view(result: LiveCheckResult, page: Page) -> None:
 
 
 def _agrees(row: LayerPosition) -> str:
-    return "not seen" if row.agrees is None else "yes" if row.agrees else "no"
+    return "not seen" if row.agrees is None else "yes" if row.agrees else f"no: {row.differs}"
