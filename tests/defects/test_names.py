@@ -239,7 +239,7 @@ def test_N_a_bound_is_not_printed_as_a_value(
     lines = [line for line in printed.splitlines() if line.strip().startswith("4,096")]
     assert [lines[at].count("≥") for at in range(4)] == [0, 1, 1, 1]  # the longest; side by side, kernel, summand
     page = Reader(render([result]))
-    assert table(page, "t5 by context")[-1]["norm"].startswith("≥")
+    assert table(page, "t5-by-context")[-1]["norm"].startswith("≥")
     assert f"{last['upper']:.4f}" in summary(result)
 
 
