@@ -106,7 +106,7 @@ def _wavelengths(model: Model, encoding: Encoding, rotary: Rotary, layers: tuple
     yield Finding(
         "context",
         "ok",
-        f"{turning:.0%} of the rotary pairs turn at least once within the claimed {claimed:,} tokens",
+        f"{turning:.0%} of rotary pairs make a full turn within the claimed {claimed:,} tokens",
         f"In {where}, of {len(wave_F)} pairs. The slowest needs {wave_F.max():,.0f} tokens for a turn.",
         layers=layers,
         evidence=numbers,
