@@ -315,8 +315,8 @@ MUTATIONS = [
     Mutation(
         "T6: the side",
         REGIME,
-        "if facts.alpha < 0:\n                words",
-        "if facts.alpha > 0:\n                words",
+        "if facts.alpha < 0:\n                where",
+        "if facts.alpha > 0:\n                where",
         spectra_decide,
     ),
     Mutation("T5: all to the right", REGIME, "or facts.omega > 0:", "or facts.omega < 0:", spectra_decide),
