@@ -31,12 +31,12 @@ def seconds(
 ) -> float:
     """About how long so many heads take on sequences of these lengths, one after the other.
 
-    `streams`: under how many encodings tokens are followed through depth; each is a run, and as much to measure.
+    `streams`: under how many encodings tokens are followed through depth; each is a run.
     """
     total = 0.0
     for n in lengths:
         head = HEAD + SQUARE * (n / 1024) ** 2 + (SINGULAR * (n / 512) ** 3 if n <= dense_limit else 0.0)
-        total += heads * head + (1 + 2 * streams) * 2.0 * parameters * n / PRODUCTS
+        total += heads * head + (1 + streams) * 2.0 * parameters * n / PRODUCTS
     return slower * total
 
 

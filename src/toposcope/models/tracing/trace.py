@@ -114,7 +114,8 @@ def trace(
         numbers = parse_range(layers, len(instrument.sites))
         chosen = heads_by_layer(heads, instrument.sites, numbers)
         every: Mapping[int, int | Sequence[int]] = chosen or {n: instrument.sites[n].heads for n in numbers}
-        expected = _foretold(runs, corpus, every, dense_limit, streams=2 + len(others), later=later)
+        many = min(jobs or cores(), cores())
+        expected = _foretold(runs, corpus, every, dense_limit, streams=2 + len(others), jobs=many, later=later)
         with _loss_told(), _pool(jobs or cores(), expected) as pool:
             clouds = own_clouds(instrument, corpus, pool) if spec is None else None  # one pass for heads and tokens
             found = trace_corpus(
@@ -196,6 +197,7 @@ def _foretold(
     heads: Mapping[int, int | Sequence[int]],
     dense_limit: int,
     streams: int,
+    jobs: int,
     later: Sequence[str],
 ) -> float:
     """Seconds that it will take; they are told where that is longer than one likes to wait without knowing.
@@ -205,7 +207,9 @@ def _foretold(
     count = sum(each if isinstance(each, int) else len(each) for each in heads.values())
     lengths = [len(ids) for ids in corpus.sequences]
     size = sum(each.numel() for each in model.parameters())
-    expected = seconds(count, lengths, dense_limit=dense_limit, parameters=size, slower=pace(), streams=streams)
+    expected = seconds(
+        count, lengths, dense_limit=dense_limit, parameters=size, slower=pace() / jobs, streams=streams
+    )
     if expected > PATIENCE:
         things = (f"{n} {word}{'' if n == 1 else 's'}" for n, word in ((count, "head"), (len(lengths), "sequence")))
         after = f"; {' and '.join(later)} after that" if later else ""
