@@ -76,8 +76,8 @@ def _summary(flow: Flow) -> list[str]:
         said = f"{_words(found.verdict)}{scope}, by {theorem(found.rule, found.verdict)}{exact}: {found.statement}."
     sentences = [gist(flow), said]
     if found and found.verdict is Verdict.NOT_CONVERGENT and found.margin:
-        change = f"Any relative change of {_weights(flow)} below {shown(found.margin, 'percent')}"
-        sentences.append(f"{change} leaves this true, but could turn the verdict into diverges.")
+        change = f"No relative change of {_weights(flow)} below {shown(found.margin, 'percent')}"
+        sentences.append(f"{change} makes it convergent; one may make all directions grow (diverges).")
     sentences += filter(None, [of_norms(flow)])
     sentences.append(f"The run ended at t = {flow.end:.3g}: {flow.meaning}.")
     if flow.agreement == "agrees":
