@@ -32,9 +32,16 @@ class Number:
     missing: bool = False
 
 
+@dataclass(frozen=True)
+class OrNull:
+    """Null, or what is expected."""
+
+    expected: Any
+
+
 COUNT, SHARE, SIZE = Number(0, 1e18, whole=True), Number(0, 1), Number(0)
 # a number; a value that must be just that; the fields of an object; one entry for all of a list; None: anything
-Expected = Number | bool | str | Mapping[str, Any] | list[Any] | None
+Expected = Number | OrNull | bool | str | Mapping[str, Any] | list[Any] | None
 
 
 def write_sealed(path: Path, key: str, result: Mapping[str, Any]) -> Path:
@@ -92,6 +99,8 @@ def fault(value: Any, expected: Expected, at: str = "") -> str | None:
     """What is wrong with a value, in words; None where nothing is."""
     if expected is None:
         return None
+    if isinstance(expected, OrNull):
+        return None if value is None else fault(value, expected.expected, at)
     if isinstance(expected, Number):
         return _number_fault(value, expected, at)
     if isinstance(expected, Mapping):

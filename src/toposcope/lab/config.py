@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 SCHEMA = 3  # of the canonical form; a change of meaning makes every key a new one (3: sentences share rows)
 MAY_COLLIDE = ("distance",)  # tasks whose fillers can be triggers
 VARIANTS = ("described", "published")
-TOLD_LATER: Mapping[str, Any] = {**LATER, "curve_points": 20, "pairs": False}
+TOLD_LATER: Mapping[str, Any] = {**LATER, "curve_points": 20, "pairs": False, "ablation": True}
 WRITTEN_LATER: Mapping[str, Any] = {**TOLD_LATER, "parameters": None}  # which shows in ff
 
 
@@ -39,8 +39,8 @@ class RunConfig:
     pairs. `probes` records gradients, spectra and curvature during training; it does not change the training, nor do
     the `curve_points` at which accuracy is looked at. The stack of layers runs `loops` times with the same weights;
     logits are multiplied by `logit_scale`, position's own bias excepted; `latent_rank` and `shared_key` are MLA's.
-    `pairs` removes every two heads of a layer at the end. `parameters` chooses `ff` so that the model has as many, or
-    as nearly as can be.
+    `ablation` removes every head in turn at the end, `pairs` every two of a layer as well. `parameters` chooses `ff`
+    so that the model has as many, or as nearly as can be.
     """
 
     task: str
@@ -69,6 +69,7 @@ class RunConfig:
     shared_key: bool = True
     curve_points: int = 20
     pairs: bool = False
+    ablation: bool = True
     parameters: int | None = None
 
     def __post_init__(self) -> None:
@@ -78,6 +79,8 @@ class RunConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise BadValue(f"{name} must be at least 1, got {value}.")
+        if self.pairs and not self.ablation:
+            raise BadValue("pairs of heads are a part of ablation: leave out pairs, or ablation=False.")
         if not (math.isfinite(self.settings["lr"]) and self.settings["lr"] > 0):
             raise BadValue(f"the learning rate must be positive, got {self.lr}.")
         if not 0 <= self.settings["weight_decay"] < 1:

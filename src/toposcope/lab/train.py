@@ -290,9 +290,10 @@ class Evaluator:
         if finished:
             cuts = 1 if self.model.sees_padding else 2 * self.cuts  # a part is trimmed: there would be less to see
             right, loss = accuracy(self.model, self.test, cuts=cuts)
-            removed = ablation_map(
-                self.model, self.test, self.task.floor, seed=self.config.seed, pairs=self.config.pairs
-            )
+            if self.config.ablation:
+                removed = ablation_map(
+                    self.model, self.test, self.task.floor, seed=self.config.seed, pairs=self.config.pairs
+                )
         return TrainResult(
             key=self.config.key(),
             config=self.config.as_dict(),

@@ -19,7 +19,7 @@ SETTINGS: Mapping[str, type] = {
     **dict.fromkeys(("steps", "batch", "width", "layers", "heads", "kv_heads", "head_dim", "ff"), int),
     **dict.fromkeys(("loops", "latent_rank", "curve_points", "parameters"), int),
     **dict.fromkeys(("lr", "weight_decay", "dropout", "logit_scale"), float),
-    **dict.fromkeys(("causal", "probes", "shared_key", "pairs"), bool),
+    **dict.fromkeys(("causal", "probes", "shared_key", "pairs", "ablation"), bool),
 }
 
 

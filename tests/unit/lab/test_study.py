@@ -292,7 +292,9 @@ def test_what_a_kept_study_says_follows_from_its_numbers(file: Path) -> None:
     runs = study.placed(rules, rules.sizes["full"], range(kept.seeds))
     assert kept.runs_done == len(study.study_jobs(runs))
     assert not kept.skipped
-    keys = {each.config.key() for each in runs}
+    configs = [each.config for each in runs]  # those of training were all kept with their heads removed, or without
+    keys = {each.key() for each in configs}
+    keys |= {replace(each, ablation=True).key() for each in configs if isinstance(each, RunConfig)}
     for decides in (True, False):
         asked = [each for each in rules.asked if each.decides == decides]
         said = [each for each in kept.study.answers if each.decides == decides]

@@ -17,11 +17,13 @@ from toposcope.studies.reproduce.words import unit_of
 
 @dataclass(frozen=True)
 class StudyMeasure:
-    """A measure under the name that rules have for it. `lower` is better where a ladder's best run is looked for."""
+    """A measure under the name that rules have for it. `lower` is better where a ladder's best run is looked for;
+    `ablation`: it is known only where heads were removed."""
 
     name: str
     of_run: RunMeasure[Any]
     lower: bool = True
+    ablation: bool = False
 
     @property
     def unit(self) -> str:
@@ -74,18 +76,21 @@ _SHUFFLED = RunMeasure[Mapping[str, Any]](
     "bits that a shuffled first half costs", "", lambda run: run.get("shuffled_cost"), digits=3
 )
 _PARAMETERS = RunMeasure[Any]("parameters", "", lambda run: float(run["parameters"]), digits=0)
+_LOST_ONE = RunMeasure[TrainResult]("skill lost with one head", "", lambda run: _lost(run, "alone"))
+_LOST_TWO = RunMeasure[TrainResult]("skill lost with two heads", "", lambda run: _lost(run, "accuracy"))
+_BEYOND_ONE = RunMeasure[TrainResult]("skill lost with two heads beyond one", "", _beyond_one)
 TRAIN: Mapping[str, StudyMeasure | LadderMeasure] = {
     each.name: each
     for each in (
         StudyMeasure("steps to 90 %", evidence.STEPS),
         StudyMeasure("accuracy", evidence.POINTS, lower=False),
         StudyMeasure("loss", RunMeasure[TrainResult]("loss", "nats", lambda run: run.loss, digits=3)),
-        StudyMeasure("deposit", evidence.DEPOSIT),
-        StudyMeasure("largest deposit", evidence.ANY_DEPOSIT),
-        StudyMeasure("largest drop", evidence.DROP),
-        StudyMeasure("lost with one head", RunMeasure("skill lost with one head", "", lambda r: _lost(r, "alone"))),
-        StudyMeasure("lost with two", RunMeasure("skill lost with two heads", "", lambda r: _lost(r, "accuracy"))),
-        StudyMeasure("two beyond one", RunMeasure("skill lost with two heads beyond one", "", _beyond_one)),
+        StudyMeasure("deposit", evidence.DEPOSIT, ablation=True),
+        StudyMeasure("largest deposit", evidence.ANY_DEPOSIT, ablation=True),
+        StudyMeasure("largest drop", evidence.DROP, ablation=True),
+        StudyMeasure("lost with one head", _LOST_ONE, ablation=True),
+        StudyMeasure("lost with two", _LOST_TWO, ablation=True),
+        StudyMeasure("two beyond one", _BEYOND_ONE, ablation=True),
         StudyMeasure("logit ratio at the start", evidence.RHO_FIRST),
         StudyMeasure("logit ratio at the end", evidence.RHO_LAST),
         StudyMeasure("sharpness", evidence.SHARPNESS),

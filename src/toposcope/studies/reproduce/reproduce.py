@@ -97,7 +97,7 @@ def _study(
     rules = find_rules(what)
     size = rules.size(name)
     chosen = read_seeds(size.seeds if seeds is None else seeds)
-    runs = study.placed(rules, size, chosen)
+    runs = study.placed(rules, size, chosen, store)
     wanted = study.study_jobs(runs)
     outcome = run_jobs(
         wanted, store, steps={each.config.key(): int(each.config.settings["steps"]) for each in runs},

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from toposcope.core.errors import BadConfig
@@ -12,6 +13,7 @@ from toposcope.core.paired import ERROR_RATE, answered, contrast, together
 from toposcope.core.statistics import interval
 from toposcope.lab.config import RunConfig
 from toposcope.lab.parameters import trained_parameters
+from toposcope.lab.result import NAME
 from toposcope.lab.settings import from_settings
 from toposcope.runs.grid import jobs as train_jobs
 from toposcope.runs.jobs import COLLAPSE, PROBE, Job
@@ -44,9 +46,13 @@ class PlacedRun:
     config: Config
 
 
-def placed(rules: StudyRules, size: StudySize, seeds: Sequence[int]) -> list[PlacedRun]:
-    """All runs, seed by seed: the whole table is there after the first, and every further one sharpens it."""
-    _require_measures(rules)
+def placed(rules: StudyRules, size: StudySize, seeds: Sequence[int], store: str | Path = "") -> list[PlacedRun]:
+    """All runs, seed by seed: the whole table is there after the first, and every further one sharpens it.
+
+    Where no question needs it, no head is removed after training, but for runs that the store has already.
+    """
+    measures = _measures(rules)
+    lean = rules.kind == "train" and not any(getattr(each, "ablation", False) for each in measures)
     shaped = {name: _shaped(rules, size, arm) for name, arm in rules.arms.items()}
     found = []
     for seed in seeds:
@@ -54,19 +60,19 @@ def placed(rules: StudyRules, size: StudySize, seeds: Sequence[int]) -> list[Pla
             setting, values = arm.ladder or ("", (None,))
             for rung in values:
                 given = {} if rung is None else {setting: rung}
-                found.append(
-                    PlacedRun(name, seed, rung, _config(rules.kind, {**shaped[name], **given, "seed": seed}))
-                )
+                config = _config(rules.kind, {**shaped[name], **given, "seed": seed})
+                if lean and isinstance(config, RunConfig) and not (Path(store) / config.key() / NAME).exists():
+                    config = replace(config, ablation=False)
+                found.append(PlacedRun(name, seed, rung, config))
     return found
 
 
-def _require_measures(rules: StudyRules) -> None:
-    """Complain about an unknown measure before anything is trained."""
+def _measures(rules: StudyRules) -> list[StudyMeasure | LadderMeasure]:
+    """All that is asked of runs; complains about an unknown measure before anything is trained."""
     doses = [each.slope.dose for each in rules.asked if each.slope and each.slope.dose]
     axes = [picture.x for picture in rules.pictures if any(place is None for _, _, place in picture.arms)]
     named = [each.measure for each in rules.asked] + [picture.measure for picture in rules.pictures]
-    for name in (*named, *doses, *axes):
-        find_measure(rules.kind, name)
+    return [find_measure(rules.kind, name) for name in (*named, *doses, *axes)]
 
 
 def _shaped(rules: StudyRules, size: StudySize, arm: StudyArm) -> dict[str, Any]:
