@@ -38,6 +38,9 @@ JsonOption = Annotated[
 ]
 CsvOption = Annotated[str | None, typer.Option("--csv", metavar="FILE|-", help="Write the table as CSV.")]
 HtmlOption = Annotated[str | None, typer.Option("--html", metavar="FILE", help="Write a self-contained HTML report.")]
+FullOption = Annotated[
+    bool, typer.Option("--full", "--head-table", help="Print everything, every head included, not only the answer.")
+]
 
 SarifOption = Annotated[
     str | None, typer.Option("--sarif", metavar="FILE|-", help="Write the findings as SARIF, for code scanning.")

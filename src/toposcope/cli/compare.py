@@ -13,6 +13,7 @@ from toposcope.cli.common import (
     CsvOption,
     FamilyOption,
     FigureOption,
+    FullOption,
     HtmlOption,
     JsonOption,
     LayersOption,
@@ -28,7 +29,7 @@ def run(
     ],
     b: Annotated[str, typer.Argument(metavar="B", help="The other one, of the same kind.", show_default=False)],
     layers: LayersOption = None,
-    head_table: Annotated[bool, typer.Option("--head-table", help="Print every head.")] = False,
+    full: FullOption = False,
     jobs: Annotated[int | None, typer.Option("--jobs", metavar="N", min=1, help="Threads.")] = None,
     family: FamilyOption = None,
     num_heads: NumHeadsOption = None,
@@ -61,7 +62,7 @@ def run(
             adapter=adapter,
             progress=progress,
         )
-    deliver(result, json=json, csv=csv, html=html, figure=figure, full=head_table)
+    deliver(result, json=json, csv=csv, html=html, figure=figure, full=full)
 
 
 def _given(name: str) -> Any:

@@ -11,6 +11,7 @@ from toposcope.cli.common import (
     CsvOption,
     FamilyOption,
     FigureOption,
+    FullOption,
     HtmlOption,
     JsonOption,
     NumHeadsOption,
@@ -93,6 +94,7 @@ def run(
     csv: CsvOption = None,
     html: HtmlOption = None,
     figure: FigureOption = None,
+    full: FullOption = False,
     compare: Annotated[str | None, typer.Option("--compare", hidden=True)] = None,
     out: Annotated[str | None, typer.Option("--out", hidden=True)] = None,
     plot: Annotated[str | None, typer.Option("--plot", hidden=True)] = None,
@@ -123,6 +125,6 @@ def run(
         )  # fmt: skip
     if movie is not None:
         result.movie(movie)
-    deliver(result, json=json, csv=csv, html=html, figure=figure, written=(save, movie))
+    deliver(result, json=json, csv=csv, html=html, figure=figure, written=(save, movie), full=full)
     if not (movie or html or figure or "-" in (json, csv)):
         console().print("To watch the tokens move: --html flow.html, or --movie flow.gif.", soft_wrap=True)

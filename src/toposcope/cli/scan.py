@@ -13,6 +13,7 @@ from toposcope.cli.common import (
     CsvOption,
     FamilyOption,
     FigureOption,
+    FullOption,
     HtmlOption,
     JsonOption,
     ModelArgument,
@@ -27,7 +28,7 @@ def run(
         str | None,
         typer.Option("--layers", metavar="0-3,7", help="Only these layers; sample:12 draws twelve and estimates."),
     ] = None,
-    head_table: Annotated[bool, typer.Option("--head-table", help="Print every head.")] = False,
+    full: FullOption = False,
     encoding: Annotated[
         list[str] | None,
         typer.Option("--encoding", metavar="NAME", help="Also with this encoding in place; may be repeated."),
@@ -77,4 +78,4 @@ def run(
             family=family, num_heads=num_heads, adapter=adapter, progress=progress,
         )  # fmt: skip
     findings = [check_files(model, family=family, num_heads=num_heads, adapter=adapter)] if html else []
-    deliver(result, json=json, csv=csv, html=html, figure=figure, full=head_table, beside=findings)
+    deliver(result, json=json, csv=csv, html=html, figure=figure, full=full, beside=findings)

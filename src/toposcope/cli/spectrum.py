@@ -41,7 +41,7 @@ def run(
             "--trained", metavar="N", help="Context of training (default: a scaling's original, the model's, or 8k)."
         ),
     ] = None,
-    full: Annotated[bool, typer.Option("--full", help="All tables, not only the answer.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Print all tables, not only the answer.")] = False,
     head: Annotated[int, typer.Option("--head", metavar="I", min=0, help="Which head of a bias, from 0.")] = 0,
     json: JsonOption = None,
     csv: CsvOption = None,

@@ -15,6 +15,7 @@ from toposcope.cli.common import (
     DeviceOption,
     DtypeOption,
     FigureOption,
+    FullOption,
     HtmlOption,
     JsonOption,
     LayersOption,
@@ -83,7 +84,7 @@ def run(
         int | None,
         typer.Option("--jobs", metavar="N", min=1, help="Processes for long work.", show_default="all cores"),
     ] = None,
-    head_table: Annotated[bool, typer.Option("--head-table", help="Print every head.")] = False,
+    full: FullOption = False,
     seed: SeedOption = 0,
     device: DeviceOption = "auto",
     dtype: DtypeOption = "auto",
@@ -112,6 +113,6 @@ def run(
             depth_encoding=depth_encoding or (), verify=verify, jobs=jobs, seed=seed, device=device, dtype=dtype,
             device_map=device_map, batch=batch, progress=progress,
         )  # fmt: skip
-    deliver(result, json=json, csv=csv, html=html, figure=figure, full=head_table)
+    deliver(result, json=json, csv=csv, html=html, figure=figure, full=full)
     if result.verdicts is not None and result.verdicts.contradictions:
         raise typer.Exit(1)

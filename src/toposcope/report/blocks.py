@@ -240,6 +240,7 @@ class Section:
     blocks: tuple[Any, ...]
     slug: str = ""
     detail: bool = False
+    full: bool = False
 
 
 @dataclass
@@ -267,13 +268,17 @@ class Page:
         chosen = list(keys) if keys is not None else list(dict.fromkeys(key for row in rows for key in row))
         return self.table(name, {key: [row.get(key) for row in rows] for key in chosen})
 
-    def add(self, title: str, *blocks: Any, detail: bool = False) -> None:
-        """Add a section, unless it would be empty; a `detail` is left out of terminals and notebooks."""
+    def add(self, title: str, *blocks: Any, detail: bool = False, full: bool = False) -> None:
+        """Add a section, unless it would be empty.
+
+        A `detail` is left out of terminals and notebooks, what belongs to a `full` answer only of terminals; --full
+        prints both.
+        """
         kept = tuple(block for block in blocks if block is not None)
         if not kept:
             return
         slug = address(title, [section.slug for section in self.sections])
-        self.sections.append(Section(title, kept, slug, detail))
+        self.sections.append(Section(title, kept, slug, detail, full))
 
 
 def address(title: str, taken: Collection[str]) -> str:

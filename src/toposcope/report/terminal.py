@@ -44,8 +44,11 @@ def text(page: Page, *, width: int = WIDTH) -> str:
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
 
 
-def show(page: Page, out: IndentedConsole, *, full: bool = False) -> None:
-    """Print the page: its title, its numbers, its sections; in `full` with all details and all rows of tables."""
+def show(page: Page, out: IndentedConsole, *, full: bool = False, offer: bool = False) -> None:
+    """Print the page: its title, its numbers, its sections; in `full` with all details and all rows of tables.
+
+    `offer` names the sections that --full would add.
+    """
     below = len(page.title) + 2 + len(page.line) > out.width
     beside = f"  {_safe(page.line)}" if page.line and not below else ""
     out.print(f"[bold]{_safe(page.title)}[/bold]{beside}", soft_wrap=True)
@@ -53,15 +56,20 @@ def show(page: Page, out: IndentedConsole, *, full: bool = False) -> None:
         out.print(f"  {_safe(page.line)}")
     if page.facts:
         out.print("  " + "; ".join(f"{_safe(value)} {_safe(label)}" for value, label in page.facts))
+    more = []
     for section in page.sections:
         drawable = [block for block in section.blocks if _drawer(block) is not None]
         if full:
             drawable = [_in_full(block) for block in drawable]
-        if drawable and (full or not section.detail):
+        if drawable and section.full and not full:
+            more.append(section.title)
+        elif drawable and (full or not section.detail):
             out.print(f"\n[bold]{_safe(section.title)}[/bold]")
             for block in drawable:
                 _draw(block, page, out)
     _left_out(page, out)
+    if more and offer:
+        out.print(f"\n[bold]With --full[/bold]\n  {_safe('; '.join(more))}.")
 
 
 def _left_out(page: Page, out: IndentedConsole) -> None:

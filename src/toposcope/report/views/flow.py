@@ -125,7 +125,9 @@ def _one(page: Page, flow: Flow, heading: str, several: bool) -> None:
     said = Row((_motion(flow), Summary(tuple(_summary(flow))))) if several else None
     curves = [_paths(page, flow, f"Paths: {flow.encoding}" if several else "Paths", _plane(flow))]
     curves += _curves(page, flow, in_figure=not several)
-    page.add(heading, said, _facts(flow), Row(tuple(curves)), _observables(page, flow), detail=several)
+    page.add(
+        heading, said, _facts(flow), Row(tuple(curves)), _observables(page, flow), detail=several, full=not several
+    )
 
 
 def _motion(flow: Flow) -> Particles:

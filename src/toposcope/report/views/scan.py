@@ -127,8 +127,9 @@ def view(result: ScanResult, page: Page) -> None:
     page.add("Summary", Summary(tuple(sentences[:FIRST])))
     page.add("Head by head", _map(table, rows))
     if sentences[FIRST:]:
-        page.add("More of the same weights", Summary(tuple(sentences[FIRST:])))
-    page.add("Verdicts", _verdicts(page, heads), _surest(page, heads))
+        page.add("More of the same weights", Summary(tuple(sentences[FIRST:])), full=True)
+    page.add("Verdicts", _verdicts(page, heads))
+    page.add("The surest verdicts", _surest(page, heads), full=True)
     if result.estimate:
         page.add("Estimate for the whole model", _estimate(page, result.estimate))
     if result.random_baseline:
@@ -137,8 +138,8 @@ def view(result: ScanResult, page: Page) -> None:
     page.add("Layers as wholes", _layers(page, result), detail=True)
     page.add("Eigenvalues of V O", _clouds(page, heads), detail=True)
     page.add("Heads that can tell neighbours apart", scan_spectra.ranking(page, heads))
-    page.add("Positional kernels", *scan_spectra.kernels(page, result, rows))
-    page.add("What layer 0's logits are made of", *scan_spectra.first_layer(page, result.spectra))
+    page.add("Positional kernels", *scan_spectra.kernels(page, result, rows), full=True)
+    page.add("What layer 0's logits are made of", *scan_spectra.first_layer(page, result.spectra), full=True)
     page.add("Frequency use", scan_spectra.frequencies(rows), detail=True)
     page.add("Biases and position tables", *scan_spectra.biases(page, result.spectra))
     for other in result.what_if:
@@ -258,7 +259,7 @@ def _surest(page: Page, heads: Sequence[ScanHead]) -> Listing | None:
         Column("name", "head", "plain"), Column("verdict", "verdict", "text"), Column("scope", "scope", "text"),
         Column("margin", "margin", "percent"), Column("omega", "min Re", ".2f"), Column("alpha", "max Re", ".2f"),
     )  # fmt: skip
-    sentence = "The surest: the largest relative changes of V and O that a verdict survives; Re eig(V O) beside it."
+    sentence = "The largest relative changes of V and O that a verdict survives; Re eig(V O) beside it."
     return Listing("Surest verdicts", sentence, page.rows("surest", named, [c.key for c in columns]), columns)
 
 

@@ -80,6 +80,9 @@ BRIEF = (
 )  # fmt: skip
 
 
+MOST_SHOWN = 6  # of the heads by position, where not all are
+
+
 def view(result: TraceResult, page: Page) -> None:
     """Add the sections of a trace."""
     heads = result.heads
@@ -99,16 +102,17 @@ def view(result: TraceResult, page: Page) -> None:
     table = page.rows("traced heads", rows)
     there = [key for key in METRICS if any(row[key] is not None for row in rows)]
     page.add("Summary", Summary((*stream_summary(result), *_summary(result))))
+    page.add("Norms of logits and tokens", Summary(tuple(_logits(result))) if heads else None, full=True)
     add_stream(result, page)
     page.add("What heads attend to", _patterns(page, result))
     page.add("The most positional heads", _listing(page, rows, there), _next_step(result, rows))
-    page.add("Head by head", _head_map(result, rows, table, there))
-    page.add("Attention on the text", attention_block(result))
+    page.add("Head by head", _head_map(result, rows, table, there), full=True)
+    page.add("Attention on the text", attention_block(result), full=True)
     page.add("Kernels on this text", _kernels(page, rows))
     page.add("Logits and their Toeplitz part", *(Row(_picture(each)) for each in result.logits))
     page.add("By depth", Row(tuple(_by_layer(page, rows))))
     if result.agreement is not None:
-        page.add("Would the weights alone have told?", *_agreement(page, result.agreement))
+        page.add("Would the weights alone have told?", *_agreement(page, result.agreement), full=True)
     add_depth(result, page)
     _add_missing(page, result)
 
@@ -146,6 +150,12 @@ def _summary(result: TraceResult) -> list[str]:
         )
     else:
         sentences.append(f"None of the {len(heads)} heads follows a named pattern on this text.")
+    return [*sentences, f"Measured on: {result.text}{put_in}."]
+
+
+def _logits(result: TraceResult) -> list[str]:
+    """What position does to the norms of logits, over all heads, and which token has the largest norm."""
+    heads, sentences = result.heads, []
     rho = [value for each in heads if (value := each.median("rho")) is not None]
     if rho:
         low, middle, high = np.percentile(rho, (25, 50, 75))
@@ -160,7 +170,7 @@ def _summary(result: TraceResult) -> list[str]:
             f"In {below} of {len(gaps)} heads position raises no Ky Fan norm of the logits (the sum of their k "
             "largest singular values, for any k)."
         )
-    return [*sentences, *largest_token(result), f"Measured on: {result.text}{put_in}."]
+    return [*sentences, *largest_token(result)]
 
 
 def _most_positional(result: TraceResult) -> list[str]:
@@ -301,7 +311,9 @@ def _listing(page: Page, rows: Sequence[dict[str, Any]], there: Sequence[str]) -
         "Medians over sequences. ratio: logit norm with position over without; then shares of the logits; peak: "
         "offset at which the mean kernel is largest; then shares of attention."
     )
-    return Listing("Every head", words, page.rows("heads by position", ranked, keys), columns, brief=BRIEF)
+    return Listing(
+        "Every head", words, page.rows("heads by position", ranked, keys), columns, top=MOST_SHOWN, brief=BRIEF
+    )
 
 
 def _head_map(result: TraceResult, rows: Sequence[dict[str, Any]], table: str, there: Sequence[str]) -> HeadMap:
@@ -354,7 +366,7 @@ def _add_missing(page: Page, result: TraceResult) -> None:
         rows = [{"metrics": ", ".join(map(_named, metrics)), "why": why} for why, metrics in by_reason.items()]
         columns = (Column("metrics", "measure", "wrap"), Column("why", "why", "wrap"))
         listing = Listing("What could not be measured", "", page.rows("gaps", rows), columns)
-    page.add("Not measured", Paragraphs(left) if left else None, listing)
+    page.add("Not measured", Paragraphs(left) if left else None, listing, full=not left)
 
 
 def _named(metric: str) -> str:
