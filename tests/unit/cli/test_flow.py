@@ -54,7 +54,7 @@ def model(tmp_path: Path) -> Path:
 
 
 def test_a_preset_prints_a_verdict_beside_what_was_observed() -> None:
-    out = core("flow", "--preset", "explode", "--tokens", "6")
+    out = core("flow", "--preset", "explode", "--tokens", "6", "--full")
     assert out.returncode == 0, out.stderr
     assert "Thm 4a" in out.stdout
     assert "--html" in out.stdout  # a table does not move: how to watch it

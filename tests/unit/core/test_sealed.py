@@ -45,7 +45,7 @@ def test_a_sealed_result_comes_back(tmp_path: Path) -> None:
         {"curve": {}},
         {"curve": [{"step": 0, "loss": 1.0, "accuracy": 7}]},
         {"hessian": [{"step": 0}]},
-        {"ablation": None},
+        {"ablation": 3},
         {"ablation": {**trained()["ablation"], "zero": [{"layer": 0, "accuracy": [2.0]}]}},
     ],
     ids=str,
@@ -86,6 +86,13 @@ def test_what_training_and_the_probe_write_is_what_is_expected(tmp_path: Path) -
     sizes = {"steps": 2, "batch": 4, "width": 8, "layers": 1, "ff": 8}
     train(RunConfig("distance", "rope", heads=2, **sizes), tmp_path / "run")
     assert TrainResult.stored(tmp_path / "run") is not None
+    train(RunConfig("distance", "rope", heads=2, ablation=False, **sizes), tmp_path / "lean")
+    lean, whole = (TrainResult.stored(tmp_path / name) for name in ("lean", "run"))
+    assert lean is not None
+    assert whole is not None
+    assert (lean.ablation, lean.curve, lean.loss) == (None, whole.curve, whole.loss)
+    assert whole.ablation is not None
+    assert lean.key != whole.key
     text = tmp_path / "text"
     text.write_bytes(bytes(range(256)) * 8)
     config = ProbeConfig("free", text=str(text), other=str(text), windows=2, length=8, **sizes)

@@ -214,7 +214,21 @@ def test_arms_are_as_large_as_they_are_said_to_be() -> None:
         for arm in rules.arms.values():
             if arm.parameters_of:
                 assert abs(sizes[arm.name] / sizes[arm.parameters_of] - 1) < 0.002
-    assert isinstance(study.placed(find_rules("mla"), find_rules("mla").size("full"), [0])[0].config, RunConfig)
+
+
+@pytest.mark.parametrize(("name", "removes"), [("mla", True), ("deposit", True), ("timing", False)])
+def test_heads_are_removed_where_a_question_needs_it(name: str, removes: bool, tmp_path: Path) -> None:
+    """A run of the store that has it already is taken all the same."""
+    rules = find_rules(name)
+    configs = [each.config for each in study.placed(rules, rules.size("full"), [0])]
+    assert all(isinstance(each, RunConfig) and each.ablation == removes for each in configs)
+    first = configs[0]
+    assert isinstance(first, RunConfig)
+    there = replace(first, ablation=True)
+    (tmp_path / there.key()).mkdir()
+    (tmp_path / there.key() / "result.json").touch()
+    again = [each.config for each in study.placed(rules, rules.size("full"), [0], tmp_path)]
+    assert again == [there, *configs[1:]]
 
 
 @pytest.mark.parametrize("name", study_names())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import html
+import io
 import json
 import re
 from pathlib import Path
@@ -28,12 +29,13 @@ from toposcope.report.blocks import (
     StillAttention,
     Summary,
 )
+from toposcope.report.console import IndentedConsole
 from toposcope.report.page import MOST_ROWS, page_html
 from toposcope.report.paint import colour, encoding_colours, painted, palette
 
 HOSTILE = "<script>alert(1)</script> [bold]\x1b[31m name"
 VERDICT = Measure("verdict", "Verdict", "category", "What holds.", words={"converges": "c", "diverges": "D"})
-CHART, FINE_PRINT = "Growth by head", "only for pages"
+CHART, FINE_PRINT, REST = "Growth by head", "only for pages", "not on terminals"
 GROWTH = Measure("growth", "Growth", "sequential", "How much grows.", low=0.0, high=1.0)
 
 
@@ -57,6 +59,7 @@ def page(measure: Measure = VERDICT) -> Page:
     found = {"status": "warning", "title": "Odd", "explanation": "Because.", "what_to_do": "Mend."}
     made.add("Findings", Findings((found, {**found, "status": "ok", "title": "Fine"})))
     made.add("Fine print", Paragraphs((FINE_PRINT,)), detail=True)
+    made.add("The rest", Paragraphs((REST,)), full=True)
     return made
 
 
@@ -70,7 +73,17 @@ def test_a_terminal_has_80_columns_and_no_escapes() -> None:
     assert any(line.split() == ["0", "converges", "+0.000"] for line in lines)
     assert "2 more" in text
     assert FINE_PRINT not in text
+    assert REST not in text
     assert "Chart" not in lines  # a section of pictures alone is left out
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_a_terminal_names_what_full_would_add(full: bool) -> None:
+    out = io.StringIO()
+    terminal.show(page(), IndentedConsole(file=out, width=80), full=full, offer=not full)
+    text = out.getvalue()
+    assert [REST in text, FINE_PRINT in text, "--full" in text] == [full, full, not full]
+    assert "The rest" in text
 
 
 def test_numbers_become_digits_on_the_map() -> None:
@@ -97,12 +110,14 @@ def test_a_notebook_shows_no_script_and_escapes_words() -> None:
     assert html.escape("<script>") in text
     assert text.count(colour("converges")) == 3
     assert FINE_PRINT not in text
+    assert REST in text
     assert len(re.findall("<tr>", text)) == 2 + 5 + 2  # the map, four rows under a heading, the card
 
 
 def test_a_page_shows_everything_and_escapes_words() -> None:
     text = page_html(page(), [])
     assert FINE_PRINT in text
+    assert REST in text
     assert "<script>alert" not in text
 
 

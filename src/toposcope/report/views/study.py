@@ -94,6 +94,8 @@ def _picture(page: Page, points: Sequence[StudyPoint]) -> Chart:
     )
     curve = spec["layer"][-1]["encoding"]
     curve["x"]["scale"]["padding"] = 12
+    if len({each.series for each in points}) == 1:  # its name is in the title
+        curve["strokeDash"]["legend"] = None
     curve["color"]["legend"] = curve["strokeDash"]["legend"]  # lines for the colours, as for the dashes
     if doubling:
         curve["x"]["axis"] = {"values": sorted({each.x for each in points})}
