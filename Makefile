@@ -39,9 +39,9 @@ $(VENV)/.full: $(VENV)/.core
 demo: $(VENV)/.core
 	@mkdir -p out
 	$(BIN)/toposcope check smollm2
-	$(BIN)/toposcope scan smollm2 --html $(DEMO) --json out/smollm2-scan.json --csv out/smollm2-heads.csv
-	@echo
-	@echo "Every head: $(CURDIR)/out/smollm2-heads.csv"
+	$(BIN)/toposcope scan smollm2 --html $(DEMO) --json out/smollm2-scan.json --csv out/smollm2-heads.csv > out/smollm2-scan.txt
+	@sed -n '/^Summary/,/^$$/p' out/smollm2-scan.txt
+	@echo "All that scan prints: $(CURDIR)/out/smollm2-scan.txt; every head: $(CURDIR)/out/smollm2-heads.csv"
 	@echo "Report: $(CURDIR)/$(DEMO)"
 	@if [ -n "$$DISPLAY$$WAYLAND_DISPLAY" ] || [ "$$(uname)" = Darwin ]; then \
 		$(BIN)/python -m webbrowser "file://$(CURDIR)/$(DEMO)" >/dev/null 2>&1 || true; \

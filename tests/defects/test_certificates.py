@@ -200,7 +200,8 @@ def test_B_the_layers_of_minilm() -> None:
         v, o, _ = stacked(layer)
         assert found.regime.distance is not None
         expected = np.sqrt(1 + found.regime.distance.lower / (np.linalg.norm(v, 2) * np.linalg.norm(o, 2))) - 1
-        assert found.regime.margin == pytest.approx(expected, rel=1e-6)
+        assert found.regime.margin is not None
+        assert expected * (1 - 2e-5) <= found.regime.margin <= expected * (1 + 1e-9)  # |O| is bounded from above
         tried = [*changes(random, layer, found.regime, True), *changes(random, layer, found.regime, False)[:2]]
         assert not any(flips(found.regime, u, found.rank_U) for u in tried)
 

@@ -173,7 +173,7 @@ def test_E_a_node_with_other_weights_is_found_out(tmp_path: Path, monkeypatch: p
     asked = ScanOptions(context=64)
     with toposcope.load(model) as opened:
         on_ray.run(opened, [0], asked, entries.append, target=str(model))
-        assert [entry["layer"] for entry in entries] == [0]
+        assert [entry.layer for entry in entries] == [0]
         elsewhere._OPENED.clear()
         shutil.rmtree(model)
         tiny.write_llama(model, seed=7)

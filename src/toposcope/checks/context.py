@@ -69,7 +69,7 @@ def _wavelengths(model: Model, encoding: Encoding, rotary: Rotary, layers: tuple
     if claimed is None or any(model.layers[n].spec.stack == "vision" for n in layers):
         return
     wave_F = 2 * np.pi / np.maximum(rotary.frequencies(claimed), 1e-300)
-    turning = float(np.mean(wave_F <= claimed))
+    turning, turned = float(np.mean(wave_F <= claimed)), int(np.sum(wave_F <= claimed))
     numbers = {"claimed": claimed, "longest_wavelength": float(wave_F.max()), "share_turning": turning}
     scaling = encoding.parameters.get("scaling")
     factor, original = encoding.parameters.get("factor"), encoding.parameters.get("original_context")
@@ -106,8 +106,9 @@ def _wavelengths(model: Model, encoding: Encoding, rotary: Rotary, layers: tuple
     yield Finding(
         "context",
         "ok",
-        f"{turning:.0%} of rotary pairs make a full turn within the claimed {claimed:,} tokens",
-        f"In {where}, of {len(wave_F)} pairs. The slowest needs {wave_F.max():,.0f} tokens for a turn.",
+        f"{turned} of {len(wave_F)} channel pairs make a full turn within the claimed {claimed:,} tokens",
+        f"In {where}. The slowest pair needs {wave_F.max():,.0f} tokens for a turn. Pairs that make none are common; "
+        "what they limit in longer texts: 'toposcope spectrum'.",
         layers=layers,
         evidence=numbers,
     )

@@ -84,7 +84,7 @@ def _compared(model: Model, each: Expectation, layers: Sequence[Layer]) -> Itera
     for title, (numbers, apart) in wrong.items():
         where = say_layers(numbers, len(model.layers))
         words = "; ".join(
-            f"{name.replace('_', ' ')} is {_shown(found)}, expected {_shown(want)}"
+            f"{name.replace('_', ' ')} is {_shown(found, name)}, expected {_shown(want, name)}"
             for name, (want, found) in apart.items()
         )
         yield Finding(
@@ -144,5 +144,7 @@ def _equal(want: Any, has: Any) -> bool:
     return math.isclose(want, has, rel_tol=1e-6) if numbers else bool(want == has)
 
 
-def _shown(value: Any) -> str:
+def _shown(value: Any, name: str) -> str:
+    if name == "scaling" and value == "default":
+        return "none"
     return "not set" if value is None else f"{value:g}" if isinstance(value, float) else printable(value, 60)

@@ -12,6 +12,12 @@ from toposcope.core.result import Result
 Status = Literal["fault", "warning", "cannot_tell", "ok"]
 STATUSES: tuple[Status, ...] = ("fault", "warning", "cannot_tell", "ok")
 _ORDER: Mapping[Status, int] = {status: i for i, status in enumerate(STATUSES)}
+# findings on the settings of the rotation, its scaling above all: the first of their status
+SETTINGS = (
+    *("expected-encoding", "scaling-lost", "unknown-key", "unread-settings", "settings-contradict", "kinds-disagree"),
+    *("rotary-settings", "scaling-effect", "original-context", "attention-factor", "stored-frequencies", "base-lost"),
+)
+ON_SCALING = ("scaling-lost", "unknown-key", "unread-settings", "expected-encoding")
 
 
 @dataclass(frozen=True)
@@ -58,7 +64,7 @@ class CheckResult(Result):
 
 def outcome(findings: Iterable[Finding], encoding: str) -> dict[str, Any]:
     """The fields of a result that follow from its findings."""
-    found = tuple(sorted(findings, key=lambda finding: _ORDER[finding.status]))
+    found = tuple(sorted(findings, key=lambda finding: (_ORDER[finding.status], finding.id not in SETTINGS)))
     counts: dict[Status, int] = {status: sum(each.status == status for each in found) for status in STATUSES}
     return {
         "encoding": encoding,
@@ -78,6 +84,16 @@ def _verdict(counts: Mapping[Status, int], encoding: str) -> str:
     if words:
         return f"{words} in how position is encoded: {encoding}.{untold}"
     return f"Position is in order{' as far as can be told' if untold else ''}: {encoding}.{untold}"
+
+
+def scaling_fault(findings: Iterable[Finding]) -> Finding | None:
+    """The first fault that says that a scaling which is written, or expected, is not in force."""
+
+    def lost(finding: Finding) -> bool:
+        expected = finding.id == "expected-encoding"
+        return finding.id in ON_SCALING and (not expected or "scaling" in finding.evidence.get("differs", {}))
+
+    return next((each for each in findings if each.status == "fault" and lost(each)), None)
 
 
 def say_layers(layers: Iterable[int], total: int) -> str:

@@ -17,10 +17,11 @@ from toposcope.checkpoints.view import Model
 from toposcope.checks.findings import Finding
 from toposcope.core.errors import ToposcopeError
 from toposcope.core.printable import printable
-from toposcope.encodings.config_place import LEGACY_KINDS
-from toposcope.encodings.scalings import READS
+from toposcope.encodings.config_place import LEGACY_KINDS, scales
+from toposcope.encodings.scalings import READS, SCALINGS
 
 PLACES = ("rope_scaling", "rope_parameters")
+KINDS = ("rope_type", "type", "rope_scaling.rope_type")  # keys that name a scaling, and where one belongs
 ORIGINAL = "original_max_position_embeddings"
 NEAR = 0.86  # difflib's likeness from which a key may be another misspelt; one wrong letter in nine leaves 0.89
 DEEPEST = 6  # mappings in mappings; what lies deeper is no setting
@@ -85,12 +86,16 @@ _OTHER_SENSES = ("vision", "visual", "image", "audio", "speech", "video")
 
 @dataclass(frozen=True)
 class Unread:
-    """A key that nothing reads: where it stands, what it holds, and the name that would be read."""
+    """A key that nothing reads: where it stands, what it holds, and the name that would be read.
+
+    `factor` is the one set beside a key that seems to name a scaling.
+    """
 
     place: str  # "" at the top, "text_config", "rope_scaling"
     key: str
     value: Any
     near: str
+    factor: Any = None
 
     @property
     def path(self) -> str:
@@ -98,18 +103,37 @@ class Unread:
 
     @property
     def scaling(self) -> str | None:
-        """The scaling that it asks for, in words: 'the yarn scaling in it'; None where it asks for none."""
+        """The scaling that it asks for, in words: 'its yarn scaling'; None where it asks for none."""
+        if self.kind is not None:
+            return f"its {self.kind} scaling"
         if self.near not in PLACES:
             return None
         if isinstance(self.value, Mapping):
             kind = self.value.get("rope_type") or self.value.get("type")
             named = kind if isinstance(kind, str) and _stretches(self.value) else None
-            return f"the {printable(named, 40)} scaling in it" if named else None
+            return f"its {printable(named, 40)} scaling" if named else None
         return None if self.value == 1 else f"the scaling that it asks for ({printable(self.value, 40)})"
+
+    @property
+    def kind(self) -> str | None:
+        """The scaling that it names; None where it names none."""
+        known = isinstance(self.value, str) and self.near in (*KINDS, *PLACES)
+        name = LEGACY_KINDS.get(self.value, self.value) if known else "default"
+        return str(name) if name in SCALINGS and name != "default" else None
+
+    @property
+    def for_kind(self) -> bool:
+        """Whether it stands inside a scaling, where `rope_type` is read."""
+        return self.near in KINDS[:2] and isinstance(self.value, str)
 
     @property
     def cure(self) -> str:
         """What to write instead: another name, or the mapping that a single value stands for."""
+        if self.for_kind:
+            needs = self.factor is None and "factor" in READS.get(self.kind or "", ()) and self.kind != "longrope"
+            return f"Rename it to 'rope_type'{', and set factor' if needs else ''}."
+        if self.near == KINDS[2] and self.kind is not None:
+            return f'Write rope_scaling: {{"rope_type": "{self.kind}", ...}} in its place.'
         if self.near not in PLACES or isinstance(self.value, Mapping):
             return f"Rename it to '{self.near}' if that is what is meant."
         kind, factor = "…", "…"
@@ -149,8 +173,11 @@ def _in_scaling(values: Mapping[str, Any], place: str) -> Iterator[Unread]:
         elif value is not None and key not in _OF_A_SCALING:
             near = _OTHER_NAMES.get(key, "")
             near = near if near in _OF_A_SCALING else _nearest(key, _OF_A_SCALING, least=0.8) or ""
-            if near and values.get(near) is None:
-                yield Unread(place, key, value, near)
+            if not near and isinstance(value, str) and Unread(place, key, value, "rope_type").kind is not None:
+                near = "" if any(isinstance(values.get(name), str) for name in KINDS[:2]) else "rope_type"
+            said = near in KINDS[:2] and value in [values.get(name) for name in KINDS[:2]]
+            if near and values.get(near) is None and not said:
+                yield Unread(place, key, value, near, values.get("factor") if near in KINDS[:2] else None)
 
 
 def _meant(key: str, value: Any, beside: Mapping[str, Any]) -> str | None:
@@ -182,22 +209,42 @@ def mentions(values: Any, key: str) -> bool:
 
 def unread(model: Model) -> Iterator[Finding]:
     """All findings about settings without effect."""
-    unscaled = all(each.encoding.parameters.get("scaling", "default") == "default" for each in model.layers)
+    scalings = {each.encoding.parameters.get("scaling", "default") for each in model.layers}
     misses = list(near_misses(model.config))
     for miss in misses:
-        lost = miss.scaling if unscaled else None
-        yield Finding(
-            "unknown-key",
-            "fault" if lost is not None and isinstance(miss.value, Mapping) else "warning",
-            f"the configuration holds '{printable(miss.path, 80)}', which nothing reads",
-            f"It looks like '{miss.near}', which is not set to that"
-            + ("." if lost is None else f", so {lost} is not in force."),
-            miss.cure,
-            evidence={"key": miss.path, "near": miss.near},
-        )
+        yield _missed(miss, scalings)
     yield from _layer_types(model)
     yield from _without_rotation(model)
     yield from _aside(model, told={miss.path for miss in misses})
+
+
+def _missed(miss: Unread, in_force: Collection[str]) -> Finding:
+    """A fault where a scaling is lost by it, a warning otherwise; `in_force` are the scalings of the layers."""
+    unscaled = set(in_force) <= {"default"}
+    evidence: dict[str, Any] = {"key": miss.path, "near": miss.near}
+    name = f"'{printable(miss.path, 80)}' is not read"
+    if miss.for_kind and (unscaled if miss.kind is None else miss.kind not in in_force):
+        asks = miss.kind is not None or scales(miss.factor)
+        factor = f"factor {miss.factor:g} is set" if scales(miss.factor) else ""
+        says = ", and ".join(filter(None, (f"it names {miss.kind}" if miss.kind else "", factor)))
+        lost = "no" if unscaled else f"its {miss.kind}"
+        return Finding(
+            "unknown-key",
+            "fault" if asks else "warning",
+            f"{name}, so {lost} scaling is {'' if unscaled else 'not '}in force" if asks else name,
+            f"{says[:1].upper()}{says[1:]}." if says else f"It looks like '{miss.near}'.",
+            miss.cure,
+            evidence={**evidence, "scaling": miss.kind, "factor": miss.factor},
+        )
+    lost_scaling = miss.scaling if unscaled and not miss.for_kind else None
+    return Finding(
+        "unknown-key",
+        "fault" if lost_scaling is not None and (isinstance(miss.value, Mapping) or miss.kind) else "warning",
+        name if lost_scaling is None else f"{name}, so {lost_scaling} is not in force",
+        f"It looks like '{miss.near}', which is not set to that.",
+        miss.cure,
+        evidence=evidence,
+    )
 
 
 def _layer_types(model: Model) -> Iterator[Finding]:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from toposcope.checkpoints.view import Model
 from toposcope.checks.findings import Finding, say_layers
-from toposcope.checks.keys import ORIGINAL, PLACES, mentions, unread
+from toposcope.checks.keys import ORIGINAL, PLACES, mentions, near_misses, unread
 from toposcope.checks.rotary import groups
 from toposcope.core.errors import ToposcopeError
 from toposcope.encodings import rope_from_config
@@ -45,16 +45,17 @@ def settings(model: Model) -> Iterator[Finding]:
     config = _text_part(model.config)
     found = [*_contradiction(config, model), *_lost_base(config, model), *_kinds(config)]
     found += unread(model)
+    told = {miss.place.removeprefix("text_config.") for miss in near_misses(model.config) if miss.for_kind}
     for encoding, rotary, layers in groups(model):
-        found += _without_effect(model, encoding, layers)
+        found += _without_effect(model, encoding, layers, told)
         found += _effect(model, encoding, rotary, layers)
         found += _original(config, encoding, layers)
         found += _attention_factor(encoding, layers)
     found += _stored(model)
     yield from found
     troubled = any(finding.status != "ok" for finding in found)
-    for encoding, _, layers in groups(model):
-        yield from _in_force(model, encoding, layers, quiet=troubled)
+    for encoding, rotary, layers in groups(model):
+        yield from _in_force(model, encoding, rotary, layers, quiet=troubled)
 
 
 def _text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -62,7 +63,9 @@ def _text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**config, **inner} if isinstance(inner, Mapping) else config
 
 
-def _in_force(model: Model, encoding: Encoding, layers: tuple[int, ...], *, quiet: bool) -> Iterator[Finding]:
+def _in_force(
+    model: Model, encoding: Encoding, rotary: Rotary, layers: tuple[int, ...], *, quiet: bool
+) -> Iterator[Finding]:
     """What is in force, and what is odd about how it was written (unless that is already a finding)."""
     remarks = [note for note in encoding.notes if any(word in note for word in _ODD)]
     notes = [note for note in encoding.notes if note not in remarks]
@@ -79,14 +82,17 @@ def _in_force(model: Model, encoding: Encoding, layers: tuple[int, ...], *, quie
     yield Finding(
         "rotary-settings",
         "ok",
-        f"rotary settings in force: {_briefly(encoding)}",
+        f"rotary settings in force: {_briefly(encoding, rotary)}",
         f"{said} {_sentences([*notes, *remarks])}".strip(),
         layers=layers,
-        evidence={key: encoding.parameters.get(key) for key in ("base", "scaling", "factor", "original_context")},
+        evidence={
+            **{key: encoding.parameters.get(key) for key in ("base", "scaling", "factor", "original_context")},
+            "attention_factor": rotary.attention_factor,
+        },
     )
 
 
-def _briefly(encoding: Encoding) -> str:
+def _briefly(encoding: Encoding, rotary: Rotary) -> str:
     """Base and scaling; that there is no scaling is said, for whoever asks whether theirs is in force."""
     p = encoding.parameters
     kind, factor, original = p.get("scaling", "default"), p.get("factor"), p.get("original_context")
@@ -94,7 +100,9 @@ def _briefly(encoding: Encoding) -> str:
         stretched = "no scaling" if p.get("divisors") is None else "stored frequency divisors"
     else:
         stretched = f"{kind} scaling" + (f" x{float(factor):g}" if factor else "")
-        stretched += f" from {original}" if original else ""
+        stretched += f" from a trained context of {original:,}" if original else ""
+    if rotary.attention_factor != 1:
+        stretched += f", attention factor {rotary.attention_factor:.4g}"
     return stretched if p.get("base") is None else f"base {short(float(p['base']))}, {stretched}"
 
 
@@ -103,17 +111,19 @@ def _sentences(remarks: list[str]) -> str:
     return " ".join(each if _KEY.match(each) else each[:1].upper() + each[1:] for each in remarks)
 
 
-def _without_effect(model: Model, encoding: Encoding, layers: tuple[int, ...]) -> Iterator[Finding]:
-    """A factor in the settings in force whose rope_type does not scale."""
+def _without_effect(
+    model: Model, encoding: Encoding, layers: tuple[int, ...], told: Collection[str]
+) -> Iterator[Finding]:
+    """A factor in the settings in force whose rope_type does not scale, unless a misspelt key was `told` of there."""
     for remark in encoding.notes:
-        if remark.startswith(NO_SCALING):
+        if remark.startswith(NO_SCALING) and not any(f"though {place} sets" in remark for place in told):
             title, _, why = remark.partition(": ")
             yield Finding(
                 "scaling-lost",
                 "fault",
                 title,
                 f"In {say_layers(layers, len(model.layers))}: {encoding.title}, since {why}",
-                "Set rope_type to 'linear' or 'yarn', whichever the model was trained with, or remove factor.",
+                "Set rope_type to what the model was trained with ('linear', 'yarn', ...), or remove factor.",
                 layers=layers,
                 evidence={"remark": remark},
             )

@@ -12,6 +12,7 @@ from toposcope.cli.common import (
     DeviceOption,
     DtypeOption,
     FigureOption,
+    FullOption,
     HtmlOption,
     JsonOption,
     LayersOption,
@@ -66,6 +67,7 @@ def run(
         int | None,
         typer.Option("--batch", metavar="N", min=1, help="Removals that run together.", show_default="512 tokens"),
     ] = None,
+    full: FullOption = False,
     json: JsonOption = None,
     csv: CsvOption = None,
     html: HtmlOption = None,
@@ -82,7 +84,7 @@ def run(
     if small is not None:
         from toposcope.lab.ablation import ablate_lab
 
-        deliver(ablate_lab(small, seed=seed, device=device), json=json, csv=csv, html=html, figure=figure)
+        deliver(ablate_lab(small, seed=seed, device=device), json=json, csv=csv, html=html, figure=figure, full=full)
         return
     if check and figure:
         raise BadValue("there is no figure of a proof: --check goes with --html and --json.")
@@ -103,6 +105,6 @@ def run(
                 layers=layers, heads=heads, pairs=pairs, only=only, sample=sample, seed=seed, out=out,
                 device=device, dtype=dtype, device_map=device_map, batch=batch, progress=progress,
             )  # fmt: skip
-    deliver(proof if check else result, json=json, csv=csv, html=html, figure=figure)
+    deliver(proof if check else result, json=json, csv=csv, html=html, figure=figure, full=full)
     if check and not proof.holds:
         raise typer.Exit(1)

@@ -24,7 +24,7 @@ POWERS = 16
 def thin_r(tall_NR: Array, condition: float = EXACT) -> Array:
     """R of the thin QR, up to signs of its rows; `condition` (of unit columns): the worst that Cholesky may meet."""
     rows, width = tall_NR.shape
-    if rows >= 2 * width and condition > 0:
+    if 2 * rows >= 3 * width and condition > 0:
         upper = cholesky_r(tall_NR.T @ tall_NR, condition)
         if upper is not None:
             return upper

@@ -11,6 +11,7 @@ from typing import Literal
 
 import numpy as np
 
+from toposcope.dynamics.observables import norms
 from toposcope.dynamics.regime import Regime, Verdict
 from toposcope.dynamics.trajectory import Status, Trajectory
 
@@ -43,10 +44,11 @@ def _converges(result: Trajectory) -> RunAgreement:
     if result.status is Status.AT_REST:
         return RunAgreement("not_yet", "metastable: tokens stand still on the way, for longer than this run")
     if result.log_growth < 0:
-        factor = np.exp(-result.log_growth)
-        return RunAgreement(
-            "agrees", f"the largest token has shrunk {factor:.3g}-fold, and the run ended before it came to 0"
-        )
+        shrunk = int((np.nan_to_num(result.token_log_growth, nan=-1.0) < 0).sum())
+        who = f"all {shrunk:,}" if shrunk == result.count else f"{shrunk:,} of {result.count:,}"
+        words = "the token has shrunk " if result.count == 1 else f"{who} tokens have shrunk, the largest norm "
+        words += f"{np.exp(-result.log_growth):.3g}-fold; the run ended before that was 0"
+        return RunAgreement("agrees", words)
     if result.status is Status.GREW and result.growth_rate > 0 and result.log_growth > np.log(1e3):
         if result.log_growth < np.log(1e8):
             return RunAgreement("not_yet", "tokens still grow: a long transient, or more; raise --growth-cap to see")
@@ -71,10 +73,49 @@ def _grows(verdict: Regime, result: Trajectory) -> RunAgreement:
         if verdict.verdict is Verdict.DIVERGES and verdict.scope != "consensus":
             return RunAgreement("contradicts", "the run converged though it should not: please report this")
         return RunAgreement("not_yet", "this start converged; the theorem excepts a thin set of starts")
+    if verdict.scope == "first_token":
+        return _first_token_grows(verdict, result)
+    if result.status is not Status.GREW and result.growth_rate <= 0:
+        return RunAgreement("not_yet", f"no growth by t = {result.end:.3g}: the theorem speaks of t to infinity")
+    who = "the largest token" if result.count > 1 else "the token"
     if result.status is Status.GREW:
-        factor = np.exp(min(result.log_growth, 700))
-        words = f"{factor:,.0f}" if 1000 <= factor < 1e6 else f"{factor:.3g}"
-        return RunAgreement("agrees", f"the largest token grew {words}-fold")
-    if result.growth_rate > 0:
-        return RunAgreement("agrees", f"the largest token is growing, at the rate {result.growth_rate:.3g}")
-    return RunAgreement("not_yet", f"no growth by t = {result.end:.3g}: the theorem speaks of t to infinity")
+        words = f"{who} grew {_fold(result.log_growth)}-fold"
+    else:
+        words = f"{who} grows at {result.growth_rate:.3g} per unit of time"
+    if verdict.scope == "consensus" and result.count > 1:
+        words += "; the theorem speaks of tokens that have come together"
+    elif verdict.rule == "T4a" and result.count > 1:
+        grown = int((result.token_log_growth > 0).sum())
+        some = f"all {grown:,}" if grown == result.count else f"{grown:,} of {result.count:,}"
+        words = f"{some} tokens grew, the largest {_fold(result.log_growth)}-fold"
+    return RunAgreement("agrees", words)
+
+
+def _first_token_grows(verdict: Regime, result: Trajectory) -> RunAgreement:
+    """The first token follows dx/dt = V x: of it the theorem speaks, so it is what the run is asked about."""
+    rate = first_token_rate(result)
+    if rate > 0:
+        words = f"the first token grows at {rate:.3g} per unit of time"
+        if result.settings.get("norms") == "on":
+            return RunAgreement("agrees", f"{words}; the theorem gives no rate where norms act all the time")
+        return RunAgreement("agrees", f"{words}; the theorem's rate, in the long run, is {verdict.alpha:.3g}")
+    other = "; the largest token grows" if result.growth_rate > 0 else ""
+    return RunAgreement(
+        "not_yet",
+        f"the first token does not grow by t = {result.end:.3g}{other}: the theorem speaks of t to infinity",
+    )
+
+
+def first_token_rate(result: Trajectory) -> float:
+    """The slope of the log of the first token's norm over the last third of the run; 0 where it is not known."""
+    times, sizes = result.times, norms(result.tokens[:, 0])
+    late = (times >= times[-1] - (times[-1] - times[0]) / 3) & (sizes > 0)
+    if late.sum() < 2:
+        return 0.0
+    t = times[late] - times[late].mean()
+    return float(t @ np.log(sizes[late]) / (t @ t))
+
+
+def _fold(log_growth: float) -> str:
+    factor = np.exp(min(log_growth, 700))
+    return f"{factor:,.0f}" if 1000 <= factor < 1e6 else f"{factor:.3g}"

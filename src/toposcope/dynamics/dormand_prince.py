@@ -73,14 +73,13 @@ class Polynomial:
 
     begin: float
     end: float
-    before: Array
-    factors: Array  # (4, size), of the first to the fourth power
+    factors: Array  # (5, *state), of the powers from 0 to 4: the first is the state where the step begins
 
-    def at(self, times: ArrayLike) -> Array:
+    def at(self, times: ArrayLike, out: Array | None = None) -> Array:
         """States at the given times, shape (times, *state)."""
         share_T = (np.atleast_1d(np.asarray(times, dtype=np.float64)) - self.begin) / (self.end - self.begin)
-        states = ((share_T[:, None] ** np.arange(1, 5)) @ self.factors).reshape(len(share_T), *self.before.shape)
-        states += self.before
+        states = np.empty((len(share_T), *self.factors.shape[1:])) if out is None else out
+        np.matmul(share_T[:, None] ** np.arange(5), self.factors.reshape(5, -1), out=states.reshape(len(share_T), -1))
         return states
 
 
@@ -104,10 +103,11 @@ class Step:
         states += self.before
         return states
 
-    def polynomial(self) -> Polynomial:
-        """The step in a form that lasts beyond the next one."""
-        factors = ((self.end - self.begin) * DORMAND_PRINCE.dense.T) @ self.stages
-        return Polynomial(self.begin, self.end, self.before, factors)
+    def polynomial(self, factors: Array) -> Polynomial:
+        """The step in a form that lasts beyond the next one, its factors written into this array (5, *state)."""
+        factors[0] = self.before
+        np.matmul((self.end - self.begin) * DORMAND_PRINCE.dense.T, self.stages, out=factors[1:].reshape(4, -1))
+        return Polynomial(self.begin, self.end, factors)
 
     def cut(self, time: float) -> Step:
         """The part of the step up to a time inside it, with stages that give the same interpolant."""

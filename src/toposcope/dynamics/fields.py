@@ -31,6 +31,7 @@ Array = NDArray[np.float64]
 
 MOST_WORK = 1e12  # operations of one evaluation of the field: minutes, and a run takes hundreds of them
 HUGE = 1e100  # beyond this size products of two tokens are formed in units of that size
+NO_WEIGHT = -1e3  # a logit so far below the largest has a weight of 0 in float64
 _LARGEST = float(np.finfo(np.float64).max)
 
 
@@ -139,7 +140,8 @@ class AttentionField:
         """dx/dt for every token (n, M)."""
         seen, unit, factor_N1 = self._seen(state)
         weights_HNN, power = self._logits(seen, unit, factor_N1)
-        _exponentials(weights_HNN, power)
+        _below_largest(weights_HNN, power)
+        np.exp(weights_HNN, out=weights_HNN)
         total_HN1 = weights_HNN.sum(axis=2, keepdims=True)
         v_NS = self._project(seen, self._v, self._v_shift, self._v_bias, factor_N1, unit)
         v_GNS = v_NS.reshape(self.count, self._groups, -1).transpose(1, 0, 2)
@@ -158,22 +160,34 @@ class AttentionField:
 
     def attention(self, state: Array) -> Array:
         """The attention matrices (H, n, n) at a state."""
-        return self.attention_and_energy(state)[0]
+        weights_HNN, power = self._logits(*self._seen(state))
+        _below_largest(weights_HNN, power)
+        np.exp(weights_HNN, out=weights_HNN)
+        weights_HNN /= weights_HNN.sum(axis=2, keepdims=True)
+        return weights_HNN
 
     def log_energy(self, state: Array) -> float:
         """log E with E = sum of e^{l_ij} over heads and visible pairs: the Lyapunov function of T3b and T4b."""
-        return self.attention_and_energy(state)[1]
+        return self.entropy_and_energy(state)[1]
 
-    def attention_and_energy(self, state: Array) -> tuple[Array, float]:
-        """Both of the above, for the price of one."""
-        weights_HNN, power = self._logits(*self._seen(state))
-        top_HN1 = _exponentials(weights_HNN, power)
-        total_HN1 = weights_HNN.sum(axis=2, keepdims=True)
-        weights_HNN /= total_HN1
-        top = np.float64(top_HN1.max())
+    def entropy_and_energy(self, state: Array) -> tuple[float, float]:
+        """The mean entropy of attention over tokens and heads, and log E.
+
+        With z_ij the logits less the largest of their row and Z_i = sum_j e^{z_ij},
+
+            -sum_j P_ij log P_ij = log Z_i - sum_j e^{z_ij} z_ij / Z_i.
+        """
+        below_HNN, power = self._logits(*self._seen(state))
+        top_HN1 = _below_largest(below_HNN, power)
+        weights_HNN = np.exp(below_HNN)
+        total_HN = weights_HNN.sum(axis=2)
+        np.maximum(below_HNN, NO_WEIGHT, out=below_HNN)  # hidden tokens are at -inf, and 0 times that is not a number
+        entropy_HN = np.log(total_HN) - np.einsum("hij,hij->hi", weights_HNN, below_HNN) / total_HN
+        top_HN = top_HN1[..., 0]
+        top = np.float64(top_HN.max())
         with np.errstate(over="ignore"):
-            rest = np.log((np.exp((top_HN1 - top) * power) * total_HN1).sum())
-            return weights_HNN, float(np.clip(top * power + rest, -_LARGEST, _LARGEST))
+            rest = np.log((np.exp((top_HN - top) * power) * total_HN).sum())
+            return float(entropy_HN.mean()), float(np.clip(top * power + rest, -_LARGEST, _LARGEST))
 
     def tokens(self, state: Array) -> Array:
         """The tokens x = lift s + base (n, D) at a state; the base, not the position, belongs to them."""
@@ -259,14 +273,13 @@ class AttentionField:
         return y if bias is None else y + (bias if unit == 1.0 else bias / unit)
 
 
-def _exponentials(logits_HNN: Array, power: float) -> Array:
-    """Turn logits, in place, into weights whose largest is 1 in each row; gives the largest logit of each row."""
+def _below_largest(logits_HNN: Array, power: float) -> Array:
+    """Take the largest logit off each row, in place, so that no exponential overflows; gives these largest logits."""
     top_HN1 = logits_HNN.max(axis=2, keepdims=True)
     logits_HNN -= top_HN1
     if power != 1.0:
         with np.errstate(over="ignore"):
             logits_HNN *= power
-    np.exp(logits_HNN, out=logits_HNN)
     return top_HN1
 
 

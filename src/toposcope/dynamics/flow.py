@@ -27,12 +27,14 @@ from toposcope.core.ranges import parse_heads
 from toposcope.core.result import Provenance, Result
 from toposcope.dynamics import agreement, sources
 from toposcope.dynamics.diagonal import parse_diagonal
+from toposcope.dynamics.growing import Leading, leading
 from toposcope.dynamics.integrate import MAX_EVALUATIONS
 from toposcope.dynamics.matrices import Absolute, matrices, square
 from toposcope.dynamics.observables import OBSERVABLES
 from toposcope.dynamics.presets import find_preset
 from toposcope.dynamics.regime import Regime, Verdict
 from toposcope.dynamics.run import GROWTH_CAP, Problem, run
+from toposcope.dynamics.storage import layer_storage_error
 from toposcope.dynamics.systems import Norms
 from toposcope.dynamics.tokens import COUNT, Cloud, check_start, given_array, isotropic, starting_tokens
 from toposcope.dynamics.trajectory import FlowEvent, PlanePath, Status, Trajectory, in_plane
@@ -44,7 +46,11 @@ TICKS = 100  # steps of the progress of one flow
 
 @dataclass(frozen=True)
 class Theorem:
-    """What a theorem says of the system that flowed."""
+    """What a theorem says of the system that flowed.
+
+    `robust`, of a model: whether the verdict survives the rounding of its stored weights, which is `storage_error`,
+    relative to their size (an estimate where they are quantised).
+    """
 
     verdict: Verdict
     rule: str | None
@@ -55,6 +61,11 @@ class Theorem:
     alpha: float | None  # largest and smallest real part of V's spectrum
     omega: float | None
     warnings: tuple[str, ...]
+    n_pos: int | None = None  # eigenvalues of V by the sign of their real part
+    n_neg: int | None = None
+    n_zero: int | None = None
+    robust: bool | None = None
+    storage_error: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,6 +121,7 @@ class Flow:
     agreement: agreement.Word
     observed: str  # the same in words
     trajectory: PlanePath
+    leading: Leading | None = None
 
     def __post_init__(self) -> None:
         lengths = {len(series) for series in self.observables.values()}
@@ -131,6 +143,7 @@ class FlowResult(Result):
     sentence: str  # what flows, in words
     suggestions: Mapping[str, str]
     flows: tuple[Flow, ...]
+    why: str = ""  # of a preset: how we read what is seen
 
     def tables(self) -> dict[str, tuple[str, ...]]:
         """`flows`: as they ended, without their series; `observables`: a row for each moment."""
@@ -236,7 +249,8 @@ def flow(
                 problem, horizon=horizon, rtol=rtol, growth_cap=growth_cap, max_evaluations=max_evaluations,
                 tick=_ticks(progress, number, len(chosen)),
             )  # fmt: skip
-            flows.append(_flow(found, problem.decide(), system.own if spec is None else spec))
+            error = None if view is None else _storage_error(view, place, layer)
+            flows.append(_flow(problem, found, system.own if spec is None else spec, error))
             if save is not None:
                 found.save(save)
         subjects = () if view is None else (subject(view, model),)
@@ -245,6 +259,7 @@ def flow(
         sentence=system.sentence,
         suggestions=system.suggestions,
         flows=tuple(flows),
+        why=system.why if all(each in (None, system.own) for each in chosen) and shared == _AS_IT_IS else "",
         provenance=Provenance(subjects, asked, time.perf_counter() - started),
     )
 
@@ -258,6 +273,13 @@ class _System:
     sentence: str
     own: str = "own"
     suggestions: Mapping[str, str] = field(default_factory=dict)
+    why: str = ""
+
+
+def _storage_error(model: Model, place: tuple[int, int] | None, layer: int | None) -> float | None:
+    """How far the stored weights of the place may be from those before rounding; None for the stack."""
+    number = place[0] if place is not None else layer
+    return None if number is None else layer_storage_error(model, model.layers[number])
 
 
 def _asked(options: dict[str, Any]) -> dict[str, Any]:
@@ -335,11 +357,11 @@ def _of_matrices(
     if preset is not None:
         chosen = find_preset(preset)
         given = {**chosen.arguments(tokens, seed), "title": chosen.name}
-        title, sentence, suggestions = chosen.name, chosen.sentence, chosen.changes
+        title, sentence, suggestions, why = chosen.name, chosen.sentence, chosen.changes, chosen.why
     else:
         w, v = square(given_array(W, "W"), "W"), square(given_array(V, "V"), "V")
         given = {"W": w, "V": v, "x0": isotropic(COUNT if tokens is None else tokens, len(v), seed)}
-        title, suggestions = "W and V", {}
+        title, suggestions, why = "W and V", {}, ""
         sentence = "As given." if _is_array(W) else f"W from {W}, V from {V}"
     if start is not None:
         given["x0"] = given_array(start, "tokens in rows")
@@ -349,10 +371,12 @@ def _of_matrices(
         used = {**given, **shared, **({} if own else {"encoding": encoding})}
         return matrices(used.pop("W"), used.pop("V"), used.pop("x0"), **used)
 
-    return _System(make, title, sentence, "own" if "encoding" in given else "none", suggestions)
+    own_name = "own" if "encoding" in given else "none"
+    return _System(make, title, sentence, own_name, suggestions, "" if start is not None else why)
 
 
-def _flow(found: Trajectory, verdict: Regime | None, encoding: str) -> Flow:
+def _flow(problem: Problem, found: Trajectory, encoding: str, storage_error: float | None) -> Flow:
+    verdict = problem.decide()
     said = agreement.compare(verdict, found)
     series = {"time": found.times, **found.observables}
     return Flow(
@@ -373,15 +397,20 @@ def _flow(found: Trajectory, verdict: Regime | None, encoding: str) -> Flow:
         observables={name: tuple(map(float, values)) for name, values in series.items()},
         settings=FlowSettings(**found.settings),
         notes=found.notes,
-        verdict=None if verdict is None else _theorem(verdict),
+        verdict=None if verdict is None else _theorem(verdict, storage_error),
         agreement=said.word,
         observed=said.sentence,
         trajectory=in_plane(found),
+        leading=None if verdict is None or verdict.scope != "first_token" else leading(problem, found),
     )
 
 
-def _theorem(found: Regime) -> Theorem:
-    return Theorem(**{each.name: getattr(found, each.name) for each in fields(Theorem)})
+def _theorem(found: Regime, storage_error: float | None) -> Theorem:
+    told = {each.name: getattr(found, each.name) for each in fields(Theorem) if hasattr(found, each.name)}
+    if storage_error is None:
+        return Theorem(**told)
+    robust = found.rule in ("T5", "T6") and found.margin is not None and found.margin > storage_error
+    return Theorem(**told, robust=robust, storage_error=storage_error)
 
 
 def _ticks(progress: Progress | None, number: int, count: int) -> Callable[[float], None]:
@@ -400,3 +429,4 @@ def _ticks(progress: Progress | None, number: int, count: int) -> Callable[[floa
 
 
 _SERIES = ("observables", "trajectory")
+_AS_IT_IS: Mapping[str, Any] = {"absolute": "input", "diagonal": 0.0}  # a preset of which nothing is changed

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import factorial
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from toposcope.dynamics.reduction import factor_size, numerical_rank, reduce_val
 from toposcope.dynamics.regime import BIAS_DRIFT, Regime, Setting, decide
 
 Array = NDArray[np.float64]
-TERMS = 15  # of the series of phi: 2^-15/16! is far below rounding
+TERMS = 15  # the last power in the series of phi: 2^-15/16! is far below rounding
 MOST_PRODUCT_BYTES = 2_000_000_000  # the product over layers is formed only while its factors fit here
 
 
@@ -209,12 +210,13 @@ def layer_factors(layer: Layer) -> Factored:
 
 def _phi(matrix: Array) -> Array:
     """(e^G - 1)/G without dividing: its series for a small share of G, doubled with phi(2 G) = phi(G) (1 + e^G)/2."""
-    eye = np.eye(len(matrix))
     doublings = max(0, int(np.ceil(np.log2(max(float(np.linalg.norm(matrix, 1)), 1e-300)))) + 1)
     small = matrix / 2.0**doublings  # of norm 1/2 at most
-    found = eye
-    for n in range(TERMS, 1, -1):
-        found = eye + small @ found / n
+    square = small @ small
+    powers, fourth = (np.eye(len(matrix)), small, square, square @ small), square @ square
+    found = np.zeros_like(small)
+    for first in range(TERMS - 3, -1, -4):  # four terms at a time
+        found = found @ fourth + sum(power / factorial(first + k + 1) for k, power in enumerate(powers))
     for _ in range(doublings):
         found = found + found @ (small @ found) / 2  # e^G = 1 + G phi(G)
         small = 2 * small

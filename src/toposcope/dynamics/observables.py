@@ -15,7 +15,6 @@ Every function first divides by the cloud's size, so that nothing overflows howe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,7 +35,6 @@ NEAR_PAIR = 1e-5  # such pairs: their square distance over the sum of both from 
 CLOSE = 1e-2  # a cloud whose spread has this share of its square: the mean is taken off first, and costs no digits
 DOUBT = 1e-10  # of an entropy of roots of eigenvalues that may remain
 ORDINARY = (1e-100, 1e100)  # sizes whose squares are numbers
-AT_ONCE = 100_000  # numbers of the clouds that are measured together
 MOST_PAIRED = 256  # tokens that enter the measures which look at all pairs; more are thinned evenly
 _EPS, _LARGEST = float(np.finfo(np.float64).eps), float(np.finfo(np.float64).max)
 
@@ -69,12 +67,12 @@ OBSERVABLES = (
 
 def norms(tokens: Array) -> Array:
     """|x_i| of every token, whatever their size."""
-    size = float(np.abs(tokens).max()) if tokens.size else 0.0
-    if size == 0:
-        return np.zeros(len(tokens))
-    if ORDINARY[0] < size < ORDINARY[1]:
-        return np.asarray(np.sqrt(np.einsum("...d,...d->...", tokens, tokens)))
-    return np.asarray(np.linalg.norm(tokens / size, axis=-1) * size)
+    with np.errstate(over="ignore", under="ignore"):
+        lengths = np.sqrt(np.einsum("nd,nd->n", tokens, tokens))
+    if ORDINARY[0] < lengths.max(initial=0.0) < ORDINARY[1]:
+        return lengths
+    size = float(np.abs(tokens).max(initial=0.0))
+    return lengths if size == 0 else np.asarray(np.linalg.norm(tokens / size, axis=-1) * size)
 
 
 def mean_cosine(tokens: Array) -> float:
@@ -115,7 +113,7 @@ def quick_rank(tokens: Array) -> float:
 
 def dispersion(tokens: Array) -> float:
     """The root mean square distance from the mean token."""
-    return _rms(tokens - tokens.mean(axis=0))
+    return rms(tokens - tokens.mean(axis=0))
 
 
 def pair_forms(tokens: Array, A: Array) -> Array:
@@ -126,12 +124,6 @@ def pair_forms(tokens: Array, A: Array) -> Array:
     with np.errstate(over="ignore"):
         forms = np.einsum("pd,pd->p", delta @ A, delta) * min(size, 1e150) ** 2
     return np.clip(forms, -_LARGEST, _LARGEST)
-
-
-def entropy(attention_HNN: Array) -> float:
-    """The mean over heads and tokens of -sum_j P_ij log P_ij, in nats."""
-    logs = np.log(attention_HNN, out=np.zeros_like(attention_HNN), where=attention_HNN > 0)
-    return float(-(attention_HNN * logs).sum(axis=2).mean())
 
 
 def thinned(count: int, most: int = MOST_PAIRED) -> NDArray[np.intp]:
@@ -150,46 +142,37 @@ def measure(
     pair_matrix: Array | None = None,
 ) -> dict[str, float]:
     """Every observable of one cloud of tokens; those of attention where the field and its state are given."""
-    found = _of_clouds(tokens[None], np.array([True]), size_at_start)
+    found = measure_all(tokens[None], size_at_start=size_at_start, pair_matrix=pair_matrix)
     if field is not None and state is not None:
         found |= _of_attention(state[None], field, np.array([True]))
-    if pair_matrix is not None and len(tokens) > 1:
-        found |= _of_pairs(tokens[None], pair_matrix)
     return {name: float(values[0]) for name, values in found.items()}
 
 
 def measure_all(
-    states: Sequence[Array],
+    clouds_TND: Array,
     *,
     size_at_start: float = 0.0,
     field: AttentionField | None = None,
     pair_matrix: Array | None = None,
-    heavy: Sequence[bool] | None = None,
+    heavy_T: NDArray[np.bool_] | None = None,
 ) -> dict[str, Array]:
-    """The same of many clouds at once, one array for each observable.
+    """The same of several clouds at once, one array for each observable.
 
-    Where `heavy` says no, those of `HEAVY` are left out (NaN): they cost more than all others.
+    Where `heavy_T` says no, those of `HEAVY` are left out (NaN): they cost more than all others.
     """
-    full = np.ones(len(states), dtype=bool) if heavy is None else np.asarray(heavy, dtype=bool)
-    count = len(states[0])
-    together = max(1, AT_ONCE // max(1, states[0].size))
-    parts: list[dict[str, Array]] = []
-    for start in range(0, len(states), together):
-        some_TND = np.stack(states[start : start + together]) if together > 1 else states[start][None]
-        found = _of_clouds(some_TND, full[start : start + together], size_at_start)
-        if field is not None:
-            found |= _of_attention(some_TND, field, full[start : start + together])
-        if pair_matrix is not None and count > 1:
-            found |= _of_pairs(some_TND, pair_matrix)
-        parts.append(found)
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    full_T = np.ones(len(clouds_TND), dtype=bool) if heavy_T is None else heavy_T
+    found = _of_clouds(clouds_TND, full_T, size_at_start)
+    if field is not None:
+        found |= _of_attention(clouds_TND, field, full_T)
+    if pair_matrix is not None and clouds_TND.shape[1] > 1:
+        found |= _of_pairs(clouds_TND, pair_matrix)
+    return found
 
 
 def _of_attention(states_TND: Array, field: AttentionField, heavy_T: NDArray[np.bool_]) -> dict[str, Array]:
     found = {name: np.full(len(states_TND), np.nan) for name in ("log_energy", "attention_entropy")}
     for t in np.flatnonzero(heavy_T):
-        attention_HNN, found["log_energy"][t] = field.attention_and_energy(states_TND[t])
-        found["attention_entropy"][t] = entropy(attention_HNN)
+        found["attention_entropy"][t], found["log_energy"][t] = field.entropy_and_energy(states_TND[t])
     return found
 
 
@@ -293,11 +276,12 @@ def _clusters(distances_NN: Array, reach: float) -> int:
 
 
 def _cosines_and_means(x_TND: Array, lengths_TN: Array) -> tuple[Array, Array]:
-    """`mean_cosine` of each cloud, and its mean token: both are sums over tokens, taken in one go."""
+    """`mean_cosine` of each cloud, and its mean token."""
     sizeable = lengths_TN > 1e-7 * lengths_TN.max(axis=1, keepdims=True)
-    weights_TKN = np.full((len(x_TND), 2, x_TND.shape[1]), 1 / x_TND.shape[1])
-    weights_TKN[:, 0] = np.divide(1.0, lengths_TN, out=np.zeros_like(lengths_TN), where=sizeable)
-    total_TD, mean_TD = (weights_TKN @ x_TND).swapaxes(0, 1)
+    inverse_TN = np.divide(1.0, lengths_TN, out=np.zeros_like(lengths_TN), where=sizeable)
+    even_TN = np.full(lengths_TN.shape, 1 / lengths_TN.shape[1])
+    # one vector times a matrix is read straight through; both in one product are several times slower
+    total_TD, mean_TD = ((weights_TN[:, None] @ x_TND)[:, 0] for weights_TN in (inverse_TN, even_TN))
     count_T = sizeable.sum(axis=1)
     pairs_T = (count_T * (count_T - 1)).astype(np.float64)
     sums_T = np.einsum("td,td->t", total_TD, total_TD) - count_T
@@ -306,12 +290,9 @@ def _cosines_and_means(x_TND: Array, lengths_TN: Array) -> tuple[Array, Array]:
 
 def rms(tokens: Array) -> float:
     """The root mean square norm of the tokens."""
-    return _rms(tokens)
-
-
-def _rms(tokens: Array) -> float:
-    size = float(np.abs(tokens).max()) if tokens.size else 0.0
-    return float(np.sqrt(np.mean(np.sum((tokens / size) ** 2, axis=-1))) * size) if size > 0 else 0.0
+    lengths = norms(tokens)
+    size = float(lengths.max(initial=0.0))
+    return float(np.sqrt(np.mean((lengths / size) ** 2)) * size) if size > 0 else 0.0
 
 
 def _mean(values: Array) -> float:

@@ -20,7 +20,10 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Preset:
-    """A system to look at: what to see, how many tokens it has by default, and the arguments of `matrices`."""
+    """A system to look at: what to see, how many tokens it has by default, and the arguments of `matrices`.
+
+    `why` is how we read what is seen, where no theorem says it.
+    """
 
     name: str
     sentence: str
@@ -29,6 +32,7 @@ class Preset:
     fixed_count: bool = False
     growth_cap: float | None = None
     changes: Mapping[str, str] = field(default_factory=dict)  # a change worth trying, and what it does
+    why: str = ""
 
     def arguments(self, count: int | None = None, seed: int = 0) -> dict[str, Any]:
         """W, V, x0 and the options, ready for `matrices` or `simulate`."""
@@ -116,13 +120,17 @@ _ALL = (
         "V = -I would let all tokens collapse, but RoPE holds a closed helix where it is.",
         12,
         _helix,
+        why="RoPE turns all queries and keys of the helix to one vector, so each token attends to all alike; their "
+        "mean is 0, and nothing pulls",
         changes={"--add-diagonal 1": "the helix collapses", "--encoding none": "it collapses too"},
     ),
     Preset(
         "clusters",
-        "V = I, W = 4 I, no mask: tokens fly apart, but gather at a few corners of the cloud as seen from afar.",
+        "V = I, W = 4 I, no mask: tokens fly to infinity, and gather at a few corners of their cloud.",
         60,
         _plain(4 * np.eye(2), np.eye(2), causal=False, horizon=20.0),
+        why="each token moves in the direction of what it attends to; as tokens grow, that is ever more the one "
+        "farthest out in its own direction, a corner of the cloud",
     ),
     Preset(
         "c1",
@@ -130,6 +138,7 @@ _ALL = (
         1,
         _plain(rotation(60), rotation(-60), causal=False, horizon=30.0),
         fixed_count=True,
+        why="alone, a token attends to itself, whatever W is, and V's eigenvalues have real part 1/2",
     ),
     Preset(
         "c1-mirror",
@@ -143,6 +152,8 @@ _ALL = (
         2,
         _metastable,
         fixed_count=True,
+        why="the second token hardly attends to itself, its logit with itself being -25, but to the first, which is "
+        "soon at 0 and pulls nothing",
     ),
 )
 PRESETS: Mapping[str, Preset] = {preset.name: preset for preset in _ALL}

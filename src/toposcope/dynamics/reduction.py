@@ -26,7 +26,7 @@ from toposcope.dynamics.products import Products
 
 Array = NDArray[np.float64]
 EPS = float(np.finfo(np.float64).eps)
-WIDE = 2048  # from this size on a largest eigenvalue is bounded, not computed
+WIDE = 256  # from this size on a largest eigenvalue is bounded, not computed
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,10 +87,10 @@ def _largest(gram: Array) -> float:
 
 def one_eigenvalue(symmetric: Array, index: int) -> float:
     """The eigenvalue with this number, counted from the least."""
-    try:
-        return float(scipy.linalg.eigvalsh(symmetric, subset_by_index=[index, index], check_finite=False)[0])
-    except scipy.linalg.LinAlgError:  # LAPACK's search for one can fail very near a multiple of the identity
+    found, _, _, _, failed = lapack.dsyevr(symmetric, compute_v=0, range="I", il=index + 1, iu=index + 1)
+    if failed:  # LAPACK's search for one can fail very near a multiple of the identity
         return float(scipy.linalg.eigvalsh(symmetric)[index])
+    return float(found[0])
 
 
 def reduce_system(w: Array, v: Array) -> Reduced:

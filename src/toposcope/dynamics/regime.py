@@ -211,13 +211,11 @@ def _causal(facts: _Facts, setting: Setting) -> _Found:
         if distance.lower > facts.rounding:
             margin = facts.weight_margin(distance.lower)
             if facts.alpha < 0:
-                where = "in range(O) all tokens" if facts.moved_by == "V O" else "all tokens"
-                words = (
-                    f"every eigenvalue of {facts.moved_by} has negative real part: {where} go to {_limit(setting)}"
-                )
+                who = "all that the head moves of any token goes" if facts.moved_by == "V O" else "all tokens go"
+                words = f"every eigenvalue of {facts.moved_by} has negative real part, so {who} to {_limit(setting)}"
                 return Verdict.CONVERGES, "T6", "all_tokens", margin, words, None, distance
             words = (
-                f"every eigenvalue of {facts.moved_by} has positive real part: the first token goes to infinity, "
+                f"every eigenvalue of {facts.moved_by} has positive real part, so the first token goes to infinity, "
                 f"unless it starts at {_limit(setting)}"
             )
             return Verdict.DIVERGES, "T5", "first_token", margin, words, None, distance
@@ -232,7 +230,7 @@ def _first_token_grows(facts: _Facts, scope: str) -> _Found:
         if distance.lower > facts.rounding:
             who = "the first token goes" if scope == "first_token" else "tokens that have come together go"
             moved = f"{facts.moved_by} has an eigenvalue with positive real part"
-            words = f"{moved}: {who} to infinity from almost every start"
+            words = f"{moved}, so {who} to infinity from almost every start"
             margin = facts.weight_margin(distance.lower)
             return Verdict.NOT_CONVERGENT, "T5", scope, margin, words, None, distance
         return _undecided(f"the spectrum of {facts.moved_by} is too near the imaginary axis", distance)
@@ -276,13 +274,15 @@ def _definite(facts: _Facts, scope: str, limit_point: str, *, key_weight: bool) 
     letter = "a" if a_symmetric else "b"
     who = _restricted("all tokens", scope)
     if facts.a_max < 0 and facts.alpha < 0:
-        words = f"W is positive and W V^-1 negative: {who} go to {limit_point}"
+        words = f"W is positive definite and W V^-1 negative definite, so {who} go to {limit_point}"
         return Verdict.CONVERGES, f"T3{letter}", scope, margin, words, None, None
     if facts.a_min > 0 and facts.omega > 0:
         words = (
-            f"W and W V^-1 are positive: {who} go to infinity, except at most one cluster of coinciding tokens"
+            f"W and W V^-1 are positive definite, so {who} go to infinity, except at most one "
+            "cluster of coinciding tokens"
             if a_symmetric
-            else f"W and W V^-1 are positive: of {who} the largest goes to infinity from every start but 0"
+            else f"W and W V^-1 are positive definite, so of {who} the largest goes to infinity from "
+            "every start but 0"
         )
         return Verdict.DIVERGES, f"T4{letter}", scope, margin, words, None, None
     return None
@@ -290,7 +290,7 @@ def _definite(facts: _Facts, scope: str, limit_point: str, *, key_weight: bool) 
 
 def _restricted(who: str, scope: str) -> str:
     """Who a statement about the unmasked flow speaks of: with a frozen part in the logits no theorem holds."""
-    return f"{who} that lie in range(O)" if scope == "nu_zero" else who
+    return f"{who} that lie wholly in range(O), where the head writes," if scope == "nu_zero" else who
 
 
 def _robust(facts: _Facts, setting: Setting, scope: str) -> _Found | None:

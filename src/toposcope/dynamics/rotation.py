@@ -72,13 +72,15 @@ def rotary_facts(products: Products, rotary: Rotary, turns: Turns) -> RotaryFact
     """
     scale, upper = products.head.scale, products.logits_triangle
     r = len(products.head.q)
-    t_q, t_k = scale * upper[:, :r], upper[:, r:]
-    s_q, s_k = t_q[:r], products.key_triangle  # |T_q X T_k^T| = |S_q X S_k^T|, half as wide
-    moved_ORR = s_q @ (turns.turns_ORR - np.eye(r)) @ s_k.T
-    shifted_OSS = t_q @ turns.turns_ORR @ t_k.T
+    s_q, t_k = scale * upper[:r, :r], upper[:, r:]  # the triangle has nothing of Q below its first r rows
+    turned_ORR = s_q @ turns.turns_ORR
+    moved_ORR = (turned_ORR - s_q) @ products.key_triangle.T  # |T_q X T_k^T| = |S_q X S_k^T|, half as wide
+    halves_ORS = turned_ORR @ t_k.T / 2
+    symmetric_OSS = np.zeros((len(turns.offsets), len(upper), len(upper)))
+    symmetric_OSS[:, :r] = halves_ORS
+    symmetric_OSS[:, :, :r] += halves_ORS.transpose(0, 2, 1)
     found = {0: scale * float(products.logits_eigenvalues[0])}
-    for offset, shifted_SS in zip(turns.offsets, shifted_OSS, strict=True):
-        found[offset] = one_eigenvalue((shifted_SS + shifted_SS.T) / 2, 0)
+    found |= {offset: one_eigenvalue(each, 0) for offset, each in zip(turns.offsets, symmetric_OSS, strict=True)}
     return RotaryFacts(_largest_norm(moved_ORR), _tau(products.logits, rotary, scale), found)
 
 

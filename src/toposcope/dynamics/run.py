@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
@@ -30,6 +30,8 @@ REST_CHANGE = 0.05  # at rest: at this pace tokens would move by less, relative 
 REST_SHARE = 0.2  # and that for this share of the run
 MOST_KEPT = 2.5e7  # numbers kept of the states while running (200 MB)
 MOST_SAVED = 4e6  # numbers kept of the trajectories in a result
+AT_ONCE = 300_000  # numbers of the states that are formed and measured together
+ALLOTTED = 4_000_000  # numbers of memory that are asked for together
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,29 +131,27 @@ def run(
             ended = Ended.EXHAUSTED
         keeper.close(time, state, final=ended is not Ended.END or time >= end)
         if pieced:
-            fresh = keeper.states(sum(len(part["norm_max"]) for part in measured))
-            if fresh:
-                measured.append(look(fresh, field=the_field))
+            seen = sum(len(part["norm_max"]) for part in measured)
+            measured += [look(states_TND, field=the_field) for states_TND in keeper.states(seen)]
         number += 1
     if the_field is None:  # every token starts at its limit
         the_field = problem.pieces[0].make()
         happened.append(Happened("converged", 0.0))
         ended = Ended.EVENT
-    all_times, states = keeper.result()
-    if not pieced or not measured:
-        measured = [look(states, field=the_field, heavy=_heavy(len(states)))]
-    observables = {name: np.concatenate([part[name] for part in measured]) for name in measured[0]}
-    sizes = observables["norm_max"] if not limit.any() else np.array([norms(kept - limit).max() for kept in states])
-    status, words = _status(ended, happened, all_times, states, sizes, growth_cap)
+    all_times = keeper.times()
+    kept_tokens = thinned(len(start), max(8, int(MOST_SAVED / (len(all_times) * start.shape[1]))))
+    tokens, observables, sizes, plateaus = _gone_through(
+        keeper, kept_tokens, limit, measured, partial(look, field=the_field)
+    )
+    status, words = _status(ended, happened, all_times, plateaus, growth_cap)
     ratios = _log_ratio(norms(state - limit), norms(start - limit))
-    kept_tokens = thinned(len(start), max(8, int(MOST_SAVED / (len(states) * start.shape[1]))))
     speed = float(norms(the_field(state)).max())
     now = float(norms(state - limit).max())
     return Trajectory(
         title=problem.title,
         status=status,
         times=all_times,
-        tokens=_rows(states, kept_tokens),
+        tokens=tokens,
         token_numbers=kept_tokens,
         observables=observables,
         events=tuple(words),
@@ -187,25 +187,45 @@ def _check(end: float, samples: int, growth_cap: float, max_evaluations: int) ->
         raise BadValue(f"a single step takes 8 evaluations; {max_evaluations} allow none. Give at least 8.")
 
 
-def _rows(states: Sequence[Array], chosen: NDArray[np.intp]) -> Array:
-    found = np.empty((len(states), len(chosen), states[0].shape[1]))
-    for into, state in zip(found, states, strict=True):
-        np.take(state, chosen, axis=0, out=into, mode="clip")  # that mode writes without a copy between
-    return found
+def _gone_through(
+    keeper: _Keeper,
+    kept_tokens: NDArray[np.intp],
+    limit: Array,
+    measured: list[dict[str, Array]],
+    look: Callable[..., dict[str, Array]],
+) -> tuple[Array, dict[str, Array], Array, list[tuple[int, int]]]:
+    """All that is asked of the states, in one pass: tokens, observables, largest distances from the limit, plateaus.
 
-
-def _heavy(count: int) -> list[bool]:
-    """Of so many moments those at which everything is measured: evenly spaced, first and last among them."""
-    chosen = set(thinned(count, MOST_HEAVY).tolist())
-    return [number in chosen for number in range(count)]
+    What is `measured` already, because it needs the field of its piece, is not measured again.
+    """
+    times = keeper.times()
+    heavy_T = np.isin(np.arange(len(times)), thinned(len(times), MOST_HEAVY))
+    parts = list(measured)
+    sizes = np.concatenate([part["norm_max"] for part in parts]) if parts else np.empty(len(times))
+    tokens_TKD = np.empty((len(times), len(kept_tokens), limit.shape[1]))
+    pace, begin = _Pace(times), 0
+    for states_TND in keeper.states():
+        some = slice(begin, begin + len(states_TND))
+        if not measured:
+            parts.append(look(states_TND, heavy_T=heavy_T[some]))
+            sizes[some] = parts[-1]["norm_max"]
+        if limit.any():
+            sizes[some] = [norms(state - limit).max() for state in states_TND]
+        np.take(states_TND, kept_tokens, axis=1, out=tokens_TKD[some], mode="clip")  # this mode makes no copy between
+        pace.look(states_TND, sizes[some])
+        begin = some.stop
+    observables = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    return tokens_TKD, observables, sizes, pace.plateaus()
 
 
 def _events(limit: Array, size: float, growth_cap: float, start: Array) -> list[Event]:
     if size == 0:
         return []
 
+    away = limit.any()
+
     def log_size(state: Array) -> float:
-        return float(np.log(max(norms(state - limit).max() / size, 1e-320)))
+        return float(np.log(max(norms(state - limit if away else state).max() / size, 1e-320)))
 
     spread = rms(start - start.mean(axis=0))
     events = [
@@ -219,7 +239,7 @@ def _events(limit: Array, size: float, growth_cap: float, start: Array) -> list[
 
 
 def _status(
-    ended: Ended, happened: list[Happened], times: Array, states: list[Array], sizes: Array, growth_cap: float
+    ended: Ended, happened: list[Happened], times: Array, plateaus: list[tuple[int, int]], growth_cap: float
 ) -> tuple[Status, list[FlowEvent]]:
     """The status and the events in words, plateaus among them."""
     sentences = {
@@ -235,7 +255,7 @@ def _status(
     elif ended in (Ended.STIFF, Ended.EXHAUSTED):
         status = Status.STIFF if ended is Ended.STIFF else Status.EXHAUSTED
         found.append(FlowEvent(str(ended), float(times[-1]), ended.meaning))
-    for first, last in _plateaus(times, states, sizes):
+    for first, last in plateaus:
         at_end = last == len(times) - 1
         until = "to the end" if at_end else f"to t = {times[last]:.3g}"
         words = f"tokens hardly move from t = {times[first]:.3g} {until}: a plateau or an equilibrium"
@@ -245,29 +265,48 @@ def _status(
     return status, sorted(found, key=lambda event: event.time)
 
 
-def _plateaus(times: Array, states: list[Array], sizes: Array) -> list[tuple[int, int]]:
-    """Stretches of a fifth of the run or more so slow that no token would move by 5 % of the size in a run."""
-    span = float(times[-1] - times[0])
-    slow = [
-        sizes[i] > CONVERGED * sizes[0]
-        and _within(states[i], states[i + 1], REST_CHANGE * sizes[i] * (times[i + 1] - times[i]) / span)
-        for i in range(len(times) - 1)
-    ]
-    found: list[tuple[int, int]] = []
-    first: int | None = None
-    for i, is_slow in enumerate([*slow, False]):
-        if is_slow and first is None:
-            first = i
-        elif not is_slow and first is not None:
-            if times[i] - times[first] >= REST_SHARE * span:
-                found.append((first, i))
-            first = None
-    return found
+class _Pace:
+    """Finds plateaus: a fifth of the run or more so slow that no token would move by 5 % of the size in a run."""
 
+    def __init__(self, times: Array) -> None:
+        self._times = times
+        self._slow: list[bool] = []  # for each moment but the last: is it slow until the next?
+        self._last: Array | None = None
+        self._first_size = self._last_size = 0.0
 
-def _within(before: Array, after: Array, most: float) -> bool:
-    """Whether no token moved farther; mostly the first one has, and then the others are not looked at."""
-    return all(bool(norms(after[some] - before[some]).max() <= most) for some in (slice(1), slice(None)))
+    def look(self, states_TND: Array, sizes_T: Array) -> None:
+        """Look at the next states and their sizes."""
+        for state, size in zip(states_TND, sizes_T, strict=True):
+            if self._last is None:
+                self._first_size = size
+            else:
+                self._slow.append(self._is_slow(self._last, state))
+            self._last, self._last_size = state, size
+        if self._last is not None:
+            self._last = self._last.copy()  # of an array that is used again
+
+    def _is_slow(self, before: Array, after: Array) -> bool:
+        if not self._last_size > CONVERGED * self._first_size:
+            return False
+        first, second = self._times[len(self._slow) : len(self._slow) + 2]
+        most = REST_CHANGE * self._last_size * (second - first) / (self._times[-1] - self._times[0])
+        if (np.abs(after[0] - before[0]) > most).any():  # mostly so, and then the others are not looked at
+            return False
+        return bool(norms(after - before).max() <= most)
+
+    def plateaus(self) -> list[tuple[int, int]]:
+        """The first and last moment of each."""
+        least = REST_SHARE * (self._times[-1] - self._times[0])
+        found: list[tuple[int, int]] = []
+        first: int | None = None
+        for i, is_slow in enumerate([*self._slow, False]):
+            if is_slow and first is None:
+                first = i
+            elif not is_slow and first is not None:
+                if self._times[i] - self._times[first] >= least:
+                    found.append((first, i))
+                first = None
+        return found
 
 
 def _log_ratio(after: Array, before: Array) -> Array:
@@ -294,8 +333,10 @@ class _Keeper:
     def __init__(self, start: Array, end: float, samples: int, times: ArrayLike | None) -> None:
         self._held: list[Array | Polynomial] = [start.copy()]  # for each time its state, or what it is formed from
         self._times: list[float] = [0.0]
+        self._shape = start.shape
         self._samples = samples
         self._most = max(8, int(MOST_KEPT / 5 / max(start.size, 1)))  # polynomials: five arrays each
+        self._room = _Room((5, *start.shape), samples)
         self._gap = end / (samples - 1) / 64
         self._wanted: Array | None = None
         self._next = 1
@@ -318,40 +359,76 @@ class _Keeper:
                 due = self._due(step.end)
             self._next += len(due)
         if len(due):
-            self._held += [step.polynomial()] * len(due)
+            self._held += [step.polynomial(self._room.take())] * len(due)
             self._times += due.tolist()
         while self._wanted is None and len(self._times) > self._samples:
             self._thin()
-        if len({id(each) for each in self._held if isinstance(each, Polynomial)}) > self._most:
-            self._held = list(self.states())
+        if self._room.taken > self._most:
+            self._hold([state.copy() for states_TND in self.states() for state in states_TND])
 
     def _due(self, end: float) -> Array:
         upto = math.floor(end / self._gap * (1 + 1e-12))
         return np.asarray(np.minimum(np.arange(self._next, upto + 1) * self._gap, end), dtype=np.float64)
 
     def _thin(self) -> None:
-        self._held, self._times = self._held[::2], self._times[::2]
+        self._hold(self._held[::2])
+        self._times = self._times[::2]
         self._gap *= 2
         self._next = (self._next + 1) // 2
+
+    def _hold(self, held: list[Array | Polynomial]) -> None:
+        """Hold these instead, and give back the room of polynomials that are not among them."""
+        gone = {id(each): each for each in self._held if isinstance(each, Polynomial)}
+        for each in held:
+            gone.pop(id(each), None)
+        for polynomial in gone.values():
+            self._room.give(polynomial.factors)
+        self._held = held
 
     def close(self, time: float, state: Array, *, final: bool) -> None:
         """The end of a piece: a jump there is kept in place of the state before it, and the last state always."""
         if self._times[-1] >= time * (1 - 1e-12) and time > 0:
-            self._held[-1] = state.copy()
+            self._hold([*self._held[:-1], state.copy()])
             self._times[-1] = time
         elif final and time > 0:
             self._held.append(state.copy())
             self._times.append(time)
 
-    def states(self, begin: int = 0) -> list[Array]:
-        """The states kept, from this one on."""
-        found: list[Array] = []
-        for _, group in groupby(range(begin, len(self._times)), key=lambda i: id(self._held[i])):
-            several = list(group)
-            made = self._held[several[0]]
-            at = [self._times[i] for i in several]
-            found += list(made.at(at)) if isinstance(made, Polynomial) else [made] * len(several)
-        return found
+    def times(self) -> Array:
+        """The times of the states."""
+        return np.array(self._times)
 
-    def result(self) -> tuple[Array, list[Array]]:
-        return np.array(self._times), self.states()
+    def states(self, begin: int = 0) -> Iterator[Array]:
+        """The states kept, from this one on, several at a time, in an array that is used again."""
+        shape, count = self._shape, len(self._times)
+        states_TND = np.empty((min(count, max(1, AT_ONCE // math.prod(shape))), *shape))
+        for first in range(begin, count, len(states_TND)):
+            some = range(first, min(first + len(states_TND), count))
+            for _, group in groupby(some, key=lambda i: id(self._held[i])):
+                several = list(group)
+                made, into = self._held[several[0]], states_TND[several[0] - first : several[-1] + 1 - first]
+                if isinstance(made, Polynomial):
+                    made.at([self._times[i] for i in several], out=into)
+                else:
+                    into[...] = made
+            yield states_TND[: len(some)]
+
+
+class _Room:
+    """Arrays of one shape, handed out and taken back. Memory is asked for in large parts: the system gives many small
+    ones, page by page, at a much higher price."""
+
+    def __init__(self, shape: tuple[int, ...], most: int) -> None:
+        self._together = (min(most, max(1, ALLOTTED // math.prod(shape))), *shape)
+        self._free: list[Array] = []
+        self.taken = 0
+
+    def take(self) -> Array:
+        if not self._free:
+            self._free = list(np.empty(self._together))
+        self.taken += 1
+        return self._free.pop(0)
+
+    def give(self, array: Array) -> None:
+        self._free.insert(0, array)
+        self.taken -= 1

@@ -93,7 +93,10 @@ def head_problem(
     state, base = z @ triangle.T, start - z @ acting.o.T
     inner = replace(system, o_HDS=triangle[None])
     field = AttentionField(inner, count, lift=frame, base=base, position=position, reinject=absolute == "reinject")
-    notes = (*notes, "the tokens shown are the part this head can move, in coordinates of range(O)")
+    notes = (
+        *notes,
+        f"shown is the part of each token that this head can move, {len(acting.v)} of {start.shape[1]} dimensions",
+    )
     return Problem(title, state, (Piece(lambda: field),), end, None, verdict, None, settings, notes)
 
 

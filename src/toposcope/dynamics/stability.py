@@ -12,8 +12,8 @@ but for w^2, that of a matrix linear in w, and so concave. Hence two facts:
   (1 - x) F_a + x F_b - x (1 - x) (b - a)^2. Proofs at points are thereby a proof about the line;
 * every vector y gives a parabola above F, |(A - i w) y|^2 / |y|^2. A few of them show where F is small.
 
-The search uses the second fact, the proof the first. F is even, and beyond |w| = |M| + t it is above t^2, since
-sigma_min(A - i w I) >= |w| - |skew M|.
+The search uses the second fact, the proof the first. F is even, and beyond w = |skew M| it grows, as every parabola
+does there: their lowest points lie at the values of Im y^* M y.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SHAVED = 0.98  # of a guessed square, what a proof is tried with
 PROMISING = 4  # lines that are compared
 NEAR, SPREAD, EVEN = 8, 20, 8  # frequencies first looked at: near the line, of all eigenvalues, in even steps
 ROUNDS = 6  # of looking between points that are too far apart
-WIDE = 512  # of a matrix: from here on proofs, not guesses, are what takes time
+REACH = 24  # points further on to which one chord may go
 LONGER = 8  # steps of a guess that turned out too high
 
 
@@ -132,9 +132,10 @@ class _Line:
         self.add(frequencies, *self.pencil.guess(points, steps))
 
     def above(self, frequencies: Array) -> Array:
-        """The lowest of the parabolas at each w: an upper bound of F."""
-        w = frequencies[:, None]
-        return np.asarray((self._above + (w - self._at) * (w + self._at - 2 * self._middles)).min(axis=1))
+        """The lowest of the parabolas at each w: an upper bound of F, with what rounding may have taken off."""
+        away, sums = frequencies[:, None] - self._at, frequencies[:, None] + self._at
+        rounding = 8 * EPS * (self._above + np.abs(away) * sums)
+        return np.asarray((self._above + away * (sums - 2 * self._middles) + rounding).min(axis=1))
 
     def sharpen(self) -> None:
         """Look all along the line, then where the parabolas are lowest."""
@@ -143,7 +144,7 @@ class _Line:
         spread = np.unique(np.abs(pencil.eigenvalues.imag))
         if len(spread) > SPREAD:
             spread = spread[np.linspace(0, len(spread) - 1, SPREAD).round().astype(int)]
-        at = np.unique(np.concatenate([_near(pencil, self.s), spread, np.linspace(0.0, pencil.norm, EVEN)]))
+        at = np.unique(np.concatenate([_near(pencil, self.s), spread, np.linspace(0.0, pencil.turning, EVEN)]))
         self.look(at[np.append(True, np.diff(at) > 1e-9 * pencil.norm)])
         at = np.sort(self._at)
         middles = (at[1:] + at[:-1]) / 2
@@ -153,11 +154,12 @@ class _Line:
     def _proven(self, share: float) -> float:
         """A bound of sigma_min on the whole line: what is proven at points, and what chords say between them."""
         self._goal = share * self.best
-        end = self.pencil.norm * (1 + 1e-9) + float(np.sqrt(self._goal))
-        if self.pencil.size >= WIDE:  # a proof that fails costs more than a better guess everywhere
-            self.look(self._planned(end)[:-1], LONGER)
-            self._goal = share * self.best
-        ahead: list[tuple[float, float | None]] = [(float(w), None) for w in self._planned(end)[::-1]]
+        end = self.pencil.turning
+        self.look(self._planned(end), LONGER)  # a proof that fails costs more than better guesses
+        self._goal = share * self.best
+        at = self._planned(end)
+        proven = self._provable(at)
+        ahead: list[tuple[float, float | None]] = [(float(w), proven.get(float(w))) for w in at[::-1]]
         a, at_a = 0.0, np.inf
         bound = np.inf
         while ahead:
@@ -179,20 +181,34 @@ class _Line:
         for again in range(ROUNDS + 1):
             at = np.unique(np.concatenate([[0.0], self._at[self._at < end], [end]]))
             hoped = self._hoped(at)
-            low = np.flatnonzero(least_between(at[:-1], hoped[:-1], at[1:], hoped[1:]) < self._goal)
+            further = np.minimum(np.arange(len(at))[:, None] + 1 + np.arange(REACH), len(at) - 1)
+            enough = least_between(at[:, None], hoped[:, None], at[further], hoped[further]) >= self._goal
+            within = (hoped[:-1] > self._goal) & (hoped[1:] > self._goal)  # else points between are no help
+            low = np.flatnonzero(within & ~enough[:-1, 0])
             if not len(low) or again == ROUNDS:
                 break
             self.look((at[low] + at[low + 1]) / 2)
+        far = np.where(enough.any(axis=1), REACH - enough[:, ::-1].argmax(axis=1), 1)
         chosen = [0]
-        while (i := chosen[-1]) < len(at) - 1:
-            enough = np.flatnonzero(least_between(at[i], hoped[i], at[i + 1 :], hoped[i + 1 :]) >= self._goal)
-            chosen.append(i + 1 + (int(enough[-1]) if len(enough) else 0))
+        while chosen[-1] < len(at) - 1:
+            chosen.append(min(chosen[-1] + int(far[chosen[-1]]), len(at) - 1))
         return at[chosen]
 
     def _hoped(self, frequencies: Array) -> Array:
         """What a proof may succeed with."""
         room = np.asarray(self.pencil.room(self.s**2 + frequencies**2))
         return SHAVED * self.above(frequencies) - 2 * room
+
+    def _provable(self, frequencies: Array) -> dict[float, float]:
+        """What is hoped at these w, where it is proven."""
+        hoped = self._hoped(frequencies)
+        high = hoped > self._goal
+        frequencies, hoped = frequencies[high], hoped[high]
+        if not len(hoped):
+            return {}
+        sure = self.pencil.surely_above(self.s + 1j * frequencies, hoped)
+        self.samples += int(sure.sum())
+        return dict(zip(frequencies[sure].tolist(), hoped[sure].tolist(), strict=True))
 
     def _prove(self, frequency: float, share: float) -> float:
         """What F is surely not below at this w: what is hoped, if that can be proven, else what it is."""

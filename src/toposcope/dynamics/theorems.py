@@ -16,26 +16,22 @@ OTHER_NAMES = {  # of theorems that decide two ways
     ("T8", Verdict.DIVERGES_ABOVE): "growth beyond a threshold",
 }
 IN_WORDS = {  # {moves}: the matrix that moves tokens, V O for a head and V where there is no O
-    "T3": "without a mask, all tokens go to 0 where W is positive and W V^-1 negative, and one of the two symmetric",
-    "T4": "without a mask, tokens go to infinity where W and W V^-1 are positive, and one of the two is symmetric",
     "T5": (
-        "with a causal mask the first token sees only itself, so {moves} alone moves it; without a mask the same is "
-        "true of tokens that have come together"
+        "with a causal mask the first token sees only itself, so {moves} alone moves it, whatever position does to "
+        "the logits"
     ),
     "T6": (
-        "with a causal mask all tokens are drawn to one point exactly where every eigenvalue of {moves} has negative "
-        "real part, whatever W is and whatever position does to the logits"
+        "with a causal mask the first token sees only itself, so {moves} alone moves it; each later one comes to "
+        "rest after those before it, whatever W is and whatever position does to the logits"
     ),
-    "T8": (
-        "where W is positive by more than rotation, biases and asymmetry can take away, tokens end in a ball of "
-        "known size, or grow for ever once beyond one"
-    ),
+    "T8": "W is positive by more than rotation, biases and asymmetry can take away",
 }
+CONSENSUS = "tokens at one place all see the same, so {moves} alone moves them"  # Thm 5 without a mask
 SCOPES = {
     "first_token": "the first token",
     "all_tokens": "every token",
     "consensus": "tokens that have come together",
-    "nu_zero": "tokens that lie in the range of O",
+    "nu_zero": "tokens that lie wholly in the range of O",
 }
 
 
@@ -47,6 +43,7 @@ def theorem(rule: str, verdict: Verdict | None = None) -> str:
     return number if name is None else f"{name} ({number})"
 
 
-def in_words(rule: str, moves: str = "V O") -> str:
-    """What the theorem behind a rule says, in a sentence without its end."""
-    return IN_WORDS[rule[:2]].format(moves=moves)
+def in_words(rule: str, moves: str = "V O", scope: str | None = None) -> str:
+    """How the theorem behind a rule comes about: a clause, empty where what it says of a system says that too."""
+    words = CONSENSUS if rule == "T5" and scope == "consensus" else IN_WORDS.get(rule[:2], "")
+    return words.format(moves=moves)

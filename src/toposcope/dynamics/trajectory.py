@@ -40,10 +40,10 @@ class Status(StrEnum):
 
 
 _MEANINGS = {
-    Status.HORIZON: "the horizon was reached while tokens were still moving",
+    Status.HORIZON: "its time was up while tokens were still moving",
     Status.CONVERGED: "every token came within a millionth of its limit",
-    Status.GREW: "tokens grew to the growth cap, and the run stopped there",
-    Status.AT_REST: "the horizon was reached with all tokens at rest, not at 0",
+    Status.GREW: "tokens had grown so far that runs stop (--growth-cap)",
+    Status.AT_REST: "its time was up with all tokens at rest, not at 0",
     Status.STIFF: "the equations turned stiff and the run stopped; what comes later is not known",
     Status.EXHAUSTED: "the allowed evaluations were used up; what comes later is not known",
 }

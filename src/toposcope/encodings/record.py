@@ -136,6 +136,11 @@ class Rotary:
         return first, second
 
     @cached_property
+    def unpaired_R(self) -> NDArray[np.intp]:
+        """The channels in no pair."""
+        return np.setdiff1d(np.arange(self.head_dim), self.pairs_F2)
+
+    @cached_property
     def _tables(self) -> dict[tuple[Any, ...], tuple[Array, Array]]:
         return {}
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from toposcope.checkpoints.view import Layer, Model
-from toposcope.checks.findings import Finding
+from toposcope.checks.findings import Finding, scaling_fault
 from toposcope.encodings.record import short
 from toposcope.live.hypotheses import free_base
 from toposcope.live.judge import asked_of
@@ -21,6 +22,10 @@ _IN_FILES = ("pairing", "stored-frequencies", "position-table")  # findings of w
 _NOT_TURNING = ("parity", "lengths", "axes")  # probes of where tokens stand, not of how queries and keys turn
 
 
+CONFIGURED = "as configured"
+AS_READ = "as transformers reads this configuration"  # where that holds a scaling that is not read
+
+
 def by_layer(
     recovery: Recovery, model: Model, from_files: Sequence[Finding], live: Sequence[Finding], *, weights: bool = True
 ) -> Iterator[LayerPosition]:
@@ -28,6 +33,7 @@ def by_layer(
 
     `weights`: whether those in the files were looked at.
     """
+    said = CONFIGURED if scaling_fault(from_files) is None else AS_READ
     faults = {
         layer.number: [each for each in live if each.status == "fault" and layer.number in (each.layers or ())]
         for layer in model.layers
@@ -47,7 +53,7 @@ def by_layer(
             module="" if seen is None else seen.module,
             configuration=layer.encoding.title,
             files=_stored(layer, from_files, weights),
-            running="not seen" if seen is None else _words(recovery, seen, layer, right=turns_right),
+            running="not seen" if seen is None else _words(recovery, seen, layer, right=turns_right, said=said),
             agrees=None if seen is None else not faults[layer.number],
             differs="" if seen is None else "; ".join(dict.fromkeys(map(_otherwise, faults[layer.number]))),
             angle_error=max((each.worst for each in turning), default=None),
@@ -89,11 +95,18 @@ def _stored(layer: Layer, found: Sequence[Finding], weights: bool) -> str:
     return "; ".join(dict.fromkeys(said)) or ("nothing about position" if weights else "not read (--no-weights)")
 
 
-def _words(recovery: Recovery, seen: RecoveredLayer, layer: Layer, *, right: bool) -> str:
+def as_read(live: Sequence[Finding], from_files: Sequence[Finding]) -> list[Finding]:
+    """What was found as the model ran, so said that it is no opposite of a scaling that is written and not read."""
+    if scaling_fault(from_files) is None:
+        return list(live)
+    return [replace(each, title=each.title.replace(CONFIGURED, AS_READ)) for each in live]
+
+
+def _words(recovery: Recovery, seen: RecoveredLayer, layer: Layer, *, right: bool, said: str) -> str:
     """What the layer does, in words: as configured, or as it was found."""
     parts = [] if right and layer.encoding.rotary is not None else list(_turning(seen))
     if right and layer.encoding.rotary is not None:
-        parts.append(f"{len(layer.encoding.rotary.pairs_F2)} channel pairs turn as configured")
+        parts.append(f"{len(layer.encoding.rotary.pairs_F2)} channel pairs turn {said}")
     bias = None if seen.logits is None else seen.logits.by_offset()
     if layer.encoding.bias is not None and bias is not None and right:
         parts.append("the configured bias is added to the logits")

@@ -21,7 +21,7 @@ from toposcope.core.progress import Progress, steps
 from toposcope.core.result import Provenance
 from toposcope.live import foreseen
 from toposcope.live.axes import axes
-from toposcope.live.by_layer import by_layer
+from toposcope.live.by_layer import as_read, by_layer
 from toposcope.live.judge import judge
 from toposcope.live.lengths import lengths
 from toposcope.live.module.check import Probe, check_module
@@ -33,7 +33,6 @@ from toposcope.live.running import Running
 from toposcope.models.device import Placement, placement
 from toposcope.models.load import Reference, load_reference
 from toposcope.models.running import running_subject
-from toposcope.models.tracing.foreseen import in_words
 
 _log = logging.getLogger(__name__)
 TESTED_TRANSFORMERS = "5.22.2"  # as in constraints.txt
@@ -111,7 +110,7 @@ def _check_live(
     tick()
     running = Running(module)
     described = in_memory(module)
-    _foretell(running, described, wanted, weights)
+    forecast = _foretell(running, described, wanted, weights)
     if isinstance(reference, Reference):  # what transformers drops on loading is still in the files
         with opened(reference.path) as stored:
             files = check_model(stored, weights=weights, progress=progress).findings
@@ -119,13 +118,16 @@ def _check_live(
         files = check_model(described, weights=weights, progress=progress).findings
     tick()
     found, ran = list[Finding](), list[Probe]()
+    begun = time.perf_counter()
     recovery = recover(running)
+    _tell_left(forecast, "fit", begun)
     for name in _WHAT:
         if name in wanted:
             begun = time.perf_counter()
             new = _probe(name, running, recovery, described, found, progress)
             ran.append(Probe(name, bool(new), f"{_WHAT[name]} ({time.perf_counter() - begun:.1f} s)"))
             found += new
+            _tell_left(forecast, name, begun)
             tick()
     title = "; ".join(dict.fromkeys(layer.encoding.title for layer in described.layers if layer.spec.kind == "self"))
     asked = {
@@ -145,18 +147,30 @@ def _check_live(
         probes=tuple(ran),
         by_layer=tuple(by_layer(recovery, described, files, found, weights=weights)),
         remarks=tuple(_remarks(reference)),
-        **outcome([*expected(described, expect), *found, *files], title),
+        **outcome([*expected(described, expect), *as_read(found, files), *files], title),
     )
 
 
-def _foretell(running: Running, model: Model, wanted: Sequence[str], weights: bool) -> None:
+def _foretell(running: Running, model: Model, wanted: Sequence[str], weights: bool) -> foreseen.Forecast | None:
     """Say how long it will take, where that is longer than one likes to wait without knowing."""
     if str(running.device) != "cpu":
-        return
+        return None
     size = sum(each.numel() for each in running.model.parameters())
     expected = foreseen.seconds(model, size, wanted, weights=weights, slower=foreseen.slower())
     if expected > foreseen.PATIENCE:
-        _log.info("about %s: probes %s", in_words(expected), ", ".join(wanted))
+        told = foreseen.span(expected)
+        _log.info("%s: the model runs whole, cached, chunked, padded, at several lengths", told)
+    return foreseen.Forecast({name: foreseen.part(model, size, name) for name in {*wanted, "fit"}})
+
+
+def _tell_left(forecast: foreseen.Forecast | None, probe: str, begun: float) -> None:
+    """Say how long the rest will take, now that this much is done."""
+    if forecast is None:
+        return
+    forecast.done(probe, time.perf_counter() - begun)
+    left = forecast.news()
+    if left is not None:
+        _log.info("about %s more", left)
 
 
 def _remarks(reference: Any) -> Iterator[str]:

@@ -68,7 +68,11 @@ def _plain(model_view: Model) -> bool:
 def _beyond(finding: Finding, context: int, far: int) -> Finding:
     """A fault that shows beyond the context only is a warning."""
     if finding.status == "ok":
-        return replace(finding, title=f"angles stay right beyond the context, up to position {far - 1}")
+        return replace(
+            finding,
+            title=f"the arithmetic of angles holds, to rounding, up to position {far - 1:,}",
+            explanation=(f"{finding.explanation} Whether the model was trained for it: 'toposcope spectrum'."),
+        )
     return replace(
         finding,
         id="live-precision-far",

@@ -44,6 +44,11 @@ class Content:
     v_HMV: Array
     scale: float
 
+    @property
+    def nbytes(self) -> int:
+        """The bytes of its arrays."""
+        return self.q_HNR.nbytes + self.k_HMR.nbytes + self.v_HMV.nbytes
+
 
 class ContentReader:
     """Turns what an instrument shows into content. Made once per model; `layers` are Toposcope's own view of it."""
@@ -60,6 +65,7 @@ class ContentReader:
         self.view = matched_view(instrument)
         self.layers = self.view.layers
         self._encodings = _as_they_lie(instrument, self.view)
+        self._rotations: dict[int, Rotary] = {}  # as layers turned last: they keep their tables from pass to pass
 
     def encoding(self, site: Site) -> Encoding:
         """The encoding of a site, its pairs given by the channels as the running model holds them."""
@@ -72,8 +78,7 @@ class ContentReader:
         q_HNR, k_GMR, v_GMV = (_double(x[sequence]) for x in (call.query_BHNR, call.key_BGMR, call.value_BGMV))
         if encoding.rotary is not None:
             queries, keys = self.instrument.places(call)
-            frequencies_F = self.own_frequencies(encoding.rotary, keys.own_lengths)
-            turning = replace(encoding.rotary, frequencies_at=lambda context: frequencies_F)
+            turning = self._turning(site, encoding.rotary, keys.own_lengths)
             at_N, at_M = (rows[sequence % len(rows)] for rows in (queries.own_BM, keys.own_BM))
             q_HNR = turned_back(turning, q_HNR, at_N, "query")
             k_GMR = turned_back(turning, k_GMR, at_M, "key")
@@ -99,6 +104,15 @@ class ContentReader:
                 f"before position acted, cannot be told from a text of {length} tokens "
                 f"({', '.join(beside).replace('_', ' ')})."
             )
+
+    def _turning(self, site: Site, rotary: Rotary, lengths: tuple[int, int]) -> Rotary:
+        """The rotation of a layer in the pass that is running, by the frequencies that it has there."""
+        frequencies_F = self.own_frequencies(rotary, lengths)
+        known = self._rotations.get(site.number)
+        if known is None or not np.array_equal(known.frequencies(), frequencies_F):
+            known = replace(rotary, frequencies_at=lambda context: frequencies_F)
+            self._rotations[site.number] = known
+        return known
 
     def own_frequencies(self, rotary: Rotary, lengths: tuple[int, int]) -> Array:
         """What the model turns by in the pass that is running, for texts of these lengths (see `one_length`).

@@ -134,9 +134,15 @@ def require(*packages: str) -> None:
     missing = [name for name in packages if not _there(name)]
     if missing:
         raise MissingExtra(
-            f"running a model on a text needs {' and '.join(missing)}: pip install 'toposcope[torch,hf]'. "
+            f"running a model on a text needs {' and '.join(missing)}: pip install 'toposcope[torch,hf]', in a clone "
+            "'pip install -c constraints.txt torch' and then '-c constraints.txt -e .[hf]'. "
             "The weights alone need neither: 'toposcope scan', 'toposcope flow'."
         )
+
+
+def runs_here() -> bool:
+    """Whether what runs models on texts is installed."""
+    return _there("torch") and _there("transformers")
 
 
 def _there(package: str) -> bool:

@@ -159,7 +159,8 @@ class _Change:
         """Queries or keys with the chosen heads turned back, and turned anew."""
         heads, own, swap = self.chosen[site.number], self.reader.encoding(site).rotary, self.swaps[site.number]
         new = swap.encoding.rotary
-        chosen = x_BHNR[:, list(heads)]
+        whole = heads == tuple(range(x_BHNR.shape[1]))
+        chosen = x_BHNR if whole else x_BHNR[:, list(heads)]
         if own is not None:
             frequencies_F = self.reader.own_frequencies(own, at[1].own_lengths)
             chosen = turn(chosen, own, here.own_BM, side, frequencies_F, back=True)
@@ -174,6 +175,8 @@ class _Change:
             turned = chosen.clone()
             turned[:, turning] = turn(chosen[:, turning], new, here.text_BM, side, frequencies, origin=middle(*at))
             chosen = turned
+        if whole:
+            return chosen
         changed = x_BHNR.clone()
         changed[:, list(heads)] = chosen
         return changed

@@ -55,11 +55,17 @@ class Facts:
 
 @dataclass(frozen=True)
 class Findings:
-    """Findings of `check`, those that ask for attention open, all where `explained`."""
+    """Findings of `check`, those that ask for attention open, all where `explained`.
+
+    In a terminal, passed checks are counted, but those whose id is `kept` (None: all are shown); `more` is how to see
+    them.
+    """
 
     kind: ClassVar[str] = "findings"
     items: tuple[Mapping[str, Any], ...]
     explained: bool = False
+    kept: tuple[str, ...] | None = None
+    more: str = ".findings"
 
 
 @dataclass(frozen=True)
@@ -67,7 +73,8 @@ class Listing:
     """A table to read. `columns` maps a column of the page's table to its heading and to how its cells are shown.
 
     Pages show all of it. Terminals and notebooks show the first `top` rows, and the columns named in `brief` where
-    all of them would be too wide.
+    all of them would be too wide. Without --full a terminal shows those in `answer`, if any, under a sentence of
+    their own.
     """
 
     kind: ClassVar[str] = "listing"
@@ -78,6 +85,8 @@ class Listing:
     folded: bool = False  # on a page: shown only when asked for
     top: int = 12
     brief: tuple[str, ...] = ()
+    answer: tuple[str, ...] = ()
+    answer_sentence: str = ""
 
 
 @dataclass(frozen=True)
@@ -199,13 +208,14 @@ class Attention:
 
 @dataclass(frozen=True)
 class Particles:
-    """Tokens moving in a plane, with a clock to drag."""
+    """Tokens moving in a plane, with a clock to drag; beside it the largest norm over that at the start."""
 
     kind: ClassVar[str] = "particles"
     title: str
     sentence: str
     times: Sequence[float]
     xy: Sequence[Sequence[Sequence[float]]]
+    norms: Sequence[float] = ()
 
 
 @dataclass(frozen=True)

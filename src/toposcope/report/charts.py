@@ -25,7 +25,7 @@ POWERS: dict[str, Any] = {  # of two, as contexts are told: 512, 1k, 128k, 1M
 _POWER = "log(datum.value) / LN10"
 DECADES: dict[str, Any] = {  # of a logarithmic axis: a line and a number for each power of ten
     "gridOpacity": {"condition": {"test": f"abs({_POWER} - round({_POWER})) < 1e-6", "value": 1}, "value": 0},
-    "labelExpr": "datum.label && (datum.value >= 1e5 ? format(datum.value, '~s') : "
+    "labelExpr": "datum.label && (datum.value >= 1e4 ? format(datum.value, '~s') : "
     "datum.value < 9e-5 ? format(datum.value, '.0e') : datum.label)",
 }
 WHOLE = ("layer", "layers", "step", "offset", "pair", "sequence", "heads")  # counted: no ticks between whole numbers
@@ -130,7 +130,11 @@ def line(
         }
         encoding["tooltip"].append({"field": field})
     curve: Spec = {
-        "mark": {"type": "line", "point": {"size": 24} if points else False, "clip": True},
+        "mark": {
+            "type": "line",
+            "point": {"size": 24, "clip": bool(y_domain)} if points else False,  # whole at the edges, too
+            "clip": True,
+        },
         "encoding": encoding,
     }
     layers = [curve]
@@ -289,6 +293,18 @@ def binned(x: str, y: str, count: str, *, rows: bool = False, height: int = 240)
     }  # fmt: skip
 
 
+def listed(field: str, order: Sequence[str], line: int = LINE) -> tuple[Spec, int]:
+    """Names one below the other, in lines of this height, and the height of all; a long one is broken."""
+    lines = {name: textwrap.wrap(name, NAME) for name in order}
+    deepest = max(map(len, lines.values()), default=1)
+    names: Spec = {"field": field, "type": "nominal", "sort": list(order), "title": None, "axis": {"labelLimit": 260}}
+    if deepest > 1:  # so that a narrow page has room for the picture
+        broken = f"{json.dumps(lines)}[datum.value]"
+        middle = {"expr": f"{-line / 2} * (length({broken}) - 1)"}
+        names["axis"] |= {"labelExpr": broken, "labelLineHeight": line, "labelOffset": middle}
+    return names, max(round(line * 1.6), line * deepest + line // 2) * len(order)
+
+
 def intervals(
     y: str,
     x: str,
@@ -303,15 +319,11 @@ def intervals(
     domain: tuple[float, float] | None = None,
 ) -> Spec:
     """A point with its interval for each category, against a reference line."""
-    axis = {"tickCount": 9, "titleAnchor": "end", "labelOverlap": True, **({"format": x_format} if x_format else {})}
-    scale: Spec = {"domain": list(domain)} if domain else {}
-    lines = {name: textwrap.wrap(name, NAME) for name in order}
-    deepest = max(map(len, lines.values()), default=1)
-    names: Spec = {"field": y, "type": "nominal", "sort": list(order), "title": None, "axis": {"labelLimit": 260}}
-    if deepest > 1:  # a long name is broken, so that a narrow page has room for the picture
-        broken = f"{json.dumps(lines)}[datum.value]"
-        middle = {"expr": f"{-LINE / 2} * (length({broken}) - 1)"}
-        names["axis"] |= {"labelExpr": broken, "labelLineHeight": LINE, "labelOffset": middle}
+    axis: Spec = {"tickCount": {"expr": "clamp(width / 60, 3, 9)"}, "titleAnchor": "end", "labelOverlap": True}
+    if x_format:
+        axis["format"] = x_format
+    scale: Spec = {"domain": list(domain)} if domain else {"zero": False} if reference else {}
+    names, rows = listed(y, order)
     layers: list[Spec] = [
         {
             "mark": {"type": "bar", "height": 2, "color": PALETTE[0]},
@@ -332,7 +344,7 @@ def intervals(
     ]
     if reference is not None:
         layers.insert(0, {"mark": {"type": "rule", "strokeDash": [3, 3]}, "encoding": {"x": {"datum": reference}}})
-    return {"height": height or max(60, max(24, LINE * deepest + 6) * len(order)), "layer": layers}
+    return {"height": height or max(60, rows), "layer": layers}
 
 
 def band(

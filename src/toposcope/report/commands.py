@@ -6,7 +6,11 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from toposcope.core.result import Result
+from toposcope.checkpoints.installed import TEXT_PREFIX, installed_texts
+from toposcope.core.files import present
+from toposcope.core.result import Result, Subject
+
+_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth")
 
 
 def command(result: Result, verb: str, options: Sequence[str] = ()) -> list[str]:
@@ -27,3 +31,30 @@ def model_word(result: Result) -> str:
         return "MODEL"
     subject = result.provenance.subjects[0]
     return shlex.quote(subject.path if subject.name == Path(subject.path).name else subject.name)
+
+
+def loss_line(result: Result) -> str | None:
+    """The command that runs a model on a text with plain RoPE and as it is; None where it could not be run here."""
+    if not result.provenance.subjects or not _runs(result.provenance.subjects[0]):
+        return None
+    texts = [item.name.removeprefix(TEXT_PREFIX) for item in installed_texts()]
+    text = "wiki" if "wiki" in texts else (texts or ["FILE"])[0]
+    return f"{' '.join(command(result, 'loss'))} --text {text} --encoding rope"
+
+
+def _runs(subject: Subject) -> bool:
+    """Whether a model's weights and its tokenizer lie where it was found, and what runs them is installed."""
+    from toposcope.models.load import TOKENIZER_FILES, runs_here
+
+    path = Path(subject.path)
+    if subject.adapter is not None or not present(path) or not runs_here():
+        return False
+    if path.suffix == ".gguf":
+        return path.is_file()  # its tokenizer is in it
+    place = path if path.is_dir() else path.parent
+    try:
+        names = {entry.name for entry in place.iterdir()}
+    except OSError:
+        return False
+    told = path.name != "config.json" and "config.json" in names and any(name in names for name in TOKENIZER_FILES)
+    return told and any(name.endswith(_WEIGHTS) for name in names)

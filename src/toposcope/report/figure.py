@@ -13,6 +13,7 @@ from typing import Any
 
 from toposcope.core.errors import BadValue, MissingExtra
 from toposcope.core.files import write_bytes
+from toposcope.report import charts
 from toposcope.report.blocks import Attention, Chart, HeadMap, Measure, Page, Row
 from toposcope.report.paint import colour, painted, palette
 
@@ -21,6 +22,7 @@ FORMATS = ("pdf", "svg", "png")
 WIDE, COLUMN = 504, 245  # two columns of a paper, and one, in points
 AXIS = 46  # points that an axis with its labels takes beside a picture
 HEIGHT = 130
+LINE = 9  # of a name that is broken into lines
 CELL = 8  # of attention: as high as the name of its token
 _THEME: Mapping[str, Any] = {
     "font": "Helvetica, Arial, Liberation Sans, sans-serif",
@@ -67,10 +69,10 @@ def draw(page: Page, path: str | Path) -> Path:
 
 def figure_spec(page: Page, blocks: Sequence[Drawn]) -> dict[str, Any]:
     """One Vega-Lite specification of all charts and maps beside one another, at most three in a row."""
-    charts = [block for block in blocks if not isinstance(block, Attention)]
-    across = min(3, len(charts))
+    drawings = [block for block in blocks if not isinstance(block, Attention)]
+    across = min(3, len(drawings))
     width = (COLUMN if across == 1 else WIDE) / max(across, 1) - AXIS
-    drawn = [{"title": each.title, **_spec(page, each), "width": width, "height": HEIGHT} for each in charts]
+    drawn = [{"height": HEIGHT, "title": each.title, **_spec(page, each), "width": width} for each in drawings]
     rows = [drawn[i : i + across] for i in range(0, len(drawn), across or 1)]
     rows += [[_attention(block)] for block in blocks if isinstance(block, Attention)]
     line = {**_THEME["line"], "color": palette()[0]}
@@ -97,7 +99,22 @@ def _chosen(blocks: Sequence[Any]) -> list[Drawn]:
 def _spec(page: Page, block: Chart | HeadMap) -> dict[str, Any]:
     if isinstance(block, HeadMap):
         return _map(page, block)
-    return {**block.spec, "data": {"values": _rows(page, block.table)}}
+    return {**_small(block.spec), "data": {"values": _rows(page, block.table)}}
+
+
+def _small(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """The page's chart at the height of a figure; a list of names has as much of it as their smaller lines need."""
+    lists = [
+        each["encoding"]["y"] for each in spec.get("layer", ()) if "sort" in each.get("encoding", {}).get("y", ())
+    ]
+    if not lists:
+        return {**spec, "height": HEIGHT}
+    names, height = charts.listed(lists[0]["field"], lists[0]["sort"], LINE)
+    layers = [
+        {**each, "encoding": {**each["encoding"], "y": names}} if each["encoding"].get("y") in lists else each
+        for each in spec["layer"]
+    ]
+    return {**spec, "layer": layers, "height": max(HEIGHT, height)}
 
 
 def _map(page: Page, block: HeadMap) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import cache
@@ -64,7 +65,7 @@ def page_html(page: Page, results: Sequence[Mapping[str, Any]]) -> str:
     style = asset(STYLE)
     environment = Environment(
         loader=PackageLoader("toposcope.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
-        lstrip_blocks=True, finalize=readable,
+        lstrip_blocks=True, finalize=_typeset,
     )  # fmt: skip
     environment.filters["shown"] = shown
     text = environment.get_template("page.html.j2").render(
@@ -128,6 +129,12 @@ def embeddable(value: Any) -> str:
 def readable(value: Any) -> Any:
     """What a template puts into a page: words from elsewhere as text that is seen, and not without end."""
     return sentences(value, most=LONGEST_PARAGRAPH) if type(value) is str else value
+
+
+def _typeset(value: Any) -> Any:
+    """The same, with a number and its % in one line."""
+    seen = readable(value)
+    return re.sub(r"(?<=\d) %", "\u00a0%", seen) if type(seen) is str else seen
 
 
 def for_scripts(value: Any) -> Any:

@@ -61,6 +61,10 @@ def show(page: Page, out: IndentedConsole, *, full: bool = False, offer: bool = 
         drawable = [block for block in section.blocks if _drawer(block) is not None]
         if full:
             drawable = [_in_full(block) for block in drawable]
+        elif offer:
+            drawable = [
+                replace(block, more="--verbose") if isinstance(block, Findings) else block for block in drawable
+            ]
         if drawable and section.full and not full:
             more.append(section.title)
         elif drawable and (full or not section.detail):
@@ -70,6 +74,12 @@ def show(page: Page, out: IndentedConsole, *, full: bool = False, offer: bool = 
     _left_out(page, out)
     if more and offer:
         out.print(f"\n[bold]With --full[/bold]\n  {_safe('; '.join(more))}.")
+
+
+def say(lines: Sequence[str], out: IndentedConsole) -> None:
+    """Print some lines of words and no page."""
+    for line in lines:
+        out.print(_safe(line))
 
 
 def _left_out(page: Page, out: IndentedConsole) -> None:
@@ -84,7 +94,7 @@ def _left_out(page: Page, out: IndentedConsole) -> None:
 def _in_full(block: Any) -> Any:
     """The same block with nothing left to the page."""
     if isinstance(block, Listing):
-        return replace(block, top=sys.maxsize)
+        return replace(block, top=sys.maxsize, answer=())
     if isinstance(block, Findings):
         return replace(block, explained=True)
     return replace(block, blocks=tuple(map(_in_full, block.blocks))) if isinstance(block, Row) else block
@@ -122,7 +132,13 @@ def _facts(block: Facts, page: Page, out: IndentedConsole) -> None:
 
 
 def _findings(block: Findings, page: Page, out: IndentedConsole) -> None:
+    ok = [each for each in block.items if each["status"] == "ok"]
+    folded = [] if block.explained or block.kept is None else [each for each in ok if each["id"] not in block.kept]
+    if len(folded) < 2:
+        folded = []
     for each in block.items:
+        if each in folded:
+            continue
         colour = COLOURS[each["status"]]
         status = {"cannot_tell": "unclear"}.get(each["status"], each["status"])
         title, *rest = textwrap.wrap(sentences(each["title"]), max(20, out.width - 10)) or [""]
@@ -133,6 +149,9 @@ def _findings(block: Findings, page: Page, out: IndentedConsole) -> None:
             out.print(f"          {_safe(each['explanation'])}")
             if each["what_to_do"]:
                 out.print(f"          What to do: {_safe(each['what_to_do'])}")
+    if folded:
+        more = " more" if len(folded) < len(ok) else ""
+        out.print(f"  [{COLOURS['ok']}]ok     [/{COLOURS['ok']}] {len(folded)}{more} checks passed ({block.more})")
 
 
 def _pairs(block: Pairs, page: Page, out: IndentedConsole) -> None:
@@ -150,6 +169,9 @@ def _row(block: Row, page: Page, out: IndentedConsole) -> None:
 
 
 def _listing(block: Listing, page: Page, out: IndentedConsole) -> None:
+    if block.answer:
+        kept = tuple(column for column in block.columns if column.key in block.answer)
+        block = replace(block, columns=kept, sentence=block.answer_sentence)
     columns = page.tables[block.table]
     count = len(columns[block.columns[0].key])
     top = min(count, block.top)

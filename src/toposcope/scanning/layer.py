@@ -1,7 +1,7 @@
-"""One layer's part of a scan, as text that a journal or a network can carry.
+"""One layer's part of a scan, and as the line of a journal.
 
-A record is JSON: numbers survive it to the last bit, so a result that was assembled from records of several runs or
-machines is the result of one undisturbed run.
+In a journal a record is JSON: numbers survive it to the last bit, so a result that was assembled from records of
+several runs is the result of one undisturbed run.
 """
 
 from __future__ import annotations
@@ -38,8 +38,6 @@ from toposcope.spectra.of_model import LayerLook, LayerSpectra, tokens_of
 WIDEST_SUM = 1024  # a sum over heads wider than this takes minutes a layer
 WIDEST_MODEL = 4096  # in a wider one even a narrow sum takes half a layer's memory again
 Moment = NDArray[np.float64] | TokenRows | None
-# {"layer": its number, "record": its record, "read": the lines of the ledger for each tensor it was made from}
-Entry = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -55,34 +53,42 @@ class LayerRecord:
     what_if: Mapping[str, LayerSpectra]
 
 
+@dataclass(frozen=True)
+class Entry:
+    """A layer's number and record, and the lines of the ledger for each tensor it was made from."""
+
+    layer: int
+    record: LayerRecord
+    read: Mapping[str, str]
+
+    def line(self) -> dict[str, Any]:
+        """What a journal keeps."""
+        text = json.dumps(plain(self.record), allow_nan=False)
+        return {"layer": self.layer, "record": text, "read": dict(self.read)}
+
+
 def layer_entry(
     model: Model, number: int, options: ScanOptions, moment: Moment, drawn: Mapping[str, str], pool: Executor
 ) -> tuple[Entry, Factored | None]:
     """A layer's record with the lines of all that it was made from; `drawn` are those of the tokens' moment."""
     with model.source.ledger.noted() as read:
         record, factors = layer_record(model, number, options, moment, pool)
-    text = json.dumps(plain(record), allow_nan=False)
-    return {"layer": number, "record": text, "read": {**drawn, **read}}, factors
-
-
-def recorded(entry: Entry) -> LayerRecord:
-    """The record of an entry."""
-    found: LayerRecord = rebuilt(LayerRecord, json.loads(entry["record"]), f"the record of layer {entry['layer']}")
-    return found
+    return Entry(number, record, {**drawn, **read}), factors
 
 
 def kept(
-    model: Model, entries: Sequence[Entry], numbers: Sequence[int], where: str, step: Callable[[], None]
+    model: Model, lines: Sequence[Mapping[str, Any]], numbers: Sequence[int], where: str, step: Callable[[], None]
 ) -> dict[int, Entry]:
-    """Those of a journal's entries that belong to these layers; refused where a tensor is not what it was."""
-    found = {entry["layer"]: entry for entry in entries if entry["layer"] in numbers}
-    for number, entry in found.items():
+    """The entries of a journal's lines for these layers; refused where a tensor is not what it was."""
+    found = {}
+    for number, line in {line["layer"]: line for line in lines if line["layer"] in numbers}.items():
         what, advice = f"layer {number} in {where}", "Give another --out, or remove the journal to begin anew."
-        refuse_difference(model.source, entry["read"], what, advice)
+        refuse_difference(model.source, line["read"], what, advice)
         try:
-            recorded(entry)
+            record = rebuilt(LayerRecord, json.loads(line["record"]), f"the record of layer {number}")
         except (BadFile, LookupError, ValueError, TypeError, RecursionError) as error:
             raise BadFile(f"{what} is not what this version writes. {advice}") from error
+        found[number] = Entry(number, record, line["read"])
         step()
     return found
 

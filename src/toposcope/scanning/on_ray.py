@@ -74,7 +74,7 @@ def run(
                             continue
                         if words is not None:
                             raise BadValue(f"layer {number}, on a node of the cluster: {words}")
-                        name = difference(model.source, entry["read"])
+                        name = difference(model.source, entry.read)
                         if name is not None:
                             raise BadValue(
                                 f"layer {number}, on a node of the cluster: tensor '{name}' differs there from the "

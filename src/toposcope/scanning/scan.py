@@ -24,7 +24,7 @@ from toposcope.core.result import Provenance
 from toposcope.dynamics.factored import Factored
 from toposcope.dynamics.layers import layer_factors, product_fits
 from toposcope.scanning import on_cores
-from toposcope.scanning.layer import Entry, kept, layer_entry, recorded
+from toposcope.scanning.layer import Entry, kept, layer_entry
 from toposcope.scanning.options import DEFAULT_CONTEXT, OWN, ScanOptions, fingerprint
 from toposcope.scanning.result import ScanResult, tally, whole_model
 from toposcope.scanning.sample import LayerSample, SampleEstimate, draw, estimates, sample_size
@@ -164,8 +164,8 @@ def _entries(
 
         def keep(entry: Entry) -> None:
             if journal:
-                journal.add(entry)
-            entries[entry["layer"]] = entry
+                journal.add(entry.line())
+            entries[entry.layer] = entry
             tell("scanning layers", len(entries), len(numbers))
 
         if cluster and where is not None:
@@ -211,7 +211,7 @@ def assemble(
     factors: Mapping[int, Factored],
 ) -> ScanResult:
     """One result from the records of these layers; `factors` that are missing are read again where they matter."""
-    records = [recorded(entries[number]) for number in numbers]
+    records = [entries[number].record for number in numbers]
     heads = tuple(row for record in records for row in record.heads)
     layers = tuple(record.whole for record in records if record.whole is not None)
     baseline = [row for record in records for row in record.baseline]
@@ -272,7 +272,7 @@ def is_scan_of(result: ScanResult, model: Model) -> bool:
 
 def _digest(model: Model, numbers: Sequence[int], entries: Mapping[int, Entry]) -> str:
     """The sha256 of all tensors that the records were made from, and of those read to describe the model."""
-    read = Ledger({name: line for number in numbers for name, line in entries[number]["read"].items()})
+    read = Ledger({name: line for number in numbers for name, line in entries[number].read.items()})
     return read.digest(model.source.ledger)
 
 

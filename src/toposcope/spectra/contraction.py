@@ -7,6 +7,7 @@ Both are masked alike (S6). Shape suffixes: N positions, R head width, T offsets
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal, get_args
 
 import numpy as np
@@ -139,7 +140,9 @@ def both_sides(
     context = int(max(at_N.max(), 0)) + 1
     rotary, bias = encoding.rotary, encoding.bias
     turned_q, turned_k = turned(rotary, q_NR, k_NR, at_N, head=head, context=context)
-    plain_q, plain_k = turned(rotary, q_NR, k_NR, np.zeros_like(at_N), head=head, context=context)
+    plain_q, plain_k = q_NR, k_NR
+    if rotary is not None and rotary.attention_factor != 1.0:
+        plain_q, plain_k = turned(rotary, q_NR, k_NR, np.zeros_like(at_N), head=head, context=context)
     entries_T, bias_NN = _bias(bias, at_N, head)
     # the pairs' sizes at their positions: xPos makes them grow and shrink, a plain rotation does not
     bounds = [_pairs_bound(rotary, *both) for both in ((turned_q, turned_k), (plain_q, plain_k))]
@@ -175,11 +178,14 @@ def compared(sides: Sides, route: Route = "auto", dense_limit: int = DENSE_LIMIT
                 f"dense logits of {length} positions are {length**2 * 8 / 2**30:.1f} GiB a matrix, beyond the limit "
                 f"of {dense_limit} positions. Take the route 'auto', or raise dense_limit."
             )
-        bias_NN = _masked(_bias_table(sides), causal)
-        (q_NR, k_NR), (q0_NR, k0_NR) = _factors(sides)
-        with_bias = _masked(q_NR @ k_NR.T, causal) + bias_NN
-        spectra = [singular_values(with_bias), singular_values(_masked(q0_NR @ k0_NR.T, causal))]
-        bias_norm = float(singular_values(bias_NN)[0]) if bias_NN.any() else 0.0
+        logits_NN, logits0_NN = (_masked(q_NR @ k_NR.T, causal) for q_NR, k_NR in _factors(sides))
+        bias_NN = _bias_table(sides)
+        bias_norm = 0.0
+        if bias_NN is not None:
+            bias_NN = _masked(bias_NN, causal)
+            logits_NN = logits_NN + bias_NN
+            bias_norm = float(singular_values(bias_NN)[0])
+        spectra = [singular_values(logits_NN), singular_values(logits0_NN)]
         return _from_values(sides, *spectra, bias_norm=bias_norm, route=route)
     return _by_lanczos(sides)
 
@@ -254,7 +260,7 @@ def _pairs_bound(rotary: Rotary | None, q_NR: Array, k_NR: Array) -> float:
     if rotary is None:
         return float(np.sqrt(q2_R * k2_R).sum())
     first_F, second_F = rotary.pairs_F2.T
-    single = np.setdiff1d(np.arange(len(q2_R)), rotary.pairs_F2)
+    single = rotary.unpaired_R
     paired = np.sqrt((q2_R[first_F] + q2_R[second_F]) * (k2_R[first_F] + k2_R[second_F])).sum()
     return float(paired + np.sqrt(q2_R[single] * k2_R[single]).sum())
 
@@ -263,17 +269,20 @@ def _factors(sides: Sides) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
     return (sides.q_NR, sides.k_NR), (sides.q0_NR, sides.k0_NR)
 
 
-def _bias_table(sides: Sides) -> Array:
+def _bias_table(sides: Sides) -> Array | None:
     length = len(sides.q_NR)
-    if sides.bias_NN is not None:
+    if sides.bias_NN is not None or sides.entries_T is None:
         return sides.bias_NN
-    if sides.entries_T is None:
-        return np.zeros((length, length))
     return np.asarray(scipy.linalg.toeplitz(sides.entries_T[length - 1 :], sides.entries_T[length - 1 :: -1]))
 
 
 def _masked(matrix_NN: Array, causal: bool) -> Array:
-    return np.tril(matrix_NN) if causal else matrix_NN
+    return np.where(_seen(len(matrix_NN)), matrix_NN, 0.0) if causal else matrix_NN
+
+
+@lru_cache(maxsize=1)  # of many heads on the same tokens; `np.tril` makes it each time
+def _seen(length: int) -> NDArray[np.bool_]:
+    return np.tri(length, dtype=bool)
 
 
 def _floor(sides: Sides, bias_norm: float) -> float:

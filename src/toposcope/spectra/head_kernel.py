@@ -167,12 +167,14 @@ def from_covariance(
     that resemble one another.
     """
     Q_RD, K_RD = _weights(Q, K)
+    if covariance is not None and not isinstance(covariance, TokenRows):
+        covariance = finite("the covariance", covariance, axes=1 if np.ndim(covariance) == 1 else 2)
     queries = seen_through(covariance, Q_RD)
     keys = queries if K_RD is Q_RD else seen_through(covariance, K_RD)
     return from_seen(queries, keys, encoding, context=context, causal=causal, scale=scale, head=head)
 
 
-def seen_through(covariance: ArrayLike | TokenRows | None, weights_RD: Array) -> Projected:
+def seen_through(covariance: Array | TokenRows | None, weights_RD: Array) -> Projected:
     """Queries or keys of tokens with this second moment; heads that share keys need theirs once."""
     width = weights_RD.shape[1]
     if isinstance(covariance, TokenRows):
@@ -184,7 +186,7 @@ def seen_through(covariance: ArrayLike | TokenRows | None, weights_RD: Array) ->
         return Projected(mapped, mapped)
     if covariance is None:
         return Projected(weights_RD, weights_RD)
-    C = finite("the covariance", covariance, axes=1 if np.ndim(covariance) == 1 else 2)
+    C = covariance
     if C.shape not in ((width,), (width, width)):
         raise BadValue(f"a covariance of shape {C.shape} given to weights of width {width}.")
     return Projected(weights_RD * C if C.ndim == 1 else weights_RD @ C, weights_RD)

@@ -48,7 +48,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def result(model: toposcope.Model, entries: dict[int, Entry], factors: Any) -> str:
-    read = {number: entries[number]["read"] for number in range(LAYERS)}
+    read = {number: dict(entries[number].read) for number in range(LAYERS)}
     return assemble(model, list(range(LAYERS)), entries, OPTIONS, factors).json() + json.dumps(read, sort_keys=True)
 
 
@@ -58,7 +58,7 @@ def test_a_node_dies_and_the_result_is_the_local_one(
     place = tiny.write_llama(tmp_path / "model", num_hidden_layers=LAYERS)
     ours: dict[int, Entry] = {}
     with toposcope.load(place) as model:
-        factors = scan_here(model, range(LAYERS), OPTIONS, lambda entry: ours.update({entry["layer"]: entry}))
+        factors = scan_here(model, range(LAYERS), OPTIONS, lambda entry: ours.update({entry.layer: entry}))
         undisturbed = result(model, ours, factors)
 
     second = cluster.add_node(num_cpus=1, node_ip_address="127.0.0.3")
@@ -76,9 +76,9 @@ def test_a_node_dies_and_the_result_is_the_local_one(
 
     with toposcope.load(place) as model:
         on_ray.run(model, range(LAYERS), OPTIONS, keep, target=str(place), address=cluster.address)
-        again = result(model, {entry["layer"]: entry for entry in theirs}, {})
+        again = result(model, {entry.layer: entry for entry in theirs}, {})
     assert lost, "no layer was on the node that died, so nothing was shown"
-    assert sorted(entry["layer"] for entry in theirs) == list(range(LAYERS))  # each once
+    assert sorted(entry.layer for entry in theirs) == list(range(LAYERS))  # each once
     assert again == undisturbed
     begun = [path.name for path in marks.iterdir()]
     assert len(begun) > LAYERS, "no layer was tried again"

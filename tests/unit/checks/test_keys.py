@@ -91,17 +91,57 @@ def test_a_scaling_under_a_misspelt_name_is_a_fault(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "mapping"),
+    ("key", "value", "mapping", "status"),
     [
-        ("rope_scaling_factor", 4.0, '{"rope_type": …, "factor": 4}'),
-        ("rope_freq_scale", 0.25, '{"rope_type": "linear", "factor": 4}'),
-        ("rope_scaling_type", "yarn", '{"rope_type": "yarn", "factor": …}'),
+        ("rope_scaling_factor", 4.0, '{"rope_type": …, "factor": 4}', "warning"),
+        ("rope_freq_scale", 0.25, '{"rope_type": "linear", "factor": 4}', "warning"),
+        ("rope_scaling_type", "yarn", '{"rope_type": "yarn", "factor": …}', "fault"),
     ],
 )
-def test_a_single_value_is_no_mapping(tmp_path: Path, key: str, value: Any, mapping: str) -> None:
+def test_a_single_value_is_no_mapping(tmp_path: Path, key: str, value: Any, mapping: str, status: str) -> None:
     found = raised(llama(tmp_path, rope_theta=1e4, **{key: value}))
-    assert found["unknown-key"].status == "warning"
+    assert found["unknown-key"].status == status
     assert mapping in found["unknown-key"].what_to_do
+
+
+@pytest.mark.parametrize("place", ["rope_scaling", "rope_parameters"])
+@pytest.mark.parametrize("key", ["typ", "rope_typ", "rope-type", "kind", "scaling_type"])
+@pytest.mark.parametrize("factor", [{}, {"factor": 4.0}], ids=["no factor", "factor"])
+def test_a_scaling_named_under_a_misspelt_key_is_one_fault(
+    tmp_path: Path, place: str, key: str, factor: dict[str, float]
+) -> None:
+    found = raised(llama(tmp_path, rope_theta=1e4, **{place: {"rope_theta": 1e4, key: "yarn", **factor}}))
+    assert {name: each.status for name, each in found.items()} == {"unknown-key": "fault"}
+    evidence = found["unknown-key"].evidence
+    assert (evidence["key"], evidence["scaling"], evidence["factor"]) == (
+        f"{place}.{key}",
+        "yarn",
+        factor.get("factor"),
+    )
+    assert "'rope_type'" in found["unknown-key"].what_to_do
+
+
+def test_a_scaling_named_at_the_top_is_a_fault(tmp_path: Path) -> None:
+    assert raised(llama(tmp_path, rope_theta=1e4, rope_type="yarn"))["unknown-key"].status == "fault"
+
+
+@pytest.mark.parametrize(
+    ("scaling", "status"),
+    [
+        ({**LINEAR, "typ": "linear"}, None),  # said twice, and the same
+        ({"type": "linear", "factor": 4.0, "rope_typ": "yarn"}, "fault"),
+        ({"type": "linear", "factor": 4.0, "rope_typ": "linear"}, None),
+        ({"typ": "default"}, "warning"),
+        ({"typ": 4}, "warning"),
+        ({"typ": "yran", "factor": 4.0}, "fault"),  # no name of a scaling, but the factor is lost
+    ],
+    ids=str,
+)
+def test_a_misspelt_kind_is_a_fault_where_a_scaling_is_lost(
+    tmp_path: Path, scaling: dict[str, Any], status: str | None
+) -> None:
+    found = raised(llama(tmp_path, rope_theta=1e4, rope_scaling=scaling))
+    assert [each.status for each in found.values()] == ([] if status is None else [status])
 
 
 def test_a_near_miss_beside_a_scaling_is_a_warning(tmp_path: Path) -> None:

@@ -120,6 +120,24 @@ def test_a_factor_without_a_scaling_is_a_fault(tmp_path: Path, kind: dict[str, A
     assert not any("Rope_" in each.explanation for each in report.findings)
 
 
+def test_what_speaks_of_the_scaling_comes_first(tmp_path: Path) -> None:
+    for name, scaling in (("lost", {"factor": 4.0}), ("good", YARN), ("odd", {**YARN, "attention_factor": 1.3})):
+        found = check(
+            llama(tmp_path / name, rope_theta=1e4, rope_scaling=scaling, max_position_embeddings=4096)
+        ).findings
+        firsts = {
+            status: next(each.id for each in found if each.status == status) for status in {f.status for f in found}
+        }
+        assert set(firsts.values()) <= {"scaling-lost", "rotary-settings", "attention-factor"}
+
+
+def test_the_attention_factor_stands_in_the_settings(tmp_path: Path) -> None:
+    found = check(llama(tmp_path, rope_theta=1e4, rope_scaling=YARN)).find("rotary-settings")
+    assert found is not None
+    assert found.evidence["attention_factor"] == pytest.approx(0.1 * np.log(4) + 1)
+    assert "1.139" in found.title
+
+
 def test_a_factor_of_1_is_no_scaling(tmp_path: Path) -> None:
     report = check(llama(tmp_path, rope_parameters={"rope_theta": 1e4, "factor": 1.0, "rope_type": "default"}))
     assert "scaling-lost" not in raised(report)

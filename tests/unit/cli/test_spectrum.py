@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from tests.unit.checks.making import llama
 from toposcope.cli import COMMANDS, main
 
 
@@ -86,6 +87,18 @@ def test_the_answer_comes_first_and_the_rest_only_when_asked(run: Run, tmp_path:
     assert max(map(len, head)) <= 80
     assert any(line.split()[:2] == ["rope", "bad"] and "7 of 32" in line for line in head)
     assert len(short.stdout.splitlines()) < 30 < len(full.stdout.splitlines())
+
+
+def test_what_is_bad_has_a_next_step_that_runs(run: Run, tmp_path: Path) -> None:
+    directory = llama(tmp_path / "m", rope_theta=1e4, max_position_embeddings=1024)
+    out = run("--model", str(directory), "--context", "4k", "--trained", "1k")
+    lines = [line.strip() for line in out.stdout.splitlines()]
+    (line,) = [line for line in lines if line.startswith("toposcope spectrum")]
+    words = line.split()[2:]
+    assert {"rope:scaling=yarn,factor=4", "--trained", "1024"} <= set(words)
+    told = json.loads(run(*words, "--json", "-").stdout)["encodings"]
+    assert [each["beyond"]["verdict"] for each in told] == ["bad", "good"]
+    assert "toposcope spectrum" not in run("--model", str(directory), "--context", "1k").stdout  # within training
 
 
 def test_sizes_and_heads_reach_the_encoding(run: Run) -> None:

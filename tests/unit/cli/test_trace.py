@@ -54,7 +54,17 @@ def test_the_function_and_all_it_can_become(llama: Path, tmp_path: Path) -> None
     most = sorted(found.heads, key=lambda each: -(each.median("position") or 0))[:5]
     asked = next(line.split() for line in str(found).splitlines() if "toposcope ablate" in line)
     heads = ",".join(each.name for each in most)
-    assert asked == ["toposcope", "ablate", str(llama), "--text", str(llama / "hills.txt"), "--heads", heads]
+    assert asked == [
+        "toposcope",
+        "ablate",
+        str(llama),
+        "--text",
+        str(llama / "hills.txt"),
+        "--heads",
+        heads,
+        "--sequences",
+        "16",
+    ]
     assert " ".join(asked) in found.html()
     assert toposcope.read(found.save(tmp_path / "trace.json")) == found
     assert len(found.frame()) == 8

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,8 @@ import pytest
 
 from toposcope.core.errors import BadEncoding, BadFile, BadValue, NotFound
 from toposcope.core.fields import plain
-from toposcope.dynamics.agreement import compare
+from toposcope.dynamics import run as run_module
+from toposcope.dynamics.agreement import compare, first_token_rate
 from toposcope.dynamics.diagonal import automatic_diagonal
 from toposcope.dynamics.fields import AttentionField, System
 from toposcope.dynamics.matrices import matrices, simulate
@@ -112,6 +114,22 @@ def test_c5_is_metastable_and_said_so() -> None:
     assert "metastable" in said.sentence
 
 
+@pytest.mark.parametrize(("first", "word", "rate"), [([1.0, 0.0], "agrees", 1.0), ([0.0, 1.0], "not_yet", -1.0)])
+def test_a_theorem_about_the_first_token_is_compared_with_the_first_token(
+    first: list[float], word: str, rate: float
+) -> None:
+    """The second token grows in both runs; the theorem speaks of the first, and excepts starts that do not grow."""
+    v = np.diag([1.0, -1.0])
+    found = simulate(EYE, v, np.array([first, [3.0, 0.5]]), horizon=3.0)
+    verdict = regime(EYE, v, causal=True)
+    assert (verdict.verdict, verdict.scope, verdict.alpha) == (Verdict.NOT_CONVERGENT, "first_token", 1.0)
+    assert found.growth_rate > 0
+    assert first_token_rate(found) == pytest.approx(rate, abs=1e-4)
+    said = compare(verdict, found)
+    assert said.word == word
+    assert "first token" in said.sentence
+
+
 def test_divergence_is_a_result_up_to_1e300() -> None:
     x = cloud(4)
     found = simulate(EYE, EYE, x, causal=False, horizon=2000.0, growth_cap=1e300, rtol=1e-4, max_evaluations=50_000)
@@ -190,6 +208,25 @@ def test_even_times_however_early_a_run_stops() -> None:
     assert np.allclose(np.diff(early.times[:-1]), early.times[1], rtol=1e-6)
     asked = simulate(EYE, -EYE, cloud(3), times=[0.0, 0.5, 2.0], horizon=2.0)
     assert asked.times.tolist() == [0.0, 0.5, 2.0]
+
+
+@pytest.mark.parametrize("limits", [{}, {"AT_ONCE": 1}, {"ALLOTTED": 1}, {"AT_ONCE": 100, "MOST_KEPT": 2000}])
+@pytest.mark.parametrize("horizon", [3.0, 50.0])  # the second stops early: most steps that were kept are dropped
+def test_states_do_not_depend_on_how_memory_is_portioned(
+    limits: dict[str, int], horizon: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is thinned, dropped and written over is compared with states that are asked for by their times."""
+    system = partial(simulate, EYE[[1, 0]], EYE, cloud(7), causal=False, horizon=horizon, rtol=1e-9)
+    for name, value in limits.items():
+        monkeypatch.setattr(run_module, name, value)
+    found = system()
+    monkeypatch.undo()
+    asked = system(times=found.times)
+    assert len(found.times) > 60
+    assert [event.name for event in found.events] == [event.name for event in asked.events]
+    np.testing.assert_allclose(found.tokens, asked.tokens, rtol=1e-12, atol=1e-12)
+    for name, values in asked.observables.items():
+        np.testing.assert_allclose(found.observables[name], values, rtol=1e-9, atol=1e-12, err_msg=name)
 
 
 def test_a_horizon_that_never_ends_is_stopped_and_marked() -> None:

@@ -61,25 +61,40 @@ def test_attention_measures() -> None:
     assert got["log_energy"] == pytest.approx(np.log(n * n))
     assert got["pair_form_max"] == 0
     causal = AttentionField(System(np.zeros((1, 2, 2)), np.eye(2)[None]), n)
-    assert seen.entropy(causal.attention(x)) == pytest.approx(np.mean(np.log([1, 2, 3, 4])))
-    assert causal.log_energy(x) == pytest.approx(np.log(10))
+    assert causal.entropy_and_energy(x) == pytest.approx((np.mean(np.log([1, 2, 3, 4])), np.log(10)))
+
+
+@pytest.mark.parametrize("size", [1e-3, 1.0, 1e3, 1e120])
+@pytest.mark.parametrize("causal", [True, False])
+def test_entropy_is_that_of_the_attention_matrices(causal: bool, size: float) -> None:
+    """From weights that are nearly even to weights that are all 0 but one, and hidden tokens among them."""
+    random = np.random.default_rng(5)
+    k, v, q, o = (random.standard_normal((3, 4, 6)) for _ in range(4))
+    field = AttentionField(System(k, v, q, o.transpose(0, 2, 1), causal=causal, reach=7), 20)
+    x = size * random.standard_normal((20, 6))
+    attention_HNN = field.attention(x)
+    logs_HNN = np.log(attention_HNN, out=np.zeros_like(attention_HNN), where=attention_HNN > 0)
+    expected = -(attention_HNN * logs_HNN).sum(axis=2).mean()
+    assert field.entropy_and_energy(x)[0] == pytest.approx(expected, rel=1e-12, abs=1e-15)
 
 
 @pytest.mark.parametrize(("n", "d"), [(7, 3), (5, 12), (80, 6), (300, 4)])
 @pytest.mark.parametrize("size", [1e-200, 1.0, 1e200])
-def test_many_clouds_at_once_are_each_by_itself(n: int, d: int, size: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_clouds_at_once_are_each_by_itself(n: int, d: int, size: float) -> None:
     """Wide ones, thin ones, collapsed ones and clusters, in portions of any size."""
     random = np.random.default_rng(n)
     clouds = [size * scale * random.standard_normal((n, d)) for scale in (1.0, 1e-3, 50.0)]
     clouds += [np.ones((n, d)) * size + 1e-9 * clouds[0], np.repeat(clouds[0][:2], n, axis=0)[:n], 0 * clouds[0]]
     single = [seen.measure(cloud, size_at_start=size) for cloud in clouds]
-    for portion in (1, 2 * n * d, 10**9):
-        monkeypatch.setattr(seen, "AT_ONCE", portion)
-        together = seen.measure_all(clouds, size_at_start=size, heavy=[True, False, True, True, True, True])
-        for name, values in together.items():
-            for number, value in enumerate(values):
-                expected = np.nan if number == 1 and name in seen.HEAVY else single[number][name]
-                assert value == pytest.approx(expected, rel=1e-12, nan_ok=True), (name, number)
+    heavy = np.array([True, False, True, True, True, True])
+    for portion in (1, 2, 6):
+        for first in range(0, 6, portion):
+            some = slice(first, first + portion)
+            together = seen.measure_all(np.stack(clouds[some]), size_at_start=size, heavy_T=heavy[some])
+            for name, values in together.items():
+                for number, value in enumerate(values, first):
+                    expected = np.nan if number == 1 and name in seen.HEAVY else single[number][name]
+                    assert value == pytest.approx(expected, rel=1e-12, nan_ok=True), (name, number)
 
 
 @pytest.mark.parametrize(("n", "d"), [(12, 5), (64, 64), (9, 40)])

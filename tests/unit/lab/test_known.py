@@ -43,6 +43,19 @@ def test_the_advice_names_what_is_there() -> None:
     assert shlex.split(advice(second)[1])[-1] == missing[1].name
 
 
+def test_a_line_that_installs_several_names_is_printed_once() -> None:
+    found = toposcope.ls("texts")
+    line = "pip install --no-deps texts==1.0"
+    for ready in (0, 1):
+        names = tuple(
+            replace(each, ready=n < ready, install="" if n < ready else line) for n, each in enumerate(found.names)
+        )
+        printed = str(replace(found, names=names))
+        assert printed.count("pip install") == 1
+        assert f"  {line}" in printed.splitlines(), "on one line"
+        assert ("toposcope loss" in printed) == bool(ready)
+
+
 @pytest.mark.parametrize("what", get_args(Lists))
 def test_the_advice_can_be_pasted(what: Lists) -> None:
     shown = toposcope.ls(what)

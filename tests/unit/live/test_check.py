@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from tests.unit.results import holds
 from toposcope.checkpoints.live import view
 from toposcope.cli import main
 from toposcope.core.errors import BadConfig, BadValue
+from toposcope.live import foreseen
 from toposcope.live.check import TESTED_TRANSFORMERS
 from toposcope.live.foreseen import seconds
 from toposcope.live.result import LiveCheckResult
@@ -102,6 +104,18 @@ def test_a_model_in_training_is_refused(model: Any) -> None:
         toposcope.check(model.train())
 
 
+def test_a_scaling_that_is_not_read_is_not_called_configured(tmp_path: Path) -> None:
+    write_llama_lm(tmp_path)
+    settings = json.loads((tmp_path / "config.json").read_text())
+    settings.pop("rope_parameters", None)
+    (tmp_path / "config.json").write_text(json.dumps({**settings, "rope_scaling": {"typ": "yarn", "factor": 4.0}}))
+    result = toposcope.check(tmp_path, live=True, probes=["fit"], dtype="float32")
+    assert [each.id for each in result.faults] == ["unknown-key"]
+    assert all(row.agrees for row in result.by_layer)  # with what is read
+    said = [*(each.title for each in result.findings), *(row.running for row in result.by_layer), str(result)]
+    assert not any("as configured" in each for each in said)
+
+
 def test_what_disagrees_is_named(model: Any) -> None:
     def from_the_start(module: Any, given: Any, options: dict[str, Any]) -> Any:
         cache = options.get("past_key_values")
@@ -135,9 +149,27 @@ def test_how_long_it_takes_is_told_beforehand(
     caplog.set_level("INFO", logger="toposcope")
     toposcope.check(model, probes=["axes"], weights=False)
     assert not caplog.records  # tiny: done before anyone wonders
-    monkeypatch.setattr("toposcope.live.foreseen.slower", lambda: 1e6)
+    monkeypatch.setattr("toposcope.live.foreseen.PATIENCE", 0.0)
     toposcope.check(model, probes=["axes"], weights=False)
-    assert len(caplog.records) == 1
+    assert len(caplog.records) == 2  # a range before, and what is left once the model has run
+
+
+def test_a_moment_is_not_extrapolated_to_hours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toposcope.live.foreseen.pace", lambda: 1e4)
+    assert foreseen.slower(0.0) == foreseen.SLOWEST
+    assert foreseen.span(20.0) == "20 s to 3 min"
+
+
+def test_what_is_left_goes_by_what_was_done() -> None:
+    forecast = foreseen.Forecast({"fit": 2.0, "parity": 6.0, "axes": 1.0})
+    assert forecast.news() is None
+    forecast.done("fit", 8.0)
+    assert forecast.news() == "30 s"  # 4 times as long as foreseen, of 7 s
+    assert forecast.news() is None  # said already
+    forecast.done("fit", 8.0)  # the rest of it takes as long again: all is twice as slow
+    assert forecast.news() == "60 s"
+    forecast.done("parity", 6.0)
+    assert forecast.news() is None  # 3 s: nobody waits for that
 
 
 def test_more_probes_and_more_weights_take_longer(model: Any) -> None:

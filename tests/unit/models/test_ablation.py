@@ -296,8 +296,11 @@ def test_a_journal_is_continued_and_nothing_is_measured_twice(tmp_path: Path) ->
     ):
         plan = runner.plan(runner.all_heads(), ["text"])
         assert (plan.already, plan.measurements) == (24, 24)
+        assert runner.made == 0
         runner.measure(runner.all_heads(), ["text"])
         assert runner.made == 4 * 6
+        assert runner.work == pytest.approx(plan.work)
+        assert runner.plan(runner.all_heads(), ["text"]).work == 0
         assert [runner.losses(heads).tolist() for heads in runner.all_heads([0])] == values
         names = [(entry["what"], entry["on"], entry["sequence"]) for entry in journal.entries]
         assert len(set(names)) == len(names) == (1 + 8) * 6

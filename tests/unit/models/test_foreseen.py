@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 
 from tests.unit.models.making import TEXT, write_llama_lm
+from toposcope.core.progress import duration_range
+from toposcope.models.ablation import foreseen
+from toposcope.models.tracing import foreseen as tracing
 from toposcope.models.tracing import trace as verb
 from toposcope.models.tracing.foreseen import in_words, pace, seconds
 
@@ -32,6 +35,20 @@ def test_a_guess_has_one_digit(value: float, words: str) -> None:
     assert in_words(value) == words
 
 
+def test_a_trace_that_is_slower_than_foretold_says_so_once_it_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(tracing.time, "perf_counter", lambda: now[0])
+    left = tracing.TraceTime(30.0)
+    assert left.high > left.low == 30
+    assert left.look(0, 100) is None
+    now[0] = 3.0
+    assert left.look(1, 100) is None, "too early"
+    now[0] = 20.0
+    assert left.look(40, 100) is None, "50 s in all, as foretold"
+    assert left.look(10, 100) == f"now about {duration_range(0.7 * 180, 180 / 0.7)} left"
+    assert left.look(99, 100) is None, "about over"
+
+
 @pytest.mark.parametrize("patience", [0.0, 1e9])
 def test_only_what_takes_long_is_announced(
     tmp_path: Path, patience: float, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -47,3 +64,38 @@ def test_only_what_takes_long_is_announced(
     for record in told:
         assert "1 head, 1 sequence;" in record.message
         assert "--depth" in record.message  # which is not in the estimate
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "words"),
+    [
+        (20, 50, "20 to 50 s"),
+        (41, 42, "40 s"),
+        (50, 130, "50 s to 2 min"),
+        (130, 300, "2 to 5 min"),
+        (0.1, 3, "1 to 3 s"),
+    ],
+)
+def test_a_range_names_its_unit_once(low: float, high: float, words: str) -> None:
+    assert duration_range(low, high) == words
+
+
+def test_the_time_left_is_told_after_the_first_sequence_and_again_when_it_was_wrong(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    now, done = [0.0], [0.0]
+    monkeypatch.setattr(foreseen.time, "perf_counter", lambda: now[0])
+    clock = foreseen.TimeLeft(100.0, 10.0, lambda: done[0])
+
+    def at(time: float, work: float) -> int:
+        now[0], done[0] = time, work
+        clock.look()
+        return len(caplog.records)
+
+    with caplog.at_level(logging.INFO, logger="toposcope"):
+        assert at(2.0, 5.0) == 0  # less than a sequence
+        assert at(4.0, 10.0) == 1  # 36 s left
+        assert at(20.0, 50.0) == 1  # as foretold
+        assert at(60.0, 60.0) == 2  # 40 s left, in place of 16
+        assert at(90.0, 99.0) == 2  # about over
+    assert duration_range(0.8 * 36, 1.6 * 36) in caplog.records[0].getMessage()

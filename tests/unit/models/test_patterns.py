@@ -10,7 +10,16 @@ import pytest
 import toposcope.models.tracing.logits
 from toposcope.encodings import alibi
 from toposcope.models.tracing.logits import HeadLogits, rows
-from toposcope.models.tracing.patterns import NEAR, THRESHOLDS, Score, names, patterns, stands_out, together
+from toposcope.models.tracing.patterns import (
+    NEAR,
+    THRESHOLDS,
+    Score,
+    induction_score,
+    names,
+    patterns,
+    stands_out,
+    together,
+)
 
 LENGTH = 50
 
@@ -87,6 +96,8 @@ def test_scores_equal_dense_attention(case: str, monkeypatch: pytest.MonkeyPatch
     assert found.distance == pytest.approx(distance, rel=1e-12)
     assert found.entropy == pytest.approx(entropy[1:].mean(), rel=1e-10)
     assert found.square == pytest.approx((np.where(seen, logits, 0) ** 2).sum(), rel=1e-12)
+    assert induction_score(given, ids) == found.scores["induction"]
+    assert induction_score(given, np.arange(LENGTH)) is None  # no token comes twice
     np.testing.assert_allclose(found.output_BV, (attention @ values)[found.seen_from :], rtol=1e-12)
 
 

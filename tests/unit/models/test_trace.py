@@ -14,13 +14,14 @@ import pytest
 
 from tests.unit.models.making import TEXT, randomise, write_llama
 from toposcope.core import interpreters
-from toposcope.core.errors import BadValue
+from toposcope.core.errors import BadFile, BadValue
 from toposcope.encodings import rope
 from toposcope.encodings.record import NONE
 from toposcope.models.corpus import Corpus, cut
 from toposcope.models.intervene import captured
 from toposcope.models.load import load_reference
 from toposcope.models.rank import area_under_curve
+from toposcope.models.tracing.collect import _spread, each_of
 from toposcope.models.tracing.contraction import band_product, contracted
 from toposcope.models.tracing.head import gram_shares
 from toposcope.models.tracing.logits import head_content
@@ -481,13 +482,49 @@ def test_other_interpreters_find_what_is_found_here(tmp_path: Path, monkeypatch:
     submit = interpreters.Interpreters.submit
 
     def noted(pool: interpreters.Interpreters, function: Any, *given: Any) -> Any:
-        used.append(function)
+        used.extend(given[1] if function is each_of else [function])
         return submit(pool, function, *given)
 
     monkeypatch.setattr(interpreters.Interpreters, "submit", noted)
     there = trace(tmp_path, jobs=2, **few)  # type: ignore[arg-type]
     assert len(used) > 2 * len(here.heads)  # of every head in both sequences, and clouds of tokens
     assert replace(there, provenance=here.provenance) == here
+
+
+def test_processes_begin_before_a_large_model_and_end_if_it_cannot_be_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_llama(tmp_path)
+    few = {"text": "random", "tokens": 8, "sequences": 1, "layers": "0", "jobs": 2}
+    begun: list[Any] = []
+    start = interpreters.subprocess.Popen
+
+    def noted(*given: Any, **how: Any) -> Any:
+        begun.append(start(*given, **how))
+        return begun[-1]
+
+    monkeypatch.setattr(interpreters.subprocess, "Popen", noted)
+    trace(tmp_path, **few)  # type: ignore[arg-type]
+    assert not begun  # it is small
+    monkeypatch.setattr(f"{trace.__module__}.LARGE", 0)
+    threads = torch.get_num_threads()
+    trace(tmp_path, **few)  # type: ignore[arg-type]
+    assert len(begun) == 2
+    (tmp_path / "model.safetensors").write_bytes(b"nothing")
+    with pytest.raises(BadFile):
+        trace(tmp_path, **few)  # type: ignore[arg-type]
+    assert len(begun) == 4
+    assert all(each.poll() is not None for each in begun)
+    assert torch.get_num_threads() == threads
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 7])
+def test_quartiles_are_those_of_numpy(count: int) -> None:
+    values = np.random.default_rng(count).standard_normal(count)
+    found = _spread(list(values))
+    assert found is not None
+    np.testing.assert_allclose((found.low, found.median, found.high), np.percentile(values, (25, 50, 75)), rtol=1e-14)
+    assert _spread([]) is None
 
 
 def test_a_process_that_is_lost_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

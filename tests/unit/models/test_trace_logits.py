@@ -88,3 +88,17 @@ def test_the_most_positional_heads_are_pictured_and_only_traced_ones_can_be() ->
     with pytest.raises(BadValue, match="not traced") as caught:
         trace_corpus(model, texts(2), layers=[0], logits=[(1, 0)])
     assert "1.0" in str(caught.value)
+
+
+@pytest.mark.parametrize("family", ["llama", "bloom"])
+def test_pictures_of_what_was_kept_are_those_of_another_pass(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, corpus = ready(MODELS[family]()), texts(2)
+    ran: list[int] = []
+    handle = model.register_forward_pre_hook(lambda *_: ran.append(1))
+    kept, first = trace_corpus(model, corpus, logits=2), len(ran)
+    monkeypatch.setattr("toposcope.models.tracing.measure.HELD", 0)
+    again, second = trace_corpus(model, corpus, logits=2), len(ran) - first
+    handle.remove()
+    assert second == first + 1
+    assert (kept.logits, kept.attention) == (again.logits, again.attention)
+    assert kept.logits

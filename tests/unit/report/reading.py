@@ -49,7 +49,7 @@ class Reader(HTMLParser):
         elif self._inside == "style":
             self.styles[-1] += data
         else:
-            self.words += data
+            self.words += data.replace("\u00a0", " ")
 
     @property
     def data(self) -> Any:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 import toposcope
 from toposcope.dynamics.flow import Flow
 from toposcope.report.blocks import Page, Pairs
 from toposcope.report.views import flow as view
-from toposcope.report.views.flow_words import gist, of_norms
+from toposcope.report.views.flow_words import brief, certified, firm, gist, of_norms, why
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +68,56 @@ def test_a_verdict_of_growth_beside_tokens_that_gather_is_explained(measured: Fl
     assert of_norms(gathered)
     assert of_norms(changed(measured, **SAME)) is None
     assert of_norms(replace(gathered, verdict=None)) is None
+
+
+@pytest.mark.parametrize(
+    ("rule", "robust", "there", "absent"),
+    [
+        ("T5", True, ["survives", "8.8 %"], ["may not hold"]),
+        ("T5", False, ["may not hold", "8.8 %"], ["survives"]),
+        ("T3a", False, ["may not hold", "symmetric"], ["survives"]),
+        ("T5", None, [], ["may not hold", "survives", "8.8 %"]),
+    ],
+)
+def test_a_verdict_says_whether_it_survives_the_rounding_of_stored_weights(
+    measured: Flow, rule: str, robust: bool | None, there: list[str], absent: list[str]
+) -> None:
+    assert measured.verdict is not None
+    error = None if robust is None else 0.0875
+    found = replace(measured.verdict, rule=rule, margin=0.0014, robust=robust, storage_error=error)
+    words = firm(replace(measured, verdict=found))
+    assert words is not None
+    assert "0.14 %" in words
+    assert all(word in words for word in there), words
+    assert not any(word in words for word in absent), words
+
+
+def test_directions_that_grow_are_told_and_tokens_on_them_only_where_they_came_there() -> None:
+    V, x0 = np.diag([1.0, 0.1, -1.0]), np.array([[0.1, 1.0, 1.0], [0.2, -1.0, 0.5], [0.1, 0.5, -1.0]])
+    result = toposcope.flow(W=np.eye(3), V=V, start=x0, causal=True)
+    (flow,) = result.flows
+    assert flow.leading is not None
+    assert (flow.leading.directions, flow.leading.width) == (1, 3)
+    assert flow.leading.share_at_start < 0.1 < 0.9 < flow.leading.share_at_end
+    words = why(result, flow)
+    assert words is not None
+    assert "2 of the 3" in words
+    there = replace(flow, leading=replace(flow.leading, share_at_start=0.8))
+    assert len(why(result, there) or "") < len(words)
+    assert why(result, replace(flow, verdict=None)) is None
+    lines = brief(result)
+    assert len(lines) == 2
+    assert words in lines[0]
+    assert certified(flow, short=True)[1:] in lines[1]
+    other = replace(flow, encoding="other", observables=changed(flow, norm_max=(1.0, 7.0)).observables)
+    assert len(brief(replace(result, flows=(flow, other)))) == 3  # of both the theorem says the same
+
+
+def test_the_reason_of_a_preset_is_told_of_the_preset_as_it_is() -> None:
+    assert toposcope.flow(preset="helix", horizon=0.1).why
+    assert not toposcope.flow(preset="helix", horizon=0.1, diagonal=1).why
+    assert not toposcope.flow(preset="helix", horizon=0.1, encoding="none").why
+    assert not toposcope.flow(preset="helix", horizon=0.1, start=np.eye(2)).why
 
 
 def test_a_preset_has_a_title_no_cloud_and_no_output_matrix() -> None:

@@ -95,7 +95,7 @@ def test_loss_says_what_an_interval_allows() -> None:
 
 def test_ablation_names_the_head_that_matters_and_its_share() -> None:
     page = Reader(render([making.ablated()]))
-    assert re.findall(r"Head (\S+) matters most", page.words) == ["0.2"]
+    assert re.findall(r"Of 6 heads (\S+) matters most", page.words) == ["0.2"]
     rows = table(page, "damages")
     assert rows[2]["position"] == pytest.approx(0.18)
     assert rows[2]["by_sequence"] == pytest.approx([0.2, 0.2])
@@ -115,6 +115,10 @@ def test_flow_moves_as_it_was_integrated(tmp_path: Path) -> None:
     first, flow = np.array(moving["xy"][0]), result["flows"][0]
     assert first.shape == (6, 2)
     assert moving["times"][-1] == pytest.approx(flow["end"], rel=1e-4)
+    largest = flow["observables"]["norm_max"]
+    assert moving["norms"][0] == 1
+    assert moving["norms"][-1] == pytest.approx(largest[-1] / largest[0], rel=1e-3)
+    assert len(moving["norms"]) == len(moving["times"])
     sizes = np.linalg.norm(np.array(moving["xy"][-1]), axis=1)  # relative to the largest at each moment
     assert sizes.max() == pytest.approx(1.0, abs=1e-3)
     norms = flow["observables"]

@@ -186,7 +186,9 @@ def test_every_set_of_patterns_has_one_character_of_its_own() -> None:
 def test_the_next_command_can_be_pasted(name: str, path: str, text: str, words: list[str]) -> None:
     asked = Provenance((Subject(name, path, "torch", "llama", ""),), {"text": text, "begin": 0, "lines": False})
     (found,) = blocks(page_of([replace(making.traced(), provenance=asked)]), Command)
-    assert shlex.split(found.line)[:-1] == ["toposcope", "ablate", *words, "--heads"]
+    *asks, _, sequences, many = shlex.split(found.line)
+    assert asks == ["toposcope", "ablate", *words, "--heads"]
+    assert (sequences, int(many)) > ("--sequences", 4)  # more than the default, which seldom tells a damage from 0
 
 
 # ------------------------------------------------------------------ ablate
@@ -215,8 +217,49 @@ def test_a_head_that_matters_on_repeated_tokens_alone_is_in_the_summary() -> Non
     (unsure,) = [
         each for each in blocks(page_of([on_texts(damages, 5.0)]), Summary)[0].sentences if "repeated" in each
     ]
-    assert "cannot tell" in unsure
-    assert "none of 3 heads" in unsure
+    assert "(most without 0.0: +2.500 ± " in unsure
+
+
+def test_a_head_better_removed_is_not_said_to_be_level_with_0() -> None:
+    (summary,) = blocks(page_of([on_texts({"text": (0.5, 0.4, 0.3), "shuffled": (0.2, 0.0, -0.9)}, 0.05)]), Summary)
+    (shuffled,) = [each for each in summary.sentences if each.startswith("On the shuffled")]
+    assert "1 of 3 heads (0.0)" in shuffled
+    assert "Without 0.2" in shuffled
+    assert "by 0.900 ± " in shuffled
+
+
+def test_what_a_head_costs_is_told_as_a_share_of_what_position_is_worth() -> None:
+    found = on_texts({"text": (0.5, 0.004, 0.0)}, 0.001)
+    (text,) = found.texts
+    (summary,) = blocks(page_of([replace(found, texts=(replace(text, floor=(3.0, 2.9, 3.1, 3.0)),))]), Summary)
+    (worth,) = [each for each in summary.sentences if "3.000 instead of 1.000" in each]
+    assert "2.00 nats" in worth
+    assert worth.endswith("25% (0.0), 0.2% (0.1).")
+    (summary,) = blocks(page_of([replace(found, texts=(replace(text, floor=(3.0, 0.9, 0.1, 1.0)),))]), Summary)
+    assert not any("%" in each for each in summary.sentences if "instead of" in each), "of what is not told from 0"
+
+
+@pytest.mark.parametrize(("heads", "there"), [(1, False), (2, True)])
+def test_of_one_head_the_table_is_left_to_the_page_and_to_full(heads: int, there: bool) -> None:
+    page = page_of([on_texts({"text": (0.5, 0.4)}, 0.05, heads)])
+    (section,) = [each for each in page.sections if any(isinstance(block, Listing) for block in each.blocks)]
+    assert section.full is not there
+
+
+def test_a_change_that_is_not_told_is_said_alike_whatever_its_sign() -> None:
+    for damage in (0.036, -0.027):
+        (summary,) = blocks(page_of([on_texts({"text": (0.5,), "repeated": (damage,)}, 0.02, heads=1)]), Summary)
+        (repeated,) = [each for each in summary.sentences if each.startswith("On repeated")]
+        assert repeated.endswith(f"not measurably rise without head 0.0 ({damage:+.3f} ± 0.064).")
+
+
+def test_one_head_is_not_called_the_worst_and_the_way_to_tell_is_named() -> None:
+    (summary,) = blocks(page_of([on_texts({"text": (0.1,)}, 0.05, heads=1)]), Summary)
+    assert "without head 0.0 (+0.100 ± " in summary.sentences[0]
+    assert "most" not in summary.sentences[0]
+    assert "--sequences 16" in summary.sentences[0]
+    (summary,) = blocks(page_of([on_texts({"text": (0.1,)}, 0.01, heads=1)]), Summary)
+    assert summary.sentences[0].startswith("Without head 0.0 the loss")
 
 
 def test_a_map_of_few_heads_is_for_pages_alone() -> None:

@@ -61,7 +61,7 @@ def test_bounds_are_told_as_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal.show(page_of([found]), IndentedConsole(file=out, width=80), full=True)
     last = [line for line in out.getvalue().splitlines() if line.split()[:1] == ["4,096"]]
     assert [line.count("≥") for line in last] == [0, 1, 1]  # the longest context; kernel, summand
-    answer = next(line for line in str(found).splitlines() if line.split()[:2] == ["t5", "good"])
+    answer = next(line for line in out.getvalue().splitlines() if line.split()[:2] == ["t5", "good"])
     assert answer.count("≥") == 1
     assert found.encodings[0].decay[-1] is None
 

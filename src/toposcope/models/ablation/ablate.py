@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from math import comb
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,9 @@ from toposcope.core.progress import Progress, steps
 from toposcope.core.ranges import parse_heads
 from toposcope.core.result import Provenance
 from toposcope.core.statistics import from_error
+from toposcope.models.ablation.foreseen import TimeLeft
 from toposcope.models.ablation.replacement import METHODS, Method
-from toposcope.models.ablation.result import AblateResult, Mode, pairs_to_try, summarise
+from toposcope.models.ablation.result import TOP_PAIRS, AblateResult, Mode, pairs_to_try, summarise
 from toposcope.models.ablation.runner import (
     TEXTS,
     AblationPlan,
@@ -29,7 +31,7 @@ from toposcope.models.ablation.runner import (
     side_by_side,
     texts_of,
 )
-from toposcope.models.ablation.screen import Screen, choose, estimates, judged
+from toposcope.models.ablation.screen import CHOSEN, Screen, choose, estimates, estimates_work, judged
 from toposcope.models.about import identity_of
 from toposcope.models.corpus import Corpus
 from toposcope.models.device import (
@@ -187,34 +189,64 @@ def _measure(
 ) -> tuple[Screen | None, list[Heads]]:
     """Measure what was asked for; the screen if there was one, and the pairs that were tried."""
     guess, chosen, drawn = None, wanted, wanted[:0]
-    if mode == "screen":
-        guess = estimates(runner, wanted)
-        chosen, drawn = choose(wanted, guess, sample=sample, seed=seed)
+    clock, pairs_work = TimeLeft(0.0, 0.0, lambda: runner.work), 0.0
     singles, find_pairs = pairs_to_try(runner, pairs) if pairs else ([], list)
+    if pairs:
+        pairs_work = _pairs_work(runner, wanted, singles, find_pairs)
+    if mode == "screen":
+        screening = estimates_work(runner)
+        if screening:
+            _log.info("Estimating %d heads on %s first.", len(wanted), _count(len(screening), "sequence"))
+            later = CHOSEN * runner.plan(wanted).work + runner.floor_work() + pairs_work
+            clock.work, clock.first = sum(screening) + later, screening[0]
+        guess = estimates(runner, wanted, tick=clock.look)
+        chosen, drawn = choose(wanted, guess, sample=sample, seed=seed)
     plan = runner.plan([*chosen, *drawn])
-    _say(plan, runner)
-    runner.measure([*chosen, *drawn], tick=steps(progress, "heads removed", plan.measurements))
-    runner.measure(singles, ["text"])
+    clock.work = runner.work + plan.work + runner.floor_work() + pairs_work
+    clock.first = runner.work + plan.first
+    _say(plan, runner, len(chosen) + len(drawn), nothing=clock.work == runner.work)
+    runner.measure([*chosen, *drawn], tick=_both(steps(progress, "heads removed", plan.measurements), clock.look))
+    runner.measure(singles, ["text"], clock.look)
     tried: list[Heads] = find_pairs()
     if tried:
-        count = len(tried) * len(runner.texts["text"].trials)
-        runner.measure(tried, ["text"], steps(progress, "pairs removed", count))
+        ticks = len(tried) * len(runner.texts["text"].trials)
+        clock.work = runner.work + runner.plan(tried, ["text"]).work + runner.floor_work()
+        runner.measure(tried, ["text"], _both(steps(progress, "pairs removed", ticks), clock.look))
     runner.measure_floor()
     return (None if guess is None else judged(runner, wanted, guess, chosen, drawn)), tried
 
 
-def _say(plan: AblationPlan, runner: AblationRunner) -> None:
-    """What is to come, before it begins."""
-    done = f" ({plan.already} are already known)" if plan.already else ""
-    if plan.measurements:
-        _log.info("%d measurements%s: about %s.", plan.measurements, done, _duration(plan.seconds))
-    else:
+def _pairs_work(
+    runner: AblationRunner, wanted: list[Heads], singles: list[Heads], find: Callable[[], list[Heads]]
+) -> float:
+    """The work of the pairs, before it is known which they are where they are made of the worst heads."""
+    if singles or not runner.plan(wanted, ["text"]).measurements:
+        return runner.plan(singles, ["text"]).work + runner.plan(find(), ["text"]).work
+    tokens = sum(each.tokens for each in runner.texts["text"].trials)
+    return float(tokens * comb(min(TOP_PAIRS, sum(runner.sizes)), 2))
+
+
+def _both(first: Callable[[], None], second: Callable[[], None]) -> Callable[[], None]:
+    def tick() -> None:
+        first()
+        second()
+
+    return tick
+
+
+def _say(plan: AblationPlan, runner: AblationRunner, heads: int, *, nothing: bool) -> None:
+    """What is to come, before it begins; how long it takes is told when a sequence has been measured."""
+    if nothing:
         _log.info("Everything is already measured.")
-    if runner.resumable.reason is not None:
+    elif plan.measurements:
+        text = next(iter(runner.texts.values()))
+        product = [_count(heads, "head"), _count(len(text.trials), "sequence"), _count(len(runner.texts), "text")]
+        done = f", {plan.already} of them already measured" if plan.already else ""
+        _log.info("%s%s.", f"{plan.already + plan.measurements} measurements: {' x '.join(product)}", done)
+    if not nothing and runner.resumable.reason is not None:
         _log.info("Every run is a full one: %s.", runner.resumable.reason)
 
 
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+def _count(number: int, thing: str) -> str:
+    """1 head, 2 heads."""
+    return f"{number} {thing}{'' if number == 1 else 's'}"

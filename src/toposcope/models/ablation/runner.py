@@ -6,7 +6,6 @@ not measured again.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -86,11 +85,12 @@ def side_by_side(corpus: Corpus) -> int:
 
 @dataclass(frozen=True)
 class AblationPlan:
-    """What is still to be measured, and about how long it will take."""
+    """What is still to be measured; `work` is in tokens run through the whole model, `first` that of one sequence."""
 
     measurements: int
     already: int
-    seconds: float
+    work: float
+    first: float
 
 
 class AblationRunner:
@@ -112,6 +112,7 @@ class AblationRunner:
         self.method, self.seed, self.journal, self.batch = method, seed, journal, batch
         self.resumable = Resumable(instrument)
         self.made = 0  # measurements in this process
+        self.work = 0.0  # done in this process, in tokens run through the whole model
         self.floor_reason: str | None = None
         self._known: dict[tuple[str, str, int], Any] = {}
         for entry in journal.entries if journal is not None else ():
@@ -195,29 +196,34 @@ class AblationRunner:
                     for number in left:
                         each = text.trials[number]
                         value = trial_loss(each, self.model(**each.inputs), whole[number])
+                        self.work += each.tokens
                         self.note(FLOOR, text.name, number, as_number(value))
             except (BadConfig, BadEncoding, BadValue) as error:
                 self.floor_reason = f"positions cannot be switched off: {error}"
 
     def plan(self, removals: Sequence[Heads], on: Sequence[str] | None = None) -> AblationPlan:
-        """How much is left to do. Times a run of the whole model, which is then known."""
-        wanted = [self.checked(heads) for heads in removals]
-        seconds, count, already = 0.0, 0, 0
+        """How much is left to do; nothing is run."""
+        wanted = sorted({self.checked(heads) for heads in removals})
+        count, already = 0, 0
+        works = []
         for text in self._chosen(on):
-            first = self._missing([()], text, 0)
-            began = time.perf_counter()
-            if first:
-                self._measure_sequence(text, 0, first, _nothing, lambda: None)
-            else:
-                self._run(text.trials[0], self._plain)
-            one = (time.perf_counter() - began) / text.trials[0].tokens
             for number, each in enumerate(text.trials):
                 left = self._missing(wanted, text, number)
                 count, already = count + len(left), already + len(wanted) - len(left)
-                for heads in left:
-                    part = self.resumable.share(heads[0][0]) if heads else 1.0
-                    seconds += one * each.tokens * (_HEAD_SHARE + (1 - _HEAD_SHARE) * part)
-        return AblationPlan(count, already, seconds)
+                if left or self._missing([()], text, number):
+                    works.append(each.tokens + sum(self._work_of(heads, each) for heads in left))
+        return AblationPlan(count, already, float(sum(works)), float(works[0]) if works else 0.0)
+
+    def floor_work(self, on: str = "text") -> float:
+        """The work that `measure_floor` has still to do."""
+        text = self.texts[_known_text(on, self.texts)]
+        left = (each for i, each in enumerate(text.trials) if self.known(FLOOR, text.name, i) is None)
+        return float(sum(each.tokens for each in left))
+
+    def _work_of(self, heads: Heads, each: Trial) -> float:
+        """A removal, in tokens run through the whole model: blocks before it are not run."""
+        part = self.resumable.share(heads[0][0]) if heads else 1.0
+        return each.tokens * (_HEAD_SHARE + (1 - _HEAD_SHARE) * part)
 
     # ------------------------------------------------------------- results
     def losses(self, heads: Heads, on: str = "text") -> Array:
@@ -261,9 +267,11 @@ class AblationRunner:
         if self._missing([()], text, number):
             self.note(WHOLE, text.name, number, as_number(trial_loss(each, output, whole)))
         del output
+        self.work += each.tokens
         for some in self._side_by_side([heads for heads in left if heads]):
             with ablated_rows(self.model, [_removed(heads, stand_in) for heads in some]):
                 output = self._run(each, self.resumable.run, some[0][0][0], len(some))
+            self.work += sum(self._work_of(heads, each) for heads in some)
             for row, heads in enumerate(some):
                 self.note(name_of(heads), text.name, number, as_number(trial_loss(each, output, whole, row)))
                 tick()
@@ -290,9 +298,6 @@ class AblationRunner:
         """The words of the vocabulary and the width of the stream, as far as the configuration says."""
         config = self.model.config.get_text_config()
         return getattr(config, "vocab_size", 0), getattr(config, "hidden_size", 0)
-
-    def _plain(self, inputs: Mapping[str, Any]) -> Any:
-        return self.model(**inputs)
 
     def _run(self, each: Trial, run: Callable[..., Any], *more: Any) -> Any:
         import torch

@@ -8,7 +8,7 @@ the true top tenth that finds was measured on SmolLM2, on texts that played no p
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +19,7 @@ from toposcope.models.ablation.expected import expected_damages
 from toposcope.models.ablation.replacement import stand_ins
 from toposcope.models.ablation.runner import ESTIMATES, AblationRunner, Heads, name_of
 from toposcope.models.rank import rank_correlation
+from toposcope.models.score import Trial
 
 Array = NDArray[np.float64]
 TOP = 0.1  # the share of heads that is looked for
@@ -94,7 +95,9 @@ class Screen:
     recall: ScreenRecall = RECALL
 
 
-def estimates(runner: AblationRunner, heads: Sequence[Heads], on: str = "text") -> Array:
+def estimates(
+    runner: AblationRunner, heads: Sequence[Heads], on: str = "text", tick: Callable[[], None] = lambda: None
+) -> Array:
     """The expected damage of each single head, in the mean over the sequences of a text."""
     text = runner.texts[on]  # type: ignore[index]
     if text.trials[0].kind == "drift":
@@ -102,7 +105,7 @@ def estimates(runner: AblationRunner, heads: Sequence[Heads], on: str = "text") 
             "a drift has no slope at the whole model, where it is 0 and least: a backward pass tells nothing. "
             "Use --mode exact."
         )
-    draws = max(LEAST_DRAWS, math.ceil(DRAWS / len(text.trials)))
+    draws = _draws(runner, on)
     runner.require_memory_for_backward(1 + draws)
     places = None
     rows = []
@@ -114,8 +117,26 @@ def estimates(runner: AblationRunner, heads: Sequence[Heads], on: str = "text") 
             seed = (runner.seed, number)
             known = expected_damages(runner, each, places[number], draws=draws, seed=seed)
             runner.note(ESTIMATES, on, number, known)
+            runner.work += _work_of(runner, each, draws)
+            tick()
         rows.append([known[layer][head] for ((layer, head),) in heads])
     return np.array(rows, dtype=np.float64).mean(axis=0)
+
+
+def estimates_work(runner: AblationRunner, on: str = "text") -> list[float]:
+    """The work of the estimates that are still to be made, sequence by sequence."""
+    text, draws = runner.texts[on], _draws(runner, on)  # type: ignore[index]
+    left = (each for number, each in enumerate(text.trials) if runner.known(ESTIMATES, on, number) is None)
+    return [_work_of(runner, each, draws) for each in left]
+
+
+def _draws(runner: AblationRunner, on: str) -> int:
+    return max(LEAST_DRAWS, math.ceil(DRAWS / len(runner.texts[on].trials)))  # type: ignore[index]
+
+
+def _work_of(runner: AblationRunner, each: Trial, draws: int) -> float:
+    """In tokens run through the model: one pass, the backward ones (twice as long), and each head's own block."""
+    return each.tokens * (1.0 + 2.0 * (1 + draws) + max(runner.sizes))
 
 
 def choose(heads: Sequence[Heads], estimate: Array, *, sample: int, seed: int) -> tuple[list[Heads], list[Heads]]:

@@ -51,33 +51,47 @@ class Agreement:
     fast_recall: float | None
 
 
-def agreement(view: View, traced: Sequence[HeadTrace], kernels: Mapping[str, Sequence[float]]) -> Agreement | None:
-    """Compare; `kernels` holds the traced kernels by head. None where no traced head has a kernel over offsets."""
+FromWeights = Mapping[str, tuple[HeadSpectra, HeadKernel]]  # by the head's name
+
+
+def from_weights(view: View, heads: Mapping[int, Sequence[int]], tokens: int) -> FromWeights:
+    """What `scan` knows of heads, by layer, for texts of so many tokens; those without a kernel are left out."""
     moment = second_moment(view)
-    rows: list[tuple[HeadTrace, HeadSpectra, HeadKernel]] = []
-    fast: dict[str, float | None] = {}
+    rows: dict[str, tuple[HeadSpectra, HeadKernel]] = {}
     last: tuple[int, int] | None = None  # the key-value group whose keys are known
-    for each in sorted(traced, key=lambda row: (row.layer, row.head)):
-        layer = view.layers[each.layer]
+    for number, each in [(layer, head) for layer, some in sorted(heads.items()) for head in sorted(some)]:
+        layer = view.layers[number]
         bias = layer.encoding.bias
-        if in_input_only(layer.encoding) or (bias is not None and not bias.toeplitz) or each.name not in kernels:
+        if in_input_only(layer.encoding) or (bias is not None and not bias.toeplitz):
             continue
-        head = fold(layer, layer.heads[each.head])
+        head = fold(layer, layer.heads[each])
         known = moment if moment is not None and len(moment) == layer.spec.width else None
-        if (group := (each.layer, head.kv_group)) != last:
+        if (group := (number, head.kv_group)) != last:
             last, keys = group, seen_through(known, head.k)
         seen = seen_through(known, head.q), keys
-        found = head_spectra(layer, head, second_moment=known, context=each.tokens, seen=seen)
+        found = head_spectra(layer, head, second_moment=known, context=tokens, seen=seen)
         shape = from_seen(
             *seen,
             layer.encoding,
-            context=min(OFFSETS, each.tokens),
+            context=min(OFFSETS, tokens),
             causal=layer.spec.causal,
             scale=head.scale,
             head=head.head,
         )
-        rows.append((each, found, shape))
-        fast[each.name] = found.fast_share
+        rows[f"{number}.{each}"] = found, shape
+    return rows
+
+
+def agreement(
+    weights: FromWeights, traced: Sequence[HeadTrace], kernels: Mapping[str, Sequence[float]]
+) -> Agreement | None:
+    """Compare; `kernels` holds the traced kernels by head. None where no traced head has a kernel over offsets."""
+    rows = [
+        (each, *weights[each.name])
+        for each in sorted(traced, key=lambda row: (row.layer, row.head))
+        if each.name in weights and each.name in kernels
+    ]
+    fast = {each.name: found.fast_share for each, found, _ in rows}
     if not any(found.peak_offset is not None for _, found, _ in rows):
         return None
     by_head = [rank_correlation("", "", list(shape.total_T), list(kernels[each.name])).rho for each, _, shape in rows]

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from itertools import groupby
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from toposcope.core import memory
 from toposcope.core.cluster import cores
 from toposcope.core.interpreters import HERE, Pool
 from toposcope.encodings.record import Encoding
@@ -27,11 +31,12 @@ from toposcope.models.tracing.head import (
     toeplitz_shares,
 )
 from toposcope.models.tracing.logits import HeadContent, head_content, head_logits, last_block
-from toposcope.models.tracing.patterns import THRESHOLDS, Score, names, patterns
+from toposcope.models.tracing.patterns import THRESHOLDS, Score, induction_score, names, patterns
 from toposcope.models.tracing.result import METRICS, Gap, HeadTrace, Spread
 
 Array = NDArray[np.float64]
-AHEAD = 2 * cores()  # heads that are measured while the model goes on
+AHEAD = 2 * cores()  # heads that are measured while the model goes on, at least
+HELD = 256 << 20  # bytes of heads that wait, at most; and at most an eighth of the memory that is free
 KEPT = 32  # offsets of the mean kernel in the result
 REBUILT = 1e-3  # relative: attention rebuilt from content differs by 1e-6 where the record is right, by 1 where not
 ROUNDINGS = 16  # in units of the model's eps, where that is half precision's and attention itself is so rounded
@@ -177,9 +182,14 @@ def measured_head(
 def induction(of: HeadContent, ids: Ids) -> HeadNotes:
     """Only the induction score of one head, on repeated random tokens."""
     notes = HeadNotes()
-    scores = patterns(head_logits(of), ids).scores
-    notes.scores({name: score for name, score in scores.items() if name == "induction"})
+    score = induction_score(head_logits(of), ids)
+    notes.scores({} if score is None else {"induction": score})
     return notes
+
+
+def each_of(measure: Callable[..., Any], heads: Sequence[tuple[Any, ...]]) -> list[Any]:
+    """The same of several heads, each given with what it is measured with."""
+    return [measure(*given) for given in heads]
 
 
 def _inside(notes: HeadNotes, of: HeadContent, reach: int | None, asked: HeadOptions) -> None:
@@ -254,6 +264,8 @@ class Collected:
         self.lost: dict[int, str] = {}
         self.rebuilt = 0.0
         self.pool = pool
+        free = memory.available()
+        self._held = HELD if free is None else min(HELD, free // 8)
         self._notes = {(number, head): HeadNotes() for number, heads in chosen.items() for head in heads}
         self._errors: dict[int, list[float]] = defaultdict(list)
         self._waiting: deque[Callable[[], None]] = deque()
@@ -263,19 +275,21 @@ class Collected:
     # ------------------------------------------------------------- one sequence
     def measure(self, content: Content, call: Call, output_BNHV: Any) -> None:
         """Have the chosen heads of one layer measured."""
-        number, length = content.site.number, content.q_HNR.shape[1]
+        length = content.q_HNR.shape[1]
         absolute = in_input_only(content.encoding)
         asked = HeadOptions(self.dense_limit, self.seed, self.only_patterns, absolute)
         self._precision = output_BNHV.dtype
-        for head in self.chosen[number]:
-            theirs_BV = output_BNHV[0, last_block(length) :, head].detach().cpu().double().numpy()
+        theirs_BHV = output_BNHV[0, last_block(length) :].detach().cpu().double().numpy()
+
+        def given(head: int) -> tuple[Any, ...]:
             parts = self.means.of(content, head) if absolute and not self.only_patterns else None
-            self._begin(measured_head, content, call, head, theirs_BV, asked, parts)
+            return theirs_BHV[:, head], asked, parts
+
+        self._begin(measured_head, content, call, given)
 
     def induction(self, ids: Ids, content: Content, call: Call, output_BNHV: Any) -> None:
         """Only the induction scores, from repeated random tokens."""
-        for head in self.chosen[content.site.number]:
-            self._begin(induction, content, call, head, ids)
+        self._begin(induction, content, call, lambda head: (ids,))
 
     def settle(self) -> None:
         """Wait for all that was begun; then it is known which layers were rebuilt, and how well."""
@@ -292,24 +306,34 @@ class Collected:
                     f"in {precision(self._precision)})"
                 )
 
-    def _begin(self, measure: Callable[..., Any], content: Content, call: Call, head: int, *more: Any) -> None:
-        """Have one head measured by the pool; here where its encoding is not made of tables."""
-        if len(self._waiting) == AHEAD:
-            self._waiting.popleft()()
-        number = content.site.number
-        one = head_content(content, head, sink_of(call, head))
-        tables = self._tabulated(content.encoding, one.length)
-        pool = self.pool if tables is not None else HERE
-        future = pool.submit(measure, one if tables is None else replace(one, encoding=tables), *more)
+    def _begin(
+        self, measure: Callable[..., Any], content: Content, call: Call, given: Callable[[int], tuple[Any, ...]]
+    ) -> None:
+        """Have the chosen heads of a layer measured by the pool; here where its encoding is not made of tables.
 
-        def note() -> None:
-            found = future.result()
+        Heads that share keys go together, so that these, and the tables, are handed over once. `given` is what each
+        is measured with.
+        """
+        site = content.site
+        tables = self._tabulated(content.encoding, content.q_HNR.shape[1])
+        pool = self.pool if tables is not None else HERE
+        for _, some in groupby(self.chosen[site.number], key=lambda head: head * site.kv_heads // site.heads):
+            heads = tuple(some)
+            ones = [head_content(content, head, sink_of(call, head)) for head in heads]
+            k_NR, v_NV = ones[0].k_NR, ones[0].v_NV
+            ones = [replace(one, k_NR=k_NR, v_NV=v_NV, encoding=tables or one.encoding) for one in ones]
+            size = sum(one.q_NR.nbytes for one in ones) + k_NR.nbytes + v_NV.nbytes
+            while len(self._waiting) >= max(AHEAD, self._held // size):
+                self._waiting.popleft()()
+            calls = [(one, *given(head)) for one, head in zip(ones, heads, strict=True)]
+            self._waiting.append(partial(self._note, site.number, heads, pool.submit(each_of, measure, calls)))
+
+    def _note(self, number: int, heads: Sequence[int], future: Future[list[Any]]) -> None:
+        for head, found in zip(heads, future.result(), strict=True):
             notes, error = found if isinstance(found, tuple) else (found, None)
             self._notes[number, head].add(notes)
             if error is not None:
                 self._errors[number].append(error)
-
-        self._waiting.append(note)
 
     def _tabulated(self, encoding: Encoding, length: int) -> Encoding | None:
         """`tabulated`, made once for all heads of a layer and a length."""
@@ -391,5 +415,11 @@ def sink_of(call: Call, head: int) -> float | None:
 def _spread(values: Sequence[float]) -> Spread | None:
     if not len(values):
         return None
-    low, middle, high = np.percentile(values, (25, 50, 75))
-    return Spread(float(middle), float(low), float(high), len(values))
+    ordered = sorted(values)
+    found = []
+    for share in (0.25, 0.5, 0.75):  # as np.percentile has it, which takes a hundred times as long for a few numbers
+        below, rest = divmod(share * (len(ordered) - 1), 1.0)
+        first, second = ordered[int(below)], ordered[min(int(below) + 1, len(ordered) - 1)]
+        found.append(first + (second - first) * rest)
+    low, middle, high = found
+    return Spread(middle, low, high, len(ordered))

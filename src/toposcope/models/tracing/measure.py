@@ -38,7 +38,7 @@ from toposcope.models.instrument import Call, Enough, Instrument, attached
 from toposcope.models.load import Reference
 from toposcope.models.sites import Site, checked_heads, checked_site
 from toposcope.models.swap_encoding import built, swap_encoding
-from toposcope.models.tracing.agreement import agreement
+from toposcope.models.tracing.agreement import agreement, from_weights
 from toposcope.models.tracing.attention import (
     WINDOW,
     AttentionWindow,
@@ -48,7 +48,7 @@ from toposcope.models.tracing.attention import (
     labels,
     window_starts,
 )
-from toposcope.models.tracing.collect import AHEAD, Collected, sink_of
+from toposcope.models.tracing.collect import AHEAD, HELD, Collected, sink_of
 from toposcope.models.tracing.contraction import DENSE_LIMIT
 from toposcope.models.tracing.head import in_input_only
 from toposcope.models.tracing.logits import LogitPicture, block_rows, head_content, head_logits, picture
@@ -76,6 +76,7 @@ def trace_corpus(
     batch: int = 1,
     pool: Pool = HERE,
     clouds: Clouds | None = None,
+    meanwhile: Callable[[], None] | None = None,
     progress: Progress | None = None,
 ) -> TraceResult:
     """Run a model (a `Reference`, or one of transformers' own) on sequences and measure its heads.
@@ -85,7 +86,8 @@ def trace_corpus(
     head) whose logits are kept as pictures, or is how many: then those in which position has the largest share. Their
     attention is kept pair by pair, and that of as many other heads as there is room for; `window` is the first token.
     `batch` sequences of one length run through the model together; they are measured one after the other.
-    Heads are measured by `pool`, while the model goes on. `clouds` watch the passes over the sequences.
+    Heads are measured by `pool`, while the model goes on. `clouds` watch the passes over the sequences. `meanwhile`
+    is called when all have been handed over, and before their numbers are waited for.
     """
     with attached(model) as instrument, ExitStack() as changed:
         reader = ContentReader.of(instrument)
@@ -111,8 +113,12 @@ def trace_corpus(
             work.lacks("induction", no_repeats)
         tick = steps(progress, "layers", passes)
 
-        def measure(_: Ids, *seen: Any) -> None:
-            work.measure(*seen)
+        kept: dict[int, tuple[Content, Call]] = {}  # of the first sequence, where there is room for all its layers
+
+        def measure(ids: Ids, content: Content, call: Call, output_BNHV: Any) -> None:
+            work.measure(content, call, output_BNHV)
+            if ids is corpus.sequences[0] and wanted and content.nbytes * len(chosen) <= HELD:
+                kept[content.site.number] = content, call
 
         if averaged:
             for some in batches(corpus.sequences, batch):
@@ -123,15 +129,18 @@ def trace_corpus(
                 watch(instrument, reader, some, set(chosen), measure, tick, used, whole=clouds is not None)
         for some in batches(again, batch) if chosen else ():
             watch(instrument, reader, some, set(chosen), work.induction, tick, used)
+        weights = from_weights(reader.view, chosen, longest) if compare and chosen else {}
+        if meanwhile is not None:
+            meanwhile()
         work.settle()
-        kept = [(number, head) for number in chosen if number not in work.lost for head in chosen[number]]
-        rows = tuple(work.row(number, head) for number, head in kept)
+        found = [(number, head) for number in chosen if number not in work.lost for head in chosen[number]]
+        rows = tuple(work.row(number, head) for number, head in found)
         pictured = (
-            most_positional(rows, wanted) if isinstance(wanted, int) else [each for each in wanted if each in kept]
+            most_positional(rows, wanted) if isinstance(wanted, int) else [each for each in wanted if each in found]
         )
         shown = worth_showing(rows) if isinstance(wanted, int) else pictured
         pictures, windows = (
-            _pictures(instrument, reader, corpus.sequences[0], pictured, shown, window, used, _tokenizer(model))
+            _pictures(instrument, reader, corpus.sequences[0], pictured, shown, window, used, kept, _tokenizer(model))
             if pictured
             else ((), ())
         )
@@ -143,7 +152,7 @@ def trace_corpus(
             rebuilt=work.rebuilt,
             thresholds=dict(THRESHOLDS),
             patterns={name: tuple(each.name for each in strongest(rows, name)) for name in THRESHOLDS},
-            agreement=agreement(reader.view, rows, work.kernels) if compare and rows else None,
+            agreement=agreement(weights, rows, work.kernels) if compare and rows else None,
             null_share=len(corpus.sequences) ** -2 if averaged else None,
             gaps=work.gaps(),
             heads=rows,
@@ -262,9 +271,13 @@ def _pictures(
     shown: Sequence[tuple[int, int]],
     window: int | None,
     used: Mapping[int, Encoding],
+    kept: Mapping[int, tuple[Content, Call]],
     tokenizer: Any,
 ) -> tuple[tuple[LogitPicture, ...], tuple[AttentionWindow, ...]]:
-    """Run the sequence once more, and keep pictures of some heads' logits, and the attention of as many as fit."""
+    """Pictures of some heads' logits, and the attention of as many as fit.
+
+    They are made of what was `kept` when the sequence ran; without all the layers, it runs once more.
+    """
     starts = window_starts(len(ids), window)
     causal = all(layer.spec.causal for layer in reader.layers)
     shown = shown[: affordable(len(ids), len(starts), causal)]
@@ -281,7 +294,11 @@ def _pictures(
                 attended[layer, head] = list(attention_of(content, head, sink_of(call, head), starts))
 
     wanted = {layer for layer, _ in (*pictured, *shown)}
-    watch(instrument, reader, [ids], wanted, visit, lambda: None, used)
+    if wanted <= kept.keys():
+        for number in sorted(wanted):
+            visit(ids, *kept[number], None)
+    else:
+        watch(instrument, reader, [ids], wanted, visit, lambda: None, used)
     windows = tuple(
         AttentionWindow(
             first=first,

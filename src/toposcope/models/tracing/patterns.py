@@ -105,6 +105,18 @@ def patterns(head: HeadLogits, ids: NDArray[np.int64] | None = None, values_NV: 
     )
 
 
+def induction_score(head: HeadLogits, ids: NDArray[np.int64]) -> Score | None:
+    """The score of induction that `patterns` gives, and nothing else, in half of the time."""
+    parts = []
+    for block in rows(head):
+        weights_BM, _ = probabilities(head, block)
+        on_B, uniform_B, there_B = _induction(block.grid, weights_BM, ids)
+        counted = (block.grid.queries_B > 0) & there_B
+        parts.append([on_B[counted].sum(), uniform_B[counted].sum(), counted.sum()])
+    on, uniform, count = np.sum(parts, axis=0)
+    return Score(float(on / count), float(uniform / count)) if count else None
+
+
 def names(scores: Mapping[str, Score]) -> tuple[str, ...]:
     """The patterns a head is named for, in the order of `THRESHOLDS`; see the head of this file for the rule."""
     found = [name for name, score in scores.items() if name in THRESHOLDS and stands_out(name, score)]
@@ -164,8 +176,12 @@ def _scores(
         seen_B = grid.visible_BM[:, 0]
         found["first"] = (weights_BM[:, 0], even_B * seen_B, seen_B)
     if ids is not None:
-        before_M = np.where(grid.keys_M > 0, ids[grid.keys_M - 1], -1)
-        follows_BM = (before_M == ids[grid.queries_B][:, None]) & (grid.offsets_BM > 0) & grid.visible_BM
-        count_B = follows_BM.sum(axis=1)
-        found["induction"] = (np.where(follows_BM, weights_BM, 0.0).sum(axis=1), even_B * count_B, count_B > 0)
+        found["induction"] = _induction(grid, weights_BM, ids)
     return found
+
+
+def _induction(grid: Grid, weights_BM: Array, ids: NDArray[np.int64]) -> tuple[Array, Array, NDArray[np.bool_]]:
+    before_M = np.where(grid.keys_M > 0, ids[grid.keys_M - 1], -1)
+    follows_BM = (before_M == ids[grid.queries_B][:, None]) & (grid.offsets_BM > 0) & grid.visible_BM
+    count_B = follows_BM.sum(axis=1)
+    return np.where(follows_BM, weights_BM, 0.0).sum(axis=1), _near(grid).even_B * count_B, count_B > 0

@@ -46,7 +46,8 @@ Part = Literal["input", "between", "attention", "norm", "mlp", "layer", "final n
 
 OWN, OFF = "own", "none"
 MOST = 1024  # tokens of a sequence that are followed
-AHEAD = 8  # clouds that may wait to be measured
+AHEAD = 8  # clouds that may wait to be measured, at least
+HELD = 128 << 20  # bytes of clouds that may wait: so many more
 LEAST_TURN = 0.05  # of the mean cosine: less is no move
 TURN_SHARE = 0.25  # of the range of all cosines: a turn that is smaller does not begin a new phase
 MEASURES = ("cosine", "effective_rank", "dispersion", "relative_dispersion", "norm", "largest")
@@ -173,8 +174,9 @@ def follow(
     return tuple(found), tuple(left_out)
 
 
-def measure_cloud(tokens_ND: Array) -> dict[str, float]:
+def measure_cloud(tokens: NDArray[np.floating[Any]]) -> dict[str, float]:
     """Every measure of one cloud; the cosine is NaN for a single token."""
+    tokens_ND: Array = np.asarray(tokens, dtype=np.float64)
     if not np.isfinite(tokens_ND).all():
         raise BadValue("the residual stream holds NaN or infinity: its tokens cannot be measured.")
     size, spread, lengths = rms(tokens_ND), dispersion(tokens_ND), norms(tokens_ND)
@@ -275,9 +277,12 @@ class Clouds:
 
     def _see(self, state_BND: Any) -> None:
         for row, tokens in zip(self._rows, state_BND, strict=True):
-            if len(self._ahead) == AHEAD:
+            if tokens.dtype.itemsize < 4:
+                tokens = tokens.float()
+            tokens_ND = tokens.detach().cpu().numpy()  # in the model's precision: there are many, and they wait
+            while len(self._ahead) >= max(AHEAD, HELD // tokens_ND.nbytes):
                 wait([self._ahead.popleft()])
-            row.append(self._pool.submit(measure_cloud, tokens.detach().cpu().double().numpy()))
+            row.append(self._pool.submit(measure_cloud, tokens_ND))
             self._ahead.append(row[-1])
 
     def _see_the_last(self, state_BND: Any) -> None:

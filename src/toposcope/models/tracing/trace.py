@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from toposcope.checkpoints import load
+from toposcope.checkpoints import installed, load
 from toposcope.checkpoints.families.lab import model_directory
 from toposcope.checkpoints.live import view
 from toposcope.core.cluster import cores, one_thread
 from toposcope.core.errors import BadValue
+from toposcope.core.files import present
 from toposcope.core.interpreters import HERE, InterpreterLost, Interpreters, Pool
-from toposcope.core.progress import Progress
+from toposcope.core.progress import Progress, duration_range
 from toposcope.core.ranges import parse_heads, parse_range
-from toposcope.core.result import Provenance
+from toposcope.core.result import Provenance, Skipped, Subject
 from toposcope.encodings import parse
 from toposcope.models.corpus import RANDOM, Corpus, drawn
 from toposcope.models.device import (
@@ -39,16 +41,17 @@ from toposcope.models.running import RunnableLike, on_text, running, running_sub
 from toposcope.models.sites import Site, checked_heads, checked_site
 from toposcope.models.tracing.contraction import DENSE_LIMIT
 from toposcope.models.tracing.depth import correlations, through_depth
-from toposcope.models.tracing.foreseen import in_words, pace, seconds
+from toposcope.models.tracing.foreseen import SLOWEST, TraceTime, pace, seconds
 from toposcope.models.tracing.hidden import hidden_states
 from toposcope.models.tracing.measure import outputs, trace_corpus
 from toposcope.models.tracing.result import TraceResult
-from toposcope.models.tracing.stream import follow, own_clouds
+from toposcope.models.tracing.stream import Stream, follow, own_clouds
 from toposcope.models.tracing.verify import verify as verified_heads
 
 _log = logging.getLogger("toposcope")
 ROUNDED = "the heads' outputs in a layer, relative to their size"
 MEASURES = "toposcope.models.tracing.collect"  # what those interpreters begin with
+LARGE = 50_000_000  # bytes of a model's files: with so large a model most texts take longer than `PATIENCE`
 PATIENCE = 5  # seconds after which one wants to know how long it takes
 PICTURED = 4  # heads whose logits are kept when nobody says which: the most positional ones
 
@@ -101,31 +104,47 @@ def trace(
         raise BadValue("tokens are followed through depth under the model's own encoding: leave `encoding` out.")
     others = [parse(each) for each in ((depth_encoding,) if isinstance(depth_encoding, str) else depth_encoding)]
     later = [name for name, given in (("--depth", depth), ("--verify", verify)) if given]
-    place = placement(device, dtype, device_map)
-    reference, corpus = _opened(model, text, tokens, sequences, begin, lines, seed, place)
-    asked = {
-        "text": corpus.name, "tokens": tokens, "sequences": sequences, "begin": begin, "lines": lines,
-        "layers": layers, "heads": heads, "dense_limit": dense_limit, "encoding": encoding, "logits": logits,
-        "window": window, "depth": depth, "depth_encoding": [str(each) for each in others], "verify": verify,
-        "seed": seed, "device": device, "dtype": dtype, "device_map": device_map, "batch": require_batch(batch),
-    }  # fmt: skip
-    runs = reference.model if isinstance(reference, Reference) else reference
-    with memory_told(batch), running_on(runs) as unsure, attached(reference) as instrument:
+    many = min(jobs or cores(), cores())
+    with ExitStack() as stack:
+        with _uncollected():
+            place = placement(device, dtype, device_map)
+            begun = stack.enter_context(_begun(model, jobs or cores()))  # they start while the model is loaded
+            if begun is not None:
+                stack.enter_context(_fewer_threads())
+            reference, corpus = _opened(model, text, tokens, sequences, begin, lines, seed, place)
+        asked = {
+            "text": corpus.name, "tokens": tokens, "sequences": sequences, "begin": begin, "lines": lines,
+            "layers": layers, "heads": heads, "dense_limit": dense_limit, "encoding": encoding, "logits": logits,
+            "window": window, "depth": depth, "depth_encoding": [str(each) for each in others], "verify": verify,
+            "seed": seed, "device": device, "dtype": dtype, "device_map": device_map, "batch": require_batch(batch),
+        }  # fmt: skip
+        runs = reference.model if isinstance(reference, Reference) else reference
+        stack.enter_context(memory_told(batch))
+        unsure = stack.enter_context(running_on(runs))
+        instrument = stack.enter_context(attached(reference))
         numbers = parse_range(layers, len(instrument.sites))
         chosen = heads_by_layer(heads, instrument.sites, numbers)
         every: Mapping[int, int | Sequence[int]] = chosen or {n: instrument.sites[n].heads for n in numbers}
-        many = min(jobs or cores(), cores())
         expected = _foretold(runs, corpus, every, dense_limit, streams=2 + len(others), jobs=many, later=later)
-        with _loss_told(), _pool(jobs or cores(), expected) as pool:
+        left = TraceTime(expected)
+        with _loss_told(), _pool(begun, jobs or cores(), expected) as pool:
             clouds = own_clouds(instrument, corpus, pool) if spec is None else None  # one pass for heads and tokens
+
+            def rest() -> tuple[Subject, tuple[tuple[Stream, ...], tuple[Skipped, ...]]]:
+                """What needs the model as it is, and not the heads' numbers."""
+                follows = follow(reference, corpus, others, seen=clouds, batch=batch, pool=pool, progress=progress)
+                about = running_subject(reference, model)
+                if isinstance(pool, Interpreters) and (words := left.look(pool.answered, pool.asked)):
+                    _log.info(words)
+                return about, follows
+
+            done: list[Any] = []
             found = trace_corpus(
                 reference, corpus, layers=numbers if chosen is None else sorted(chosen), heads=chosen,
                 dense_limit=dense_limit, seed=seed, encoding=spec, logits=pictured, window=window, batch=batch,
-                pool=pool, clouds=clouds, progress=progress,
+                pool=pool, clouds=clouds, meanwhile=None if spec else lambda: done.append(rest()), progress=progress,
             )  # fmt: skip
-            streams, not_followed = follow(
-                reference, corpus, others, seen=clouds, batch=batch, pool=pool, progress=progress
-            )
+            subject, (streams, not_followed) = done[0] if done else rest()
         found = replace(found, stream=streams, skipped=(*found.skipped, *not_followed))
         ran = computation(runs)
         if is_rounded(runs):
@@ -135,7 +154,6 @@ def trace(
         workers = (jobs or cores()) if isinstance(model, str | Path) else None
         with memory_told(batch), _loss_told():
             found = _followed(found, reference, corpus, numbers, depth, verify, workers, progress)
-    subject = running_subject(reference, model)
     return replace(found, provenance=Provenance((subject,), asked, time.perf_counter() - started, ran=ran))
 
 
@@ -161,12 +179,37 @@ def heads_by_layer(
 
 
 @contextmanager
-def _pool(jobs: int, expected: float) -> Iterator[Pool]:
+def _uncollected() -> Iterator[None]:
+    """No search for garbage, of which large libraries make none while they are imported: it takes a second."""
+    before = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if before:
+            gc.enable()
+
+
+def _begun(model: RunnableLike, jobs: int) -> AbstractContextManager[Interpreters | None]:
+    """The other interpreters, started before a model that is large enough to need them is loaded."""
+    if jobs == 1 or not sys.executable or not isinstance(model, str | Path):
+        return nullcontext()
+    path = installed.find(str(model)).path() if installed.is_known(str(model)) else Path(model)
+    if path is None or not present(path):
+        return nullcontext()
+    files = [path] if path.is_file() else [each for each in path.iterdir() if each.is_file()]
+    if sum(each.stat().st_size for each in files) < LARGE:
+        return nullcontext()
+    return Interpreters(jobs, ready=MEASURES)
+
+
+@contextmanager
+def _pool(begun: Interpreters | None, jobs: int, expected: float) -> Iterator[Pool]:
     """Other interpreters for heads and clouds, where it takes long; products here on one thread then."""
     if jobs == 1 or expected <= PATIENCE or not sys.executable:
         yield HERE
         return
-    with one_thread(), _fewer_threads(), Interpreters(jobs, ready=MEASURES) as pool:
+    with one_thread(), _fewer_threads(), begun or Interpreters(jobs, ready=MEASURES) as pool:
         yield pool
 
 
@@ -176,7 +219,7 @@ def _fewer_threads() -> Iterator[None]:
     import torch
 
     before = torch.get_num_threads()
-    torch.set_num_threads(max(1, before // 2))
+    torch.set_num_threads(max(1, min(before, cores() // 2)))
     try:
         yield
     finally:
@@ -200,7 +243,7 @@ def _foretold(
     jobs: int,
     later: Sequence[str],
 ) -> float:
-    """Seconds that it will take; they are told where that is longer than one likes to wait without knowing.
+    """Seconds that it will take at best; a range is told where that is longer than one likes to wait without knowing.
 
     What comes `later` is not among them: how long flows take depends on how stiff they are.
     """
@@ -213,7 +256,8 @@ def _foretold(
     if expected > PATIENCE:
         things = (f"{n} {word}{'' if n == 1 else 's'}" for n, word in ((count, "head"), (len(lengths), "sequence")))
         after = f"; {' and '.join(later)} after that" if later else ""
-        _log.info("about %s from here, the model being loaded: %s%s", in_words(expected), ", ".join(things), after)
+        span = duration_range(expected, SLOWEST * expected)
+        _log.info("about %s from here, the model being loaded: %s%s", span, ", ".join(things), after)
     return expected
 
 

@@ -1,6 +1,6 @@
 /* Tokens moving in a plane, with a clock one can drag.
 
-   toposcope.particles(place, { times: [T], xy: [T][N][2], label })  ->  { show(frame), play(), pause(), set(data) } */
+   toposcope.particles(place, { times: [T], xy: [T][N][2], norms: [T], label })  ->  { show(frame), play(), pause(), set(data) } */
 toposcope.particles = (place, given) => {
   const { element, colour, ramp } = toposcope;
   let data = given;
@@ -10,13 +10,14 @@ toposcope.particles = (place, given) => {
   const slider = element("input", { type: "range", min: "0", value: "0", step: "1", "aria-label": "time" });
   const button = element("button", { type: "button" }, "Play");
   const clock = element("output", {});
+  const size = element("span", { class: "size" });
   place.classList.add("particles");
-  place.append(canvas, element("div", { class: "row" }, button, slider, clock));
+  place.append(canvas, element("div", { class: "row" }, button, slider, clock, size));
   const calm = window.matchMedia("(prefers-reduced-motion: reduce)").matches;
 
   function draw() {
     const width = Math.max(160, place.clientWidth);
-    const height = Math.min(width, given.height || 440);
+    const height = Math.min(width, given.height || 380);
     const sharp = window.devicePixelRatio || 1;
     canvas.width = Math.round(width * sharp);
     canvas.height = Math.round(height * sharp);
@@ -46,7 +47,9 @@ toposcope.particles = (place, given) => {
     slider.max = String(times.length - 1);
     slider.value = String(frame);
     clock.textContent = "t = " + Number(times[frame].toPrecision(3));
-    slider.setAttribute("aria-valuetext", clock.textContent);
+    const factor = (data.norms || [])[frame];
+    size.textContent = factor === undefined ? "" : "norm ×" + (factor >= 1000 && factor < 1e6 ? Math.round(factor).toLocaleString("en-US") : Number(factor.toPrecision(3)));
+    slider.setAttribute("aria-valuetext", [clock.textContent, size.textContent].filter(Boolean).join(", "));
   }
   function show(number) { frame = Math.max(0, Math.min(data.times.length - 1, number)); draw(); }
   function pause() { if (running) clearInterval(running); running = null; button.textContent = "Play"; }

@@ -51,7 +51,7 @@
     const here = place(name);
     const inner = element("div");
     here.append(inner);
-    maps[name] = toposcope.particles(inner, { times: block.times, xy: block.xy, label: `${block.title}. ${block.sentence}` });
+    maps[name] = toposcope.particles(inner, { times: block.times, xy: block.xy, norms: block.norms, label: `${block.title}. ${block.sentence}` });
     here.append(saveButtons(block.title, () => block.times.flatMap((time, t) => block.xy[t].map(([x, y], token) => ({ time, token, x, y })))));
   }
 
@@ -70,7 +70,7 @@
     const index = new Map(rows.map((row, i) => [`${row.layer}.${row.head}`, i]));
     const grid = (key) => layers.map((layer) => heads.map((head) => rows[index.get(`${layer}.${head}`)]?.[key]));
     const panel = document.getElementById(name + "-head");
-    const open = (i, jump) => { chosen.head = `${rows[i].layer}.${rows[i].head}`; chosen.attention?.show(rows[i].layer, rows[i].head); if (panel) drawHead(panel, block, rows, i, (next) => { select(next); open(next, false); }, jump); };
+    const open = (i, jump, quiet) => { if (!quiet) { chosen.head = `${rows[i].layer}.${rows[i].head}`; chosen.attention?.show(rows[i].layer, rows[i].head); } if (panel) drawHead(panel, block, rows, i, (next) => { select(next); open(next, false); }, jump); };
     const select = (i) => maps[name].select(layers.indexOf(rows[i].layer), heads.indexOf(rows[i].head));
     maps[name] = toposcope.heatmap(here, {
       name, label: `${block.title}. ${block.sentence}`, rows: layers, columns: heads, rowName: "layer", columnName: "head",
@@ -85,11 +85,11 @@
       return false;
     };
     window.addEventListener("hashchange", fromAddress);
-    chosen.open = (name) => { if (index.has(name)) { select(index.get(name)); open(index.get(name), false); } };
+    chosen.open ??= (name) => { if (index.has(name)) { select(index.get(name)); open(index.get(name), false); } };
     if (!fromAddress()) {
       const first = Math.max(0, rows.findIndex((row) => row.shown_first));
       select(first);
-      open(first, false);
+      open(first, false, chosen.head !== null); // the first map of a page says whose attention is shown
     }
   }
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import Any
 
-from toposcope.core.statistics import around, from_error, half_width, told_from_zero
+from toposcope.core.statistics import around, from_error, half_width, interval, told_from_zero
 from toposcope.models.ablation.replacement import METHODS
 from toposcope.models.ablation.result import AblateResult, HeadDamage, LayerDeposit, PairDamage, TextLoss
 from toposcope.models.ablation.screen import Screen, ScreenRecall
@@ -30,10 +30,9 @@ _TEXTS = {"text": "the text", "shuffled": "the shuffled text", "repeated": "repe
 NAMED = 5  # heads that a sentence names
 FEW = 20  # heads from which on a map of letters shows more than the table
 _WORDS = {
-    "position": "text less shuffled: damage on the text less that on the same tokens shuffled, a heuristic. Above 0 "
-    "the head is worth more where the order of words tells something. Below 0 it is worth more where order tells "
-    "nothing: what it does need not use the order of words, though it may still attend by position.",
-    "repeated": "repeated: random tokens twice, of which the second half counts: needs position and copying only.",
+    "position": "text less shuffled: above 0 the head is worth more where the order of words tells something (a "
+    "heuristic).",
+    "repeated": "repeated: the second half of random tokens that stand twice, which takes position and copying only.",
 }
 
 
@@ -51,7 +50,8 @@ def view(result: AblateResult, page: Page) -> None:
     worst = max(range(len(rows)), key=lambda i: rows[i].get("damage_text") or 0.0)
     rows[worst]["shown_first"] = True
     table = page.rows("damages", rows)
-    page.add("The heads that matter most", *_heads(page, result, rows, texts))
+    alone = len(rows) == 1  # the same numbers as in the summary
+    page.add("The heads that matter most", *_heads(page, result, rows, texts), full=alone)
     page.add("Ablation map", _map(result, rows, texts, table), detail=len(rows) < FEW)
     if result.layers:
         page.add("Does a layer hang on one head?", *_deposits(page, result.layers))
@@ -68,33 +68,68 @@ def _summary(result: AblateResult) -> list[str]:
     """The ablation as a whole, in sentences; each carries its interval, or says that there is none."""
     ranked = result.ranked()
     how = f"Measured on: {result.text}; {METHODS[result.method]}."
-    off = [
-        f"With positions off the {_what(result)} on the {text.name} is {fmean(text.floor):.3f} instead of "
-        f"{round(fmean(text.base), 3) + 0.0:.3f} ({result.unit})."
-        for text in result.texts
-        if text.floor is not None
-    ]
+    sizes = [said for text in result.texts if (said := _worth(result, text)) is not None]
     if not ranked:
-        return ["Nothing was measured on the text itself.", *off, how]
+        return ["Nothing was measured on the text itself.", *sizes, how]
     sentences = [_worst(result, ranked)]
     if all(each.half_width is not None for each in ranked) and len(ranked) > 1:
-        told = [each for each in ranked if told_from_zero(each.damage["text"], each.half_width)]
-        harm, better = ([each for each in told if sign * each.damage["text"] > 0] for sign in (1, -1))
-        seeming = sum(each.damage["text"] < 0 for each in ranked) - len(better)
+        harm, better = _told(ranked, "text")
         sentences.append(
-            f"The damage of {len(harm)} of {len(ranked)} heads can be told from 0{_names(harm)}, each taken alone "
-            "(95 %); of heads that do nothing about one in 40 would seem to do harm."
+            f"Damage told from 0: {len(harm) or 'none'} of {len(ranked)} heads{_names(harm)}. Each is judged by "
+            "itself at 95 %, so about 1 in 40 idle heads would be among them by chance."
         )
-        if better:
-            most = -min(each.damage["text"] for each in better)
-            sentences.append(
-                f"Better removed, by {most:.4f} at most: {count(len(better), 'head')}{_names(better[::-1])}."
-            )
-        if seeming:
-            sentences.append(f"Of {count(seeming, 'head')} the damage is below 0, but cannot be told from 0.")
+        sentences += _falls(result, better, "text")
+    sentences += sizes
     sentences += [_worst_elsewhere(result, text) for text in result.texts if text.name != "text"]
     deposit = _deposit(result.layers)
-    return [*sentences, *([] if deposit is None else [deposit]), *off, how]
+    return [*sentences, *([] if deposit is None else [deposit]), how]
+
+
+def _worth(result: AblateResult, text: TextLoss) -> str | None:
+    """What position is worth on a text, and how much of that each head costs whose damage can be told from 0."""
+    if text.floor is None:
+        return None
+    base, off = fmean(text.base), fmean(text.floor)
+    own = f"{round(base, 3) + 0.0:.3f}"
+    words = f"With positions off the {_what(result)} on the {text.name} is {off:.3f} instead of {own}"
+    worth, half = interval([after - before for after, before in zip(text.floor, text.base, strict=True)])
+    if not (told_from_zero(worth, half) and worth > 0):
+        return f"{words} ({result.unit})."
+    harm, _ = _told(result.ranked(text.name), text.name)
+    words += f": position is worth {worth:.2f} {result.unit.partition(' with ')[0]}"
+    if not harm:
+        return f"{words}."
+    shares = [f"{_percent(each.damage[text.name] / worth)} ({each.name})" for each in harm[:NAMED]]
+    return f"{words}. How much a head is needed, as a share of that: {', '.join(shares)}."
+
+
+def _percent(share: float) -> str:
+    """A share that is not 0: '4%', '0.5%', 'under 0.1%'."""
+    if share < 0.001:
+        return "under 0.1%"
+    return f"{100 * share:.1f}%" if share < 0.0095 else f"{100 * share:.0f}%"
+
+
+def _told(ranked: Sequence[HeadDamage], on: str) -> tuple[list[HeadDamage], list[HeadDamage]]:
+    """Heads whose damage on a text can be told from 0: those that harm when they go, and those better removed."""
+    told = [each for each in ranked if told_from_zero(each.damage[on], _half(each, on))]
+    return [each for each in told if each.damage[on] > 0], [each for each in told if each.damage[on] < 0]
+
+
+def _falls(result: AblateResult, better: Sequence[HeadDamage], on: str) -> list[str]:
+    """The heads without which the loss even falls, the one that does so most first."""
+    if not better:
+        return []
+    most, *others = better[::-1]
+    words = f"Without {most.name} the {_what(result)} on {_TEXTS.get(on, on)} even falls, by {_size(most, on)}"
+    more = f"; also without {_listed(others)}" if others else ""
+    return [f"{words}{more}."]
+
+
+def _size(head: HeadDamage, on: str) -> str:
+    """How large a change is, without its sign, with its interval."""
+    half = _half(head, on)
+    return f"{abs(head.damage[on]):.3f}" + ("" if half is None else f" ± {half:.3f}")
 
 
 def _what(result: AblateResult) -> str:
@@ -109,46 +144,71 @@ def _axis(result: AblateResult) -> str:
 def _worst(result: AblateResult, ranked: Sequence[HeadDamage]) -> str:
     worst = ranked[0]
     damage, half = worst.damage["text"], worst.half_width
-    sure = told_from_zero(damage, half)
-    verb = "matters most" if sure and damage > 0 else "measures worst"
-    change = f"rises by {damage:.3f}" if damage >= 0 else f"changes by {damage:.3f}"
-    words = f"Head {worst.name} {verb}: without it the {_what(result)} on the text {change}"
+    change = f"rises by {damage:.3f}" if damage >= 0 else f"falls by {-damage:.3f}"
+    words = f"Without head {worst.name} the {_what(result)} on the text {change}"
     if half is None:
+        if len(ranked) > 1:
+            words = f"Of {len(ranked)} heads {worst.name} measures worst: without it {words.partition(' the ')[2]}"
         return f"{words} ({result.unit}; one sequence: no interval, so it may be chance)."
-    words += f" (95 %: {around(damage, half)}; {result.unit})."
-    if not sure:
-        return f"{words} These {len(worst.losses['text'])} sequences cannot tell that from 0."
-    if len(ranked) > 1:
-        ahead = [a - b for a, b in zip(worst.losses["text"], ranked[1].losses["text"], strict=False)]
-        if not told_from_zero(sum(ahead) / max(len(ahead), 1), half_width(ahead)):
-            words += f" Whether head {ranked[1].name} matters as much cannot be told."
+    if not told_from_zero(damage, half):
+        few = len(worst.losses["text"])
+        return (
+            f"On the text the {_what(result)} does not measurably rise{_unmoved(worst, 'text', ranked)}; "
+            f"four times as many sequences (--sequences {4 * few}) would halve the interval."
+        )
+    inside = f" (95 %: {_around(damage, half)}; {result.unit})."
+    if len(ranked) == 1 or damage < 0:
+        return f"{words}{inside}"
+    words = f"Of {len(ranked)} heads {worst.name} matters most: without it the {_what(result)} on the text {change}"
+    words += inside
+    ahead = [a - b for a, b in zip(worst.losses["text"], ranked[1].losses["text"], strict=False)]
+    if not told_from_zero(sum(ahead) / max(len(ahead), 1), half_width(ahead)):
+        words += f" Whether head {ranked[1].name} matters as much cannot be told."
     return words
+
+
+def _around(damage: float, half: float) -> str:
+    """An interval that leaves 0 out, with as many digits as it takes to see that."""
+    near = min(abs(damage - half), abs(damage + half))
+    return around(damage, half, next((digits for digits in (3, 4, 5) if round(near, digits)), 6))
+
+
+def _unmoved(worst: HeadDamage, on: str, ranked: Sequence[HeadDamage]) -> str:
+    """Without which head nothing measurable happens, and the largest of these changes."""
+    change = f"{round(worst.damage[on], 3) + 0.0:+.3f} ± {_half(worst, on) or 0.0:.3f}"
+    if len(ranked) == 1:
+        return f" without head {worst.name} ({change})"
+    return f", whichever of these heads is removed (most without {worst.name}: {change})"
 
 
 def _worst_elsewhere(result: AblateResult, text: TextLoss) -> str:
     """The head that matters most on another of the texts, and which heads can be told from 0 there."""
-    what, where = _what(result), _TEXTS.get(text.name, text.name)
-    ranked = result.ranked(text.name)
-    if not ranked or ranked[0].damage[text.name] <= 0:
-        return f"On {where} the {what} does not rise without any of these heads."
+    what, where, on = _what(result), _TEXTS.get(text.name, text.name), text.name
+    ranked = result.ranked(on)
+    if not ranked:
+        return f"On {where} nothing was measured."
     worst = ranked[0]
-    damage, half = worst.damage[text.name], _half(worst, text.name)
+    damage, half = worst.damage[on], _half(worst, on)
     base = fmean(text.base)
     most = " most" if len(ranked) > 1 else ""
-    words = f"On {where} the {what} rises{most} without head {worst.name}: from {base:.2f} to {base + damage:.2f}"
     if half is None:
-        return f"{words} (one sequence: no interval, so it may be chance)."
-    words += f" (95 %: by {around(damage, half)})."
-    told = [
-        each
-        for each in ranked
-        if each.damage[text.name] > 0 and told_from_zero(each.damage[text.name], _half(each, text.name))
-    ]
-    if worst not in told:
-        words += f" These {len(text.base)} sequences cannot tell that from 0."
-    if len(ranked) == 1:
-        return words
-    return f"{words} Told from 0 there: {len(told) or 'none'} of {count(len(ranked), 'head')}{_names(told)}."
+        change = (
+            f"changes{most if damage > 0 else ''} without head {worst.name}: from {base:.2f} to {base + damage:.2f}"
+        )
+        return f"On {where} the {what} {change} (one sequence: no interval, so it may be chance)."
+    harm, better = _told(ranked, on)
+    falls = "".join(f" {said}" for said in _falls(result, better, on))
+    if not harm:
+        if len(ranked) == 1 and better:
+            return falls.strip()
+        return f"On {where} the {what} does not measurably rise{_unmoved(worst, on, ranked)}.{falls}"
+    first = harm[0]
+    damage, half = first.damage[on], _half(first, on) or 0.0
+    words = f"On {where} the {what} rises{most} without head {first.name}: from {base:.2f} to {base + damage:.2f}"
+    words += f" (95 %: by {_around(damage, half)})."
+    if len(ranked) > 1:
+        words += f" Damage told from 0 there: {len(harm)} of {count(len(ranked), 'head')}{_names(harm)}."
+    return f"{words}{falls}"
 
 
 def _half(head: HeadDamage, on: str) -> float | None:
@@ -160,8 +220,12 @@ def _names(heads: Sequence[HeadDamage]) -> str:
     """The first few of them in brackets."""
     if not heads:
         return ""
+    return f" ({_listed(heads)})"
+
+
+def _listed(heads: Sequence[HeadDamage]) -> str:
     more = len(heads) - NAMED
-    return f" ({', '.join(each.name for each in heads[:NAMED])}{f' and {more} more' if more > 0 else ''})"
+    return f"{', '.join(each.name for each in heads[:NAMED])}{f' and {more} more' if more > 0 else ''}"
 
 
 def _deposit(layers: Sequence[LayerDeposit]) -> str | None:
@@ -219,7 +283,7 @@ def _row(result: AblateResult, head: HeadDamage, texts: Sequence[str]) -> dict[s
         "layer": head.layer,
         "head": head.head,
         **{f"damage_{name}": head.damage.get(name) for name in texts},
-        **{f"error_{name}": head.error.get(name) for name in texts},
+        **{f"half_{name}": _half(head, name) for name in texts},
         "half_width": half,
         "position": head.position,
         "estimate": head.estimate,
@@ -233,16 +297,25 @@ def _heads(page: Page, result: AblateResult, rows: Sequence[dict[str, Any]], tex
     ranked = sorted(rows, key=lambda row: -(row.get("damage_text") or 0.0))
     columns = [Column("name", "head", "plain")]
     for name in texts:
-        columns += [Column(f"damage_{name}", name, "+.4f"), Column(f"error_{name}", "±", ".4f")]
+        columns += [Column(f"damage_{name}", name, "+.4f"), Column(f"half_{name}", "±", ".4f")]
     if any(row["position"] is not None for row in rows):
         columns.append(Column("position", "text less shuffled", "+.4f"))
     if result.screen is not None:
         columns.append(Column("estimate", "estimate", "+.4f"))
     rises = f"How much the {_what(result)} rises without each head ({result.unit})"
-    words = [f"{rises}; ± is the standard error over sequences."]
+    words = [f"{rises}; ±: 95 % over sequences."]
     words += [said for key, said in _WORDS.items() if key in texts or any(column.key == key for column in columns)]
     table = page.rows("heads by damage", ranked, [column.key for column in columns])
-    return [_chart(page, result, ranked), Listing("Every head", " ".join(words), table, tuple(columns), top=WORST)]
+    listing = Listing(
+        "Every head",
+        " ".join(words),
+        table,
+        tuple(columns),
+        top=WORST,
+        answer=tuple(column.key for column in columns if column.key not in ("position", "estimate")),
+        answer_sentence=words[0],
+    )
+    return [_chart(page, result, ranked), listing]
 
 
 def _chart(page: Page, result: AblateResult, ranked: Sequence[dict[str, Any]]) -> Chart | None:
@@ -297,7 +370,7 @@ def _map(result: AblateResult, rows: Sequence[dict[str, Any]], texts: Sequence[s
         tuple(measures),
         facts=(
             *(Column(f"damage_{name}", f"damage on {name}") for name in texts),
-            *(Column(f"error_{name}", f"standard error on {name}") for name in texts),
+            *(Column(f"half_{name}", f"± on {name} (95 %)") for name in texts),
             Column("position", "text less shuffled"),
         ),
         charts=(

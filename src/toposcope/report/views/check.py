@@ -1,26 +1,109 @@
-"""The view of `check`: the outcome in a sentence, then the findings, those that ask for attention first."""
+"""The view of `check`: is the scaling in force, what is wrong, and in a terminal how many checks passed."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from typing import Any
 
-from toposcope.checks.findings import CheckResult
-from toposcope.report.blocks import Findings, Page, Summary
+from toposcope.checks.findings import ON_SCALING, STATUSES, CheckResult, Finding, say_layers, scaling_fault
+from toposcope.report.blocks import Command, Findings, Page, Summary
+from toposcope.report.commands import loss_line
+
+# passed checks that are shown one by one: what is in force, what was asked for, what was not looked at
+_OPEN = ("rotary-settings", "expected-encoding", "left-out", "windows")
+_NO_SCALING = (None, "default", "proportional")
 
 
-def view(result: CheckResult, page: Page) -> None:
-    """Add the section of a check."""
-    findings = Findings(tuple(asdict(finding) for finding in result.findings))
-    page.add("Is the positional encoding in force?", Summary((result.verdict, *_untold(result))), findings)
+def view(result: CheckResult, page: Page, *more: str) -> None:
+    """Add the section of a check; `more` are sentences for its summary."""
+    files = result.kind in ("check", "check-live")
+    items = _shown(result.findings)
+    kept = None
+    if files:
+        rotates = any(each["id"] == "rotary-settings" for each in items)
+        kept = (*_OPEN, *(() if rotates or scaling_fault(result.findings) else ("mechanisms",)))
+    told = [*_scaling(result), *more, _outcome(result, items)]
+    line = loss_line(result) if files and _stretching(result.findings) else None
+    question = "Was the model tuned with this scaling? Its loss tells, without the scaling and with it:"
+    page.add(
+        "Is the positional encoding in force?",
+        Summary(tuple(filter(None, told))),
+        Findings(tuple(items), kept=kept),
+        None if line is None else Command(question, line),
+    )
 
 
-def _untold(result: CheckResult) -> list[str]:
-    """What neither files nor a run tell of a scaling that is in force."""
-    kinds = (each.evidence.get("scaling") for each in result.findings if each.id == "rotary-settings")
-    scalings = [kind for kind in dict.fromkeys(kinds) if kind not in (None, "default", "proportional")]
-    if not scalings:
+# ------------------------------------------------------------------ the answer
+def _scaling(result: CheckResult) -> list[str]:
+    """Whether a scaling is in force, in one sentence; nothing of a model that does not rotate."""
+    settings = [each for each in result.findings if each.id == "rotary-settings" and each.evidence]
+    if not settings:
         return []
-    return [
-        f"Whether the model was tuned with this {' and '.join(scalings)} scaling is not told here: compare its loss "
-        "without it, 'toposcope loss MODEL --encoding rope'."
+    scaled = [each for each in settings if each.evidence.get("scaling") not in _NO_SCALING]
+    if not scaled:
+        fault = scaling_fault(result.findings)
+        if fault is not None:
+            written = fault.id != "expected-encoding"
+            return [f"No scaling is in force, though one is {'written' if written else 'expected'}."]
+        unread = any(each.id in ON_SCALING and each.status != "ok" for each in result.findings)
+        return ["No scaling is in force." if unread else "No scaling is set, and none is in force."]
+    idle = any(each.id == "scaling-effect" and each.status == "warning" for each in result.findings)
+    several = len(settings) > 1
+    told = dict.fromkeys(
+        _said(each.evidence) + (f" in {say_layers(each.layers or (), result.layers)}" if several else "")
+        for each in scaled
+    )
+    rest = "; none in the other layers" if len(scaled) < len(settings) else ""
+    return [f"Scaling {'set, without any effect' if idle else 'in force'}: {'; '.join(told)}{rest}."]
+
+
+def _said(evidence: Mapping[str, Any]) -> str:
+    """A scaling in a few words: 'yarn x4 from 2,048 (attention factor 1.139)'."""
+    factor, original, attention = (evidence.get(key) for key in ("factor", "original_context", "attention_factor"))
+    words = str(evidence["scaling"])
+    words += f" x{factor:g}" if isinstance(factor, int | float) else ""
+    words += f" from {original:,}" if isinstance(original, int | float) else ""
+    return words + (f" (attention factor {attention:.4g})" if attention not in (None, 1) else "")
+
+
+def _outcome(result: CheckResult, items: Sequence[Mapping[str, Any]]) -> str:
+    """The outcome; the encoding is left out of it where the line on the model has it."""
+    if not {*result.encoding.split("; ")} <= {
+        each for about in result.provenance.subjects for each in about.encodings
+    }:
+        return result.verdict
+    counts = {str(status): sum(each["status"] == status for each in items) for status in STATUSES}
+    words = [
+        f"{counts[status]} {name}{'s' * (counts[status] > 1)}"
+        for status, name in (("fault", "fault"), ("warning", "warning"), ("cannot_tell", "open question"))
+        if counts[status]
     ]
+    if result.worst in ("fault", "warning"):
+        return f"{', '.join(words)}."
+    return f"Nothing wrong was found{f'; {words[0]}' if words else ''}."
+
+
+def _stretching(findings: Sequence[Finding]) -> bool:
+    """Whether a scaling is in force of which neither files nor a run tell if the model was tuned with it."""
+    return any(each.evidence.get("scaling") not in _NO_SCALING for each in findings if each.id == "rotary-settings")
+
+
+# ------------------------------------------------------------------ findings
+def _shown(findings: Sequence[Finding]) -> list[dict[str, Any]]:
+    """The findings as they are shown: none that reads as the opposite of a fault, one for one fact."""
+    dropped: list[Finding] = []
+    if scaling_fault(findings) is not None:
+        dropped += [each for each in findings if each.id == "rotary-settings" and each.status == "ok"]
+    items = {id(each): asdict(each) for each in findings}
+    fresh = next((each for each in findings if each.id == "initial-values" and each.status == "cannot_tell"), None)
+    untold = [each for each in findings if each.id == "pairing" and each.status == "cannot_tell"]
+    if fresh is not None and untold:
+        dropped += untold
+        items[id(fresh)] |= {
+            "title": "the weights are untrained, so pairing and base cannot be checked against them",
+            "explanation": "Not saved or not loaded? Otherwise expected.",
+            "what_to_do": "",
+        }
+    gone = {id(each) for each in dropped}
+    return [items[id(each)] for each in findings if id(each) not in gone]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
+from toposcope.checks.findings import scaling_fault
 from toposcope.core.ranges import show_range
 from toposcope.live.result import LayerPosition, LiveCheckResult
 from toposcope.report.blocks import Column, Listing, Page, Paragraphs
@@ -11,7 +12,7 @@ from toposcope.report.views import check, check_module
 
 _COLUMNS = (
     Column("layers", "layers", "plain"),
-    Column("configuration", "configuration", "wrap"),
+    Column("configuration", "configuration, as read", "wrap"),
     Column("files", "files", "wrap"),
     Column("running", "running model", "wrap"),
     Column("agrees", "agrees", "wrap"),
@@ -28,7 +29,8 @@ _NUMBERS = (
 
 def view(result: LiveCheckResult, page: Page) -> None:
     """Add the sections of the check of a running model."""
-    check.view(result, page)
+    agreed = bool(result.by_layer) and all(each.agrees for each in result.by_layer)
+    check.view(result, page, *([_ran(result)] if agreed else ()))
     rows: dict[tuple[str, str, str, str], list[int]] = {}
     for each in result.by_layer:
         rows.setdefault((each.configuration, each.files, each.running, _agrees(each)), []).append(each.layer)
@@ -40,13 +42,14 @@ def view(result: LiveCheckResult, page: Page) -> None:
         ],
     )
     how = (
-        f"It ran in {result.dtype} on {result.device} (attention: {result.attention}); positions 0 to "
-        f"{result.positions - 1:,} were looked at. Layers that are alike stand together."
+        f"{_where(result)}, attention: {result.attention}. Of another engine this says nothing: "
+        "'check A --against B' compares two."
     )
     how = " ".join([how, *(f"{each}." for each in result.remarks)])
     page.add(
         "What the configuration says, what the files hold, what the running model does",
         Listing("Position in three columns", how, table, _COLUMNS, top=64),
+        detail=agreed,
     )
     numbers = page.rows("layers as they ran", [asdict(each) for each in result.by_layer])
     words = "The largest error over queries, keys and channel pairs; what multiplies q k, and what should."
@@ -54,6 +57,23 @@ def view(result: LiveCheckResult, page: Page) -> None:
     check_module.probes(result.probes, page)
     if not result.by_layer:
         page.add("Layers", Paragraphs(("No self-attention layer is described.",)))
+
+
+def _ran(result: LiveCheckResult) -> str:
+    """What all layers did, in one sentence."""
+    count = len(result.by_layer)
+    layers = f"all {count} layers" if count > 1 else "the layer"
+    turning = all("channel pairs turn" in each.running for each in result.by_layer)
+    does = f"turn{'s' * (count == 1)}" if turning else f"do{'es' * (count == 1)}"
+    as_said = "as configured" if turning else "what the configuration says"
+    if scaling_fault(result.findings) is not None:
+        as_said = f"{'' if turning else 'it '}as transformers reads this configuration, without the scaling"
+    return " ".join([f"{_where(result)}: {layers} {does} {as_said}.", *(f"{each}." for each in result.remarks)])
+
+
+def _where(result: LiveCheckResult) -> str:
+    device = "CPU" if result.device == "cpu" else result.device
+    return f"Ran in transformers, {result.dtype} on {device}, positions 0-{result.positions - 1:,}"
 
 
 def _agrees(row: LayerPosition) -> str:

@@ -6,13 +6,14 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from toposcope.dynamics.flow import Flow, FlowResult
 from toposcope.dynamics.observables import OBSERVABLES
-from toposcope.dynamics.regime import Verdict
-from toposcope.dynamics.theorems import SCOPES, in_words, theorem
+from toposcope.dynamics.theorems import theorem
 from toposcope.report import charts
 from toposcope.report.blocks import Chart, Column, Listing, Page, Pairs, Paragraphs, Particles, Row, Summary, shown
-from toposcope.report.views.flow_words import gist, of_norms
+from toposcope.report.views.flow_words import CLUSTERS, certified, firm, moves, of_norms, seen, weights, why
 
 ACROSS = 4  # flows side by side in one table
 DRAWN = 32  # tokens whose paths are drawn
@@ -28,14 +29,14 @@ def view(result: FlowResult, page: Page) -> None:
         page.add("Summary", Summary((*_start(result), *(_in_short(flow) for flow in flows))))
         page.add("Side by side", *_side_by_side(page, flows))
     else:
-        page.add("Summary", Row((_motion(flows[0]), Summary((*_start(result), *_summary(flows[0]))))))
+        page.add("Summary", Row((_motion(flows[0]), Summary((*_start(result), *_summary(result, flows[0]))))))
     for flow in flows:
-        _one(page, flow, flow.encoding if several else "From start to end", several)
+        _one(page, result, flow, flow.encoding if several else "From start to end", several)
     notes = tuple(dict.fromkeys(f"{_sentence(note)}." for flow in flows for note in flow.notes))
     tries = tuple(f"Try {option}: {effect}." for option, effect in result.suggestions.items())
-    theorems = tuple(dict.fromkeys(words for flow in flows if (words := _theorem_words(flow))))
-    if notes or tries or theorems:
-        page.add("Notes", Paragraphs((*theorems, *notes, *tries), soft=True))
+    terms = tuple(dict.fromkeys(words for flow in flows for words in _terms(flow)))
+    if terms or notes or tries:
+        page.add("Notes", Paragraphs((*terms, *notes, *tries), soft=True))
 
 
 def view_several(results: Sequence[FlowResult], page: Page) -> None:
@@ -64,22 +65,9 @@ def _start(result: FlowResult) -> list[str]:
     return [f"{where}{result.sentence.rstrip('.')}."]
 
 
-def _summary(flow: Flow) -> list[str]:
-    found = flow.verdict
-    if found is None:
-        said = "No theorem speaks of this system."
-    elif found.rule is None:
-        said = f"{_words(found.verdict)}: {found.statement}."
-    else:
-        exact = "" if found.exact else "; not exact"
-        scope = f" for {SCOPES.get(found.scope, found.scope)}" if found.scope else ""
-        said = f"{_words(found.verdict)}{scope}, by {theorem(found.rule, found.verdict)}{exact}: {found.statement}."
-    sentences = [gist(flow), said]
-    if found and found.verdict is Verdict.NOT_CONVERGENT and found.margin:
-        change = f"No relative change of {_weights(flow)} below {shown(found.margin, 'percent')}"
-        sentences.append(f"{change} makes it convergent; one may make all directions grow (diverges).")
-    sentences += filter(None, [of_norms(flow)])
-    sentences.append(f"The run ended at t = {flow.end:.3g}: {flow.meaning}.")
+def _summary(result: FlowResult, flow: Flow) -> list[str]:
+    said = [seen(flow), why(result, flow), certified(flow), of_norms(flow), firm(flow)]
+    sentences = [*filter(None, said), f"The run ended at t = {flow.end:.3g}: {flow.meaning}."]
     if flow.agreement == "agrees":
         sentences.append(f"Run and theorem agree: {flow.observed}.")
     elif flow.agreement != "no_verdict":  # else it has just been said
@@ -88,24 +76,18 @@ def _summary(flow: Flow) -> list[str]:
     return sentences + [f"At t = {event.time:.4g}: {event.words}." for event in events]
 
 
-def _moves(flow: Flow) -> str:
-    """The matrix that moves tokens: two matrices of one's own have no O."""
-    return "V" if flow.settings.layer is None and flow.settings.layers is None else "V O"
-
-
-def _weights(flow: Flow) -> str:
-    """The weights whose relative change a margin speaks of."""
-    rule = flow.verdict.rule if flow.verdict else None
-    if rule not in ("T5", "T6"):
-        return "W and V"
-    return _moves(flow).replace(" ", " and ")
-
-
-def _theorem_words(flow: Flow) -> str | None:
-    found = flow.verdict
-    if found is None or found.rule is None:
-        return None
-    return f"{_sentence(theorem(found.rule, found.verdict))}: {in_words(found.rule, _moves(flow))}."
+def _terms(flow: Flow) -> list[str]:
+    """What the words of the sentences mean."""
+    terms = []
+    if flow.observables.get("clusters"):
+        terms.append(CLUSTERS)
+    if moves(flow) != "V":
+        terms.append("W = Q^T K are the query and key weights, V and O those of values and output.")
+    if flow.settings.head is not None:
+        terms.append(
+            "This is one head alone; the whole model with its MLPs need not do the same ('toposcope trace')."
+        )
+    return terms
 
 
 def _in_short(flow: Flow) -> str:
@@ -121,8 +103,8 @@ def _words(code: str | None) -> str:
 
 
 # ------------------------------------------------------------------ one flow
-def _one(page: Page, flow: Flow, heading: str, several: bool) -> None:
-    said = Row((_motion(flow), Summary(tuple(_summary(flow))))) if several else None
+def _one(page: Page, result: FlowResult, flow: Flow, heading: str, several: bool) -> None:
+    said = Row((_motion(flow), Summary(tuple(_summary(result, flow))))) if several else None
     curves = [_paths(page, flow, f"Paths: {flow.encoding}" if several else "Paths", _plane(flow))]
     curves += _curves(page, flow, in_figure=not several)
     page.add(
@@ -131,17 +113,26 @@ def _one(page: Page, flow: Flow, heading: str, several: bool) -> None:
 
 
 def _motion(flow: Flow) -> Particles:
-    words = f"Each dot is a token in {_plane(flow)}. Colour runs from the first token to the last."
-    return Particles("Tokens in motion", words, flow.trajectory.times, flow.trajectory.xy)
+    scale = " Below: that norm as a multiple of the start's." if flow.trajectory.relative else ""
+    words = f"Each dot is a token in {_plane(flow)}.{scale} Colour runs from the first token to the last."
+    return Particles("Tokens in motion", words, flow.trajectory.times, flow.trajectory.xy, _growth(flow))
+
+
+def _growth(flow: Flow) -> tuple[float, ...]:
+    """The largest norm over that at the start, at the moments of the picture."""
+    times, sizes = flow.observables["time"], flow.observables["norm_max"]
+    if not all(0 < size < math.inf for size in sizes):
+        return ()
+    logs = np.interp(flow.trajectory.times, times, np.log(sizes)) - math.log(sizes[0])
+    return tuple(float(f"{factor:.4g}") for factor in np.exp(np.minimum(logs, 700.0)))
 
 
 def _plane(flow: Flow) -> str:
     """The plane that a picture shows."""
-    moving = flow.trajectory
-    where = (
-        "the tokens' own plane" if moving.share > 0.9995 else f"two main directions ({moving.share:.0%} of the norm)"
-    )
-    return where + ("; positions are divided by the largest norm at each moment" if moving.relative else "")
+    moving, where = flow.trajectory, "the plane they lie in"
+    if moving.share <= 0.9995:
+        where = f"the two main directions ({100 * moving.share:.0f} % of the squared norm)"
+    return where + (", rescaled at each moment by the largest norm" if moving.relative else "")
 
 
 def _facts(flow: Flow) -> Pairs:
@@ -151,7 +142,7 @@ def _facts(flow: Flow) -> Pairs:
     margin = spectrum = None
     if found and found.margin is not None:
         kept = ", below which W and W V^-1 stay definite" if found.rule and found.rule[:2] in ("T3", "T4") else ""
-        margin = f"{shown(found.margin, 'percent')} relative change of {_weights(flow)}{kept}"
+        margin = f"{shown(found.margin, 'percent')} relative change of {weights(flow)}{kept}"
     if found and found.alpha is not None:
         spectrum = f"{shown(found.omega)} to {shown(found.alpha)}"
     items = [
@@ -162,7 +153,7 @@ def _facts(flow: Flow) -> Pairs:
         ("tokens", str(flow.tokens)),
         ("integration time", f"{flow.end:.3g}"),
         ("margin", margin),
-        (f"Re eig({_moves(flow)})", spectrum),
+        (f"Re eig({moves(flow)})", spectrum),
         ("log growth", f"{flow.log_growth:.3g}; at the end {flow.growth_rate:.3g} per unit of time"),
         ("evaluations", f"{flow.evaluations} in {flow.accepted_steps} steps, {flow.rejected_steps} rejected"),
     ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from toposcope.lab.known import LsResult
-from toposcope.report.blocks import Column, Listing, Page, Paragraphs
+from toposcope.report.blocks import Column, Command, Listing, Page, Paragraphs, count
 
 _DETAILS = {"families": "reads", "encodings": "parameters", "tasks": "sizes", "bugs": "seen in"}
 
@@ -21,7 +21,7 @@ def view(result: LsResult, page: Page) -> None:
             "origin": each.origin,
             "number": each.number,
             "probe": each.probe,
-            "ready": "yes" if each.ready else each.install,
+            "ready": "yes" if each.ready else "no",
         }
         for each in result.names
     ]
@@ -35,10 +35,27 @@ def view(result: LsResult, page: Page) -> None:
         if len({each.origin for each in result.names}) > 1:
             columns.append(Column("origin", "from", "plain"))
     else:
-        columns.append(Column("ready", "ready", "wrap"))
+        columns.append(Column("ready", "ready", "plain"))
     listing = Listing(title, "", page.rows(result.what, rows), tuple(columns), top=1000)
     page.add(title, listing)
-    page.add("Use", Paragraphs(advice(result)))
+    page.add("To install", *_installs(result))
+    if any(each.ready for each in result.names):
+        page.add("Use", Paragraphs(advice(result)))
+
+
+def _installs(result: LsResult) -> list[Command]:
+    """What is not there yet by the line that brings it, each line once."""
+    lines: dict[str, list[str]] = {}
+    for each in result.names:
+        if not each.ready:
+            lines.setdefault(each.install, []).append(each.name)
+    found = []
+    for line, names in lines.items():
+        every = f"All {count(len(names), 'name')}" if len(names) == len(result.names) > 1 else ", ".join(names)
+        brings = "come" if len(names) > 1 else "comes"
+        package = " (a package that ships them as samples)" if result.what == "texts" else ""
+        found.append(Command(f"{every} {brings} with{package}:", line))
+    return found
 
 
 def _short(reports: tuple[str, ...]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -66,7 +67,8 @@ def view(result: ReproduceResult, page: Page) -> None:
     note = Paragraphs(
         ("Estimates are means ± half of Student's 95 % interval, with the number of seeds in brackets.",), soft=True
     )
-    cards = [_card(claim, both) for claim in claims]
+    table = "Every question" if result.study is not None else "Every number"
+    cards = [_card(claim, both, table) for claim in claims]
     page.add("Claim by claim", note if result.numbers else None, *cards, detail=True)
     if result.cells:
         _accuracies(page, result.cells)
@@ -98,6 +100,7 @@ def _summary(result: ReproduceResult, both: bool) -> list[str]:
     for word, words in (
         ("not at this scale", "not decided by runs of this size"),
         ("not measured here", "not measured"),
+        ("undecided", "left undecided, with a stated power"),
     ):
         left = sum(claim not in decided and claim.verdict == word for claim in claims)
         if left:
@@ -128,14 +131,15 @@ def _flat(claim: ReproducedClaim) -> dict[str, Any]:
     return {key: "; ".join(map(str, value)) if isinstance(value, list) else value for key, value in found.items()}
 
 
-def _card(claim: ReproducedClaim, both: bool) -> Pairs:
+def _card(claim: ReproducedClaim, both: bool, table: str) -> Pairs:
     items: list[tuple[str, str | tuple[str, ...]]] = [
         ("as stated", claim.claim),
         ("the released code", claim.released_code),
     ]
-    items.append(("models as described" if both else "here", _outcome(claim.verdict, claim.measured)))
+    items.append(("models as described" if both else "here", _outcome(claim.verdict, claim.measured, table)))
     if both and claim.verdict_published is not None:
-        items.append(("models as released", _outcome(claim.verdict_published, claim.measured_published or ())))
+        released = _outcome(claim.verdict_published, claim.measured_published or (), table)
+        items.append(("models as released", released))
     if claim.before:
         items.append(("before this study", claim.before))
     items.append(("rule", tuple(claim.rule.split("; ")) if claim.rule.count("; ") > 1 else claim.rule))
@@ -146,11 +150,20 @@ def _card(claim: ReproducedClaim, both: bool) -> Pairs:
     return Pairs(f"{claim.id}: {_WORDS[claim.verdict]}", tuple(items), dot=_DOTS.get(claim.verdict, "indeterminate"))
 
 
-def _outcome(verdict: str, measured: Sequence[str]) -> tuple[str, ...]:
-    """The verdict, a line for each estimate that decides it, and for those that stand beside them."""
-    lines = [line for line in measured if line != "-" and not line.startswith(_BESIDE)]
-    beside = [line.removeprefix(_BESIDE).removesuffix(")") for line in measured if line.startswith(_BESIDE)]
+def _outcome(verdict: str, measured: Sequence[str], table: str) -> tuple[str, ...]:
+    """The verdict, a line for each estimate that decides it, and for those beside them, unless they are many."""
+    lines = [_readable(line) for line in measured if line != "-" and not line.startswith(_BESIDE)]
+    beside = [
+        _readable(line.removeprefix(_BESIDE).removesuffix(")")) for line in measured if line.startswith(_BESIDE)
+    ]
+    if len(beside) > MOST:
+        beside = [f"{len(beside)} more estimates: see '{table}' below."]
     return (f"{_WORDS[verdict].capitalize()}.", *lines, *(("Beside it, without a say:", *beside) if beside else ()))
+
+
+def _readable(line: str) -> str:
+    """The same with 1,460 for 1.46e+03."""
+    return re.sub(r"\d(?:\.\d+)?e\+0[3-5]", lambda found: f"{float(found[0]):,.0f}", line)
 
 
 def _accuracies(page: Page, cells: Sequence[CouplingCell]) -> None:
@@ -252,8 +265,10 @@ def _probe(page: Page, cells: Sequence[ProbeRow]) -> None:
 def _numbers(page: Page, result: ReproduceResult) -> Listing:
     rows = [{**number, "runs": " ".join(number["runs"])} for number in result.rows("numbers")]
     columns = (
-        Column("claim", "claim", "wrap"), Column("variant", "models", "plain"), Column("what", "what", "wrap"),
-        Column("mean", "mean"), Column("half", "±"), Column("unit", "unit", "plain"), Column("n", "seeds"),
+        *((Column("claim", "claim", "wrap"),) if len({row["claim"] for row in rows}) > 1 else ()),
+        *((Column("variant", "models", "plain"),) if len({row["variant"] for row in rows}) > 1 else ()),
+        Column("what", "what", "wrap"), Column("mean", "mean"), Column("half", "±"),
+        Column("unit", "unit", "plain"), Column("n", "seeds"),
         Column("decides", "decides", "text"),
     )  # fmt: skip
     words = "Each estimate behind a verdict, and those that stand beside it; its runs are in the data."

@@ -259,7 +259,10 @@ def _surest(page: Page, heads: Sequence[ScanHead]) -> Listing | None:
         Column("name", "head", "plain"), Column("verdict", "verdict", "text"), Column("scope", "scope", "text"),
         Column("margin", "margin", "percent"), Column("omega", "min Re", ".2f"), Column("alpha", "max Re", ".2f"),
     )  # fmt: skip
-    sentence = "The largest relative changes of V and O that a verdict survives; Re eig(V O) beside it."
+    sentence = (
+        "Margin: the relative change of V and O up to which the verdict stays, largest first. min and max Re: the "
+        "range of Re eig(V O)."
+    )
     return Listing("Surest verdicts", sentence, page.rows("surest", named, [c.key for c in columns]), columns)
 
 

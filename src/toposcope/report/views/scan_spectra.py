@@ -9,7 +9,19 @@ from typing import Any
 import numpy as np
 
 from toposcope.report import charts
-from toposcope.report.blocks import Chart, Column, Listing, Matrix, Measure, Page, Pairs, Paragraphs, Row, shown
+from toposcope.report.blocks import (
+    Chart,
+    Column,
+    Listing,
+    Matrix,
+    Measure,
+    Page,
+    Pairs,
+    Paragraphs,
+    Row,
+    count,
+    shown,
+)
 from toposcope.scanning.result import ScanHead, ScanResult
 from toposcope.spectra.of_heads import FAST, FAST_ON_SMOLLM2, HeadSpectra
 from toposcope.spectra.of_model import EncodingSpectra, WhatIf
@@ -32,7 +44,7 @@ def ranking(page: Page, heads: Sequence[ScanHead]) -> Listing | None:
         return None
     columns = (
         Column("name", "head", "plain"), Column("fast_share", "Q and K in fast pairs", "percent"),
-        Column("looks", "its kernel", "text"),
+        Column("looks", "its kernel, for tokens alike", "text"),
     )  # fmt: skip
     rows = [{**vars(head), "name": f"{head.layer}.{head.head}"} for head in best]
     table = page.rows("heads by fast pairs", rows, [column.key for column in columns])
@@ -44,7 +56,8 @@ def ranking(page: Page, heads: Sequence[ScanHead]) -> Listing | None:
         f"its first {seen.top} were such heads. "
         "'toposcope trace MODEL --text random' measures what heads attend to."
     )
-    return Listing("Heads by fast rotary pairs", words, table, columns, top=6)
+    answer = ("name", "fast_share")
+    return Listing("Heads by fast rotary pairs", words, table, columns, top=6, answer=answer, answer_sentence=words)
 
 
 def kernels(page: Page, result: ScanResult, rows: Sequence[Mapping[str, Any]]) -> list[Any]:
@@ -93,7 +106,9 @@ def kernels(page: Page, result: ScanResult, rows: Sequence[Mapping[str, Any]]) -
 def _kernels_in_words(result: ScanResult, counts: Sequence[tuple[str, int]]) -> str:
     words = "Heuristic, not what heads attend to."
     if counts:
-        words += f" Heads by the offset of their kernel's peak: {'; '.join(f'{name}: {n}' for name, n in counts)}."
+        (first, heads), *others = (("at offset 0" if name == "0" else name, n) for name, n in counts)
+        peaks = [f"{first} in {count(heads, 'head')}", *(f"{place} in {n}" for place, n in others)]
+        words += f" Kernels peak {', '.join(peaks)}."
     return f"{words} {_factor_in_words(result.heads, result.spectra.context)}".strip()
 
 

@@ -7,8 +7,6 @@ from toposcope.report.verdicts import meaning, scope_words, theorem
 from toposcope.report.views import scan_spectra
 from toposcope.scanning.result import ScanHead, ScanResult
 
-_FILE = "speak of this rounded file, and may not hold for the weights before rounding"
-
 
 def says(head: ScanHead) -> str:
     """One head in a few sentences: what a theorem says, where its kernel peaks, and its share of fast pairs."""
@@ -23,7 +21,7 @@ def says(head: ScanHead) -> str:
     if head.peak_offset is None:
         return words
     clear = "" if head.peak_share is None else f" ({head.peak_share:.0%} of its amplitude agrees there)"
-    words += f" Its kernel {head.looks}{clear}."
+    words += f" Its kernel, for tokens that resemble one another, {head.looks}{clear}."
     fast = head.fast_share
     return words if fast is None else f"{words} {fast:.0%} of Q and K lie in fast rotary pairs (heuristic)."
 
@@ -56,12 +54,14 @@ def summary(result: ScanResult) -> list[str]:
         )
     if counts.get("inactive"):
         sentences.append(f"Heads that write nothing: {counts['inactive']}.")
-    if model.robust:
-        other = total - model.robust - counts.get("indeterminate", 0) - counts.get("inactive", 0)
-        rest = f"; the other {other} {_FILE}" if other > 1 else ""
-        sentences.append(f"{model.robust} of {total} verdicts survive the rounding of the stored weights{rest}.")
-    elif total > counts.get("indeterminate", 0):
-        sentences.append(f"No verdict survives the rounding of the stored weights: all {_FILE}.")
+    decided = total - counts.get("indeterminate", 0) - counts.get("inactive", 0)
+    if decided > 0 and model.robust >= decided:
+        sentences.append("Every verdict survives the rounding of the stored weights.")
+    elif decided > 0:
+        sentences.append(
+            f"The verdicts speak of the weights in this file; {model.robust or 'none'} of {decided} "
+            f"{'is' if model.robust < 2 else 'are'} sure to hold for the weights before they were rounded to it."
+        )
     sentences += _growth_words(result)
     inexact = sum(not head.exact for head in heads)
     if inexact:

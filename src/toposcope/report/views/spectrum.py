@@ -33,7 +33,9 @@ def view(result: SpectrumResult, page: Page) -> None:
     ]
     answered = any(each.beyond is not None for each in found)
     if answered:
-        page.add("Summary", *beyond_blocks(page, found))
+        answer, numbers = beyond_blocks(page, result)
+        page.add("Summary", *answer)
+        page.add("In numbers", *numbers, detail=True)
     page.add("Shared content", Summary(tuple(_summary(found))), detail=answered)
     pictures = Row(tuple(_by_context(page, found)))
     tables = _side_by_side(page, found, result.contexts) if len(found) > 1 else []

@@ -5,22 +5,40 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, get_args
 
-from toposcope.report.blocks import Column, Listing, Page, Paragraphs, Summary
+from toposcope.report.blocks import Column, Command, Listing, Page, Paragraphs, Summary
+from toposcope.report.commands import model_word
 from toposcope.spectra.beyond import Beyond, Verdict
 from toposcope.spectra.encoding_spectrum import EncodingSpectrum
 from toposcope.spectra.points import Point
+from toposcope.spectra.spectrum import SpectrumResult
 
+REACH = 32  # the largest factor of yarn that is offered
 GROUPS = (("bad", "bad"), ("after training", "only after more training"), ("cannot tell", "cannot tell"))
-WORTH = (
-    "A heuristic that reads the encoding and no weights; the documentation has it beside the measured loss of "
-    "SmolLM2 under five scalings. Kernels by context are below; in a terminal, with --full."
-)
+WORTH = "A heuristic that reads no weights; measured losses: docs/spectrum.md. More numbers in a terminal: --full."
 
 
-def beyond_blocks(page: Page, found: Sequence[EncodingSpectrum]) -> list[Any]:
-    """One sentence, one table, and what both are worth."""
-    told = [(each, each.beyond) for each in found if each.beyond is not None]
-    return [Summary((_sentence(told),)), _table(page, told), Paragraphs((_columns(told), WORTH), soft=True)]
+def beyond_blocks(page: Page, result: SpectrumResult) -> tuple[list[Any], list[Any]]:
+    """One sentence, what it is worth and what to try next; then all numbers behind it."""
+    told = [(each, each.beyond) for each in result.encodings if each.beyond is not None]
+    several = [_table(page, told, short=True)] if len(told) > 1 else []
+    line = _next(result)
+    trying = [] if line is None else [Command("Would yarn reach that far?", line)]
+    answer = [Summary((_sentence(told),)), *several, Paragraphs((WORTH,), soft=True), *trying]
+    return answer, [_table(page, told), Paragraphs((_columns(told),), soft=True)]
+
+
+def _next(result: SpectrumResult) -> str | None:
+    """The command that tries yarn where a model's own encoding, asked alone, comes to new angles."""
+    first = result.encodings[0].beyond
+    if not result.provenance.subjects or result.provenance.options.get("encodings") or first is None:
+        return None
+    by = -(-first.context // first.trained)
+    if first.reason != "new phases" or by > REACH:
+        return None
+    trained = result.provenance.options.get("trained")
+    words = ["toposcope spectrum --model", model_word(result), f"rope:scaling=yarn,factor={by}"]
+    words += ["--context", length(first.context), *(() if trained is None else ("--trained", str(trained)))]
+    return " ".join(words)
 
 
 def _sentence(told: Sequence[tuple[EncodingSpectrum, Beyond]]) -> str:
@@ -52,15 +70,13 @@ def why(met: Beyond) -> str:
     if met.reason == "slowed":
         return f"no new angle, but a step to the next token turns {met.step:.3g} times as far as in training"
     if met.reason == "new phases":
+        one = met.new_pairs == 1
         return (
-            f"{met.unturned} of {met.pairs} channel pairs have not turned once in training, and from distance "
-            f"{met.new_from:,} on {met.new_pairs} of them come to angles never seen"
+            f"from distance {met.new_from:,} on, {met.new_pairs} of the {met.pairs} channel pairs "
+            f"reach{'es' * one} angles never seen in training"
         )
     if met.reason == "nothing new" and met.pairs is not None:
-        return (
-            f"{met.unturned} of {met.pairs} channel pairs have not turned once in training, and none comes to an "
-            "angle never seen"
-        )
+        return f"none of the {met.pairs} channel pairs reaches an angle never seen in training"
     return {
         "within": "it is no longer than training",
         "window": "its window is no longer than training",
@@ -72,13 +88,14 @@ def why(met: Beyond) -> str:
     }[met.reason]
 
 
-def _table(page: Page, told: Sequence[tuple[EncodingSpectrum, Beyond]]) -> Listing:
+def _table(page: Page, told: Sequence[tuple[EncodingSpectrum, Beyond]], *, short: bool = False) -> Listing:
     rows = [
         {
             "encoding": each.spec.replace(",", ", "),  # a narrow column breaks it there
             "verdict": met.verdict,
             "trained": met.trained,
             "unturned": None if met.pairs is None else f"{met.unturned} of {met.pairs}",
+            "new_pairs": None if met.pairs is None else f"{met.new_pairs or 0} of {met.pairs}",
             "new_from": _new_from(met),
             "step": None if met.step is None else f"{met.step:.3g}",
             "factor": _at(each.points, met.context),
@@ -90,25 +107,37 @@ def _table(page: Page, told: Sequence[tuple[EncodingSpectrum, Beyond]]) -> Listi
         Column("encoding", "encoding", "wrap"),
         Column("verdict", f"at {length(told[0][1].context)}", "plain"),
         Column("unturned", "not turned"),
+        Column("new_pairs", "pairs at new angles"),
         Column("new_from", "new from"),
         Column("step", "step"),
-        Column("factor", "factor"),
+        Column("factor", "shared content"),
         Column("why", "why", "wrap"),
     ]
     if len({met.trained for _, met in told}) > 1:
-        columns.insert(2, Column("trained", "trained"))
+        columns.insert(2, Column("trained", "trained on"))
+    answer = ("encoding", "verdict", "trained", *(("new_pairs",) if _turning(told) else ()), "new_from")
+    if short:
+        columns = [column for column in columns if column.key in answer]
+    else:
+        columns = [column for column in columns if column.key != "new_pairs"]
     brief = tuple(column.key for column in columns if column.key != "why")
-    return Listing("", "", page.rows("beyond training", rows), tuple(columns), top=len(rows), brief=brief)
+    name = "beyond training, in short" if short else "beyond training"
+    return Listing("", "", page.rows(name, rows), tuple(columns), top=len(rows), brief=brief)
+
+
+def _turning(told: Sequence[tuple[EncodingSpectrum, Beyond]]) -> bool:
+    return any(met.pairs is not None for _, met in told)
 
 
 def _columns(told: Sequence[tuple[EncodingSpectrum, Beyond]]) -> str:
     pairs = (
-        "not turned: channel pairs that have not turned once within the trained context. step: what the fastest pair "
-        "turns per token, over training. "
+        "not turned: channel pairs that have not turned once within the trained context. step: radians that the "
+        "fastest pair turns per token, relative to training (below 1, neighbours look nearer than in training). "
     )
     return (
-        f"{pairs if any(met.pairs is not None for _, met in told) else ''}new from: the first distance with an angle "
-        "or value that training did not show. factor: shared-content factor (1: position has no effect)."
+        f"{pairs if _turning(told) else ''}new from: the first distance with an angle "
+        "or value that training did not show. shared content: what position leaves of the logits of content that all "
+        "tokens share (1: no effect of position)."
     )
 
 

@@ -25,8 +25,10 @@ def study_sections(page: Page, study: StudyOutcome) -> None:
         *(_picture(page, [point for point in study.points if point.picture == each]) for each in pictures),
     )
     shown = [each for each in study.answers if each.mean is not None]
-    measures = dict.fromkeys(each.measure for each in shown if each.decides)
-    page.add("Effects", *(_effects(page, [each for each in shown if each.measure == name]) for name in measures))
+    against = dict.fromkeys((each.measure, each.at) for each in shown if each.decides)
+    page.add(
+        "Effects", *(_effects(page, [each for each in shown if (each.measure, each.at) == one]) for one in against)
+    )
     page.add("Every question", _questions(page, study), detail=True)
     if study.self_tests:
         page.add("The study tried on itself", _self_tests(page, study), detail=True)
@@ -66,10 +68,13 @@ def _effects(page: Page, answers: Sequence[StudyAnswer]) -> Chart:
         },
     )
     words = (
-        "Mean difference over seeds with Student's 95 % interval, not corrected; small dots are single seeds; "
+        f"Mean {'over' if first.at else 'difference over'} seeds with Student's 95 % interval, not corrected; small "
+        "dots are single seeds; "
         f"dashed: {first.at:g}, which each is tested against."
     )
-    return Chart(_heading(title), words, page.rows(f"effects {first.measure}", rows), spec, in_figure=True)
+    against = f", against {first.at:g}" if first.at else ""
+    table = page.rows(f"effects {first.measure}{against}", rows)
+    return Chart(_heading(title) + against, words, table, spec, in_figure=True)
 
 
 def _picture(page: Page, points: Sequence[StudyPoint]) -> Chart:
@@ -89,12 +94,14 @@ def _picture(page: Page, points: Sequence[StudyPoint]) -> Chart:
         colour="series",
         log_x=doubling,
         points=True,
-        x_title=first.x_name,
+        x_title=first.x_name.replace("_", " "),
         y_title=axis_title(first.measure),
     )
+    names = dict.fromkeys(str(row["series"]) for row in rows)
+    spec = charts.in_colours(spec, "series", dict(zip(names, charts.PALETTE, strict=False)))  # one legend, not two
     curve = spec["layer"][-1]["encoding"]
     curve["x"]["scale"]["padding"] = 12
-    if len({each.series for each in points}) == 1:  # its name is in the title
+    if len(names) == 1:  # its name is in the title
         curve["strokeDash"]["legend"] = None
     curve["color"]["legend"] = curve["strokeDash"]["legend"]  # lines for the colours, as for the dashes
     if doubling:
@@ -124,17 +131,22 @@ def _questions(page: Page, study: StudyOutcome) -> Listing:
         for each in study.answers
     ]
     rows = [{**row, "seeds": " ".join(map(str, row["seeds"]))} for row in rows]
+    claims = {each.claim for each in study.answers}
     columns = (
-        Column("claim", "claim", "wrap"), Column("name", "question", "wrap"), Column("measure", "measure", "plain"),
+        *((Column("claim", "claim", "wrap"),) if len(claims) > 1 else ()), Column("name", "question", "wrap"),
+        Column("measure", "measure", "plain"),
         Column("n", "pairs"), Column("mean", "mean"), Column("half", "±"), Column("p", "p, corrected"),
         Column("p_equivalent", "p of equivalence"), Column("bound", "bound"),
         Column("detectable", "detectable at 80 % power"), Column("outcome", "outcome", "plain"),
         Column("decides", "decides", "text"),
     )  # fmt: skip
-    words = (
-        f"The {study.family} questions that decide are one family, corrected by Holm's method; those beside them are "
-        "another. A difference certain to be smaller than the bound is equivalent."
+    deciding = (
+        "One question decides, and needs no correction"
+        if study.family == 1
+        else f"The {study.family} questions that decide are one family, corrected by Holm's method"
     )
+    beside = "" if all(each.decides for each in study.answers) else "; the others are a family of their own"
+    words = f"{deciding}{beside}. A difference certain to be smaller than the bound is equivalent."
     return Listing("Questions", words, page.rows("questions", rows), columns, top=60)
 
 

@@ -14,7 +14,7 @@ from toposcope.models.rank import RankCorrelation
 from toposcope.models.tracing.agreement import Agreement
 from toposcope.models.tracing.logits import LogitPicture
 from toposcope.models.tracing.patterns import WORDS, together
-from toposcope.models.tracing.result import HeadTrace, Spread, TraceResult
+from toposcope.models.tracing.result import HeadTrace, TraceResult
 from toposcope.report import charts
 from toposcope.report.attention import attention_block
 from toposcope.report.blocks import (
@@ -34,7 +34,7 @@ from toposcope.report.blocks import (
 )
 from toposcope.report.commands import command
 from toposcope.report.views.trace_depth import add_depth
-from toposcope.report.views.trace_stream import add_stream, largest_token, stream_summary
+from toposcope.report.views.trace_stream import add_stream, largest_token
 
 HEADS = {
     "previous": "previous-token", "next": "next-token", "self": "self", "first": "first-token",
@@ -50,6 +50,7 @@ NONE = "none"
 NAMED = 6  # heads listed after a pattern
 KERNELS = 6  # heads whose kernels are drawn
 ASKED = 5  # heads that the next step asks about
+TELLING = 16  # sequences of it: the damage of one head of many is small, and fewer seldom tell it from 0
 METRICS = {
     "rho": (
         "Logit norm ratio",
@@ -74,13 +75,17 @@ OTHERS = {  # measured, and in no table of the page
     "cap": "bound on the norm (S5f)",
 }
 AXES = {"rho": "logit norm ratio", "toeplitz": "Toeplitz share", "distance": "distance, tokens"}
+ORDER = {  # what orders the list of heads, by the best measure there is
+    "position": "share of the logits' variance that position alone makes",
+    "gram_position": "share of the logits that position alone makes",
+    "toeplitz": "share of the logits' energy that depends on the offset alone",
+}
+PEAK = "peak: the offset at which the mean logit is largest (1: the token before)"
+ANSWERED = ("previous", "next")  # next: of encoders
 BRIEF = (
     "name", "rho", "toeplitz_centred", "content", "position", "coupling", "gram_content", "gram_mixed",
     "gram_position", "peak_offset", "on_previous", "on_first",
 )  # fmt: skip
-
-
-MOST_SHOWN = 6  # of the heads by position, where not all are
 
 
 def view(result: TraceResult, page: Page) -> None:
@@ -88,25 +93,25 @@ def view(result: TraceResult, page: Page) -> None:
     heads = result.heads
     layers = len({each.layer for each in heads})
     page.facts += [
-        (str(len(heads)), f"heads of {layers} layer{'' if layers == 1 else 's'}"),
+        (str(len(heads)), f"heads in {layers} layer{'' if layers == 1 else 's'}"),
         (str(result.sequences), "sequence" if result.sequences == 1 else "sequences"),
-        (f"{result.tokens:,}", "tokens of each"),
+        (f"{result.tokens:,}", "tokens each"),
     ]
     if not heads:
-        page.add("Summary", Summary((*stream_summary(result), *largest_token(result), "No head was traced.")))
-        add_stream(result, page)
+        add_stream(result, page, (*largest_token(result), "No head was traced."))
         _add_missing(page, result)
         return
     rows = [_row(each) for each in heads]
     max(rows, key=_positional)["shown_first"] = True
     table = page.rows("traced heads", rows)
     there = [key for key in METRICS if any(row[key] is not None for row in rows)]
-    page.add("Summary", Summary((*stream_summary(result), *_summary(result))))
-    page.add("Norms of logits and tokens", Summary(tuple(_logits(result))) if heads else None, full=True)
-    add_stream(result, page)
+    add_stream(result, page, _summary(result))
+    page.add("Norms of logits and tokens", Summary(tuple(_logits(result))), full=True)
     page.add("What heads attend to", _patterns(page, result))
     page.add("The most positional heads", _listing(page, rows, there), _next_step(result, rows))
-    page.add("Head by head", _head_map(result, rows, table, there), full=True)
+    several = _several(result)
+    words = Paragraphs(tuple(several)) if several else None
+    page.add("Head by head", words, _head_map(result, rows, table, there), full=True)
     page.add("Attention on the text", attention_block(result), full=True)
     page.add("Kernels on this text", _kernels(page, rows))
     page.add("Logits and their Toeplitz part", *(Row(_picture(each)) for each in result.logits))
@@ -127,30 +132,29 @@ def heads_of(result: TraceResult) -> tuple[list[dict[str, Any]], tuple[Measure, 
 # ------------------------------------------------------------------ words
 def _next_step(result: TraceResult, rows: Sequence[dict[str, Any]]) -> Command:
     """What a head does is not what it is worth: the command that measures that, for the heads just named."""
-    question = "Are they needed?"
+    question = "Are they needed? (This takes minutes.)"
     if any(each.family == LABORATORY for each in result.provenance.subjects):  # all heads, on its own task
         return Command(question, " ".join(command(result, "ablate")))
     named = ",".join(row["name"] for row in sorted(rows, key=_positional, reverse=True)[:ASKED])
     drawn = result.provenance.options.get("text") == RANDOM  # a loss needs a text: the command then takes its own
     words = command(result, "ablate", () if drawn else ("text", "begin", "lines"))
-    return Command(question, " ".join([*words, "--heads", named]))
+    return Command(question, " ".join([*words, "--heads", named, "--sequences", str(TELLING)]))
 
 
 def _summary(result: TraceResult) -> list[str]:
     heads = result.heads
     put_in = "" if result.encoding is None else f", with the encoding {result.encoding} put into these heads"
     sentences = [*_most_positional(result)]
-    named = [f"{len(some)} {WORDS[name]}" for name, some in result.patterns.items() if some]
-    none = sum(not each.names for each in heads)
-    if named:
-        several = Counter(together(each.names) for each in heads if len(each.names) > 1)
-        also = "".join(f"; {_also(some, number, result)}" for some, number in several.most_common())
-        sentences.append(
-            f"Heads by what they attend to: {', '.join(named)}{also}; {none} of {len(heads)} follow no named pattern."
-        )
-    else:
+    if not any(each.names for each in heads):
         sentences.append(f"None of the {len(heads)} heads follows a named pattern on this text.")
     return [*sentences, f"Measured on: {result.text}{put_in}."]
+
+
+def _several(result: TraceResult) -> list[str]:
+    """Heads that follow more than one pattern, which a table of patterns does not show."""
+    several = Counter(together(each.names) for each in result.heads if len(each.names) > 1)
+    also = "; ".join(_also(some, number, result) for some, number in several.most_common())
+    return [f"{also[:1].upper()}{also[1:]}."] if also else []
 
 
 def _logits(result: TraceResult) -> list[str]:
@@ -175,21 +179,24 @@ def _logits(result: TraceResult) -> list[str]:
 
 def _most_positional(result: TraceResult) -> list[str]:
     """The heads in whose logits position alone has the largest share."""
-    for key in ("position", "gram_position"):
+    for key, what in (("position", "the logits' variance"), ("gram_position", "the logits")):
         ranked = sorted(
             ((spread, each) for each in result.heads if (spread := getattr(each, key)) is not None),
             key=lambda pair: -pair[0].median,
         )
         if ranked:
-            best = ", ".join(f"{each.name} ({_with_quartiles(spread)})" for spread, each in ranked[:4])
             noise = (
                 f" Up to about {result.null_share:.0%} of these shares is content that the means of "
                 f"{count(result.sequences, 'sequence')} do not average out."
                 if result.null_share is not None
                 else ""
             )
-            heads = "heads" if len(ranked) > 1 else "head"
-            return [f"Positional heads: position alone has the largest share of the logits in {heads} {best}.{noise}"]
+            best = ", ".join(f"{each.name} ({spread.median:.0%})" for spread, each in ranked[:ASKED])
+            half = sum(spread.median > 0.5 for spread, _ in ranked)
+            return [
+                f"Positional heads: in {half} of {count(len(ranked), 'head')} position alone makes more than half of "
+                f"{what}; most of all in {best}.{noise}"
+            ]
     return []
 
 
@@ -204,12 +211,6 @@ def _also(names: Sequence[str], number: int, result: TraceResult) -> str:
     )
     verb = "attends" if number == 1 else "attend"
     return f"{heads} also {verb} to {' and '.join(TARGETS[name] for name in others)}"
-
-
-def _with_quartiles(spread: Spread) -> str:
-    """A share with its quartiles over sequences; of one sequence there are none."""
-    inside = f", quartiles {spread.low:.0%} to {spread.high:.0%}" if spread.count > 1 else ""
-    return f"{spread.median:.0%}{inside}"
 
 
 def _says(head: HeadTrace) -> str:
@@ -265,7 +266,7 @@ def _row(head: HeadTrace) -> dict[str, Any]:
 
 def _positional(row: dict[str, Any]) -> float:
     """How much of a head's logits position alone makes, by the best measure there is."""
-    known = (row[key] for key in ("position", "gram_position", "toeplitz"))
+    known = (row[key] for key in ORDER)
     return next((float(value) for value in known if value is not None), 0.0)
 
 
@@ -284,7 +285,11 @@ def _patterns(page: Page, result: TraceResult) -> Listing:
         Column("pattern", "pattern", "plain"), Column("threshold", "from", ".2f"), Column("heads", "heads"),
         Column("strongest", "the strongest, with their share of attention", "wrap"),
     )  # fmt: skip
-    words = "Share of attention, median over sequences; a head is named from the threshold on."
+    none = sum(not each.names for each in result.heads)
+    words = (
+        "Share of attention, median over sequences; a head is named from the threshold on, and may have several "
+        f"names. {none} of {len(result.heads)} heads have none."
+    )
     return Listing("Named patterns", words, page.rows("patterns", rows), columns)
 
 
@@ -292,8 +297,8 @@ def _listing(page: Page, rows: Sequence[dict[str, Any]], there: Sequence[str]) -
     ranked = sorted(rows, key=lambda row: -_positional(row))
     shares = [f"on_{name}" for name in WORDS if any(row[f"on_{name}"] is not None for row in rows)]
     keys = ("name", "pattern", *there, "peak_offset", *shares)
-    short = {
-        "rho": "ratio",
+    headings = {
+        "rho": "norm with / without position",
         "toeplitz": "raw Toeplitz",
         "toeplitz_centred": "Toeplitz",
         "gram_content": "G cc",
@@ -303,16 +308,39 @@ def _listing(page: Page, rows: Sequence[dict[str, Any]], there: Sequence[str]) -
     columns = (
         Column("name", "head", "plain"),
         Column("pattern", "pattern", "plain"),
-        *(Column(key, short.get(key, _within(METRICS[key][0])), ".2f") for key in there),
+        *(Column(key, headings.get(key, _within(METRICS[key][0])), ".2f") for key in there),
         Column("peak_offset", "peak"),
         *(Column(key, key.removeprefix("on_"), ".2f") for key in shares),
     )
-    words = (
-        "Medians over sequences. ratio: logit norm with position over without; then shares of the logits; peak: "
-        "offset at which the mean kernel is largest; then shares of attention."
+    explained = {
+        "rho": "norm with / without position: of the logits (1: position has no effect)",
+        "toeplitz_centred": "Toeplitz: share of the logits' energy that depends on the offset alone (raw: with their "
+        "mean)",
+        "position": "content, position, interaction: shares of the logits' variance",
+        "gram_position": "G cc, cp, pp: shares of the logits, of content with content, content with position, "
+        "position with position",
+    }
+    words = "; ".join(said for key, said in explained.items() if key in there)
+    order = next((key for key in ORDER if key in there), None)
+    attended = "previous: share of attention on the token before"
+    if "on_next" in shares:
+        attended += "; next: on the one after"
+    answer = tuple(filter(None, ("name", order, "peak_offset", *(f"on_{name}" for name in ANSWERED))))
+    short = (
+        ""
+        if order is None
+        else f"{headings.get(order, _within(METRICS[order][0]))}: {ORDER[order]}, by which heads are ordered; "
     )
     return Listing(
-        "Every head", words, page.rows("heads by position", ranked, keys), columns, top=MOST_SHOWN, brief=BRIEF
+        "Every head",
+        f"Medians over sequences, the most positional first. {words[:1].upper()}{words[1:]}; {PEAK}; then shares of "
+        "attention.",
+        page.rows("heads by position", ranked, keys),
+        columns,
+        top=ASKED,
+        brief=BRIEF,
+        answer=answer,
+        answer_sentence=f"{short[:1].upper()}{short[1:]}{PEAK}; {attended}. Medians over sequences.",
     )
 
 

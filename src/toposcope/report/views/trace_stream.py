@@ -10,7 +10,7 @@ from toposcope.core.statistics import told_from_zero
 from toposcope.models.tracing.result import TraceResult
 from toposcope.models.tracing.stream import LEAST_TURN, MOST, OFF, OWN, WHAT, Mean, Phase, Stream, StreamState
 from toposcope.report import charts
-from toposcope.report.blocks import Chart, Column, Listing, Page, Paragraphs, Row, count
+from toposcope.report.blocks import Chart, Column, Listing, Page, Paragraphs, Row, Summary, count
 
 PARTS = {
     "attention": "attention",
@@ -24,31 +24,38 @@ NAMED = 3  # phases that the sentence names
 BOUNDS = {"cosine": (-1.0, 1.0), "relative_dispersion": (0.0, 1.0), "effective_rank": (1.0, math.inf)}
 MOSTLY = 2 / 3  # of a phase's change: 'most of it'
 MOST_DIGITS = 5
+ALONE_WORDS = "One head alone (flow) and the whole model with its MLPs (here) need not agree."
 ALONE = 0.5  # share of all squared norms from which one token speaks for the cloud
 
 
-def add_stream(result: TraceResult, page: Page) -> None:
-    """Add the tokens through depth."""
+def add_stream(result: TraceResult, page: Page, sentences: Sequence[str]) -> None:
+    """Add the summary with its sentences, the tokens through depth beside it, and what else is known of these."""
+    said = Summary((*stream_summary(result), *sentences))
     if not result.stream:
+        page.add("Summary", said)
         return
-    own = result.stream[0]
-    curves = page.rows("tokens through depth", [row for each in result.stream for row in _curve(each)])
-    colours = charts.palette([_label(each) for each in result.stream])
+    headline = _headline(result, page)
+    page.add("Summary", Row((headline, said)))
+    numbers, parts = _numbers(page, result.stream), _parts(page, result)
+    page.add("Tokens through depth", numbers, parts, _others(headline.table, result.stream), full=True)
+    how = Paragraphs((_how(result.stream[0]),), soft=True)
+    page.add("Tokens at every place", _every(page, result.stream), how, detail=True)
+
+
+def _headline(result: TraceResult, page: Page) -> Chart:
+    rows = [row for each in result.stream for row in _curve(each)]
     spec = charts.band(
         "layers", "cosine", "cosine_low", "cosine_high", colour="under", height=280, x_title="layers passed",
         y_title="mean cosine of tokens",
     )  # fmt: skip
-    headline = Chart(
+    return Chart(
         "Do tokens move together?",
         "Mean cosine over pairs of tokens at the input and after each layer: up is together, down is apart. Bands: "
         "95 % intervals over sequences, within -1 and 1.",
-        curves,
-        charts.in_colours(spec, "under", colours),
+        page.rows("tokens through depth", rows),
+        charts.in_colours(spec, "under", _colours(result.stream)),
         in_figure=True,
     )
-    numbers, parts = _numbers(page, result.stream), _parts(page, result)
-    page.add("Tokens through depth", headline, numbers, parts, _others(curves, colours))
-    page.add("Tokens at every place", _every(page, result.stream), Paragraphs((_how(own),), soft=True), detail=True)
 
 
 def stream_summary(result: TraceResult) -> list[str]:
@@ -58,8 +65,7 @@ def stream_summary(result: TraceResult) -> list[str]:
     own = result.stream[0]
     if any(state.cosine is None for state in own.states):
         return ["Whether tokens move together cannot be told: no sequence has two of them."]
-    position = _position(result)
-    return [f"{_moves(own)}. {position[:1].upper()}{position[1:]}.", *_by_parts(own)]
+    return [f"{_moves(own)}. {_position(result)}", *_by_parts(own), ALONE_WORDS]
 
 
 def largest_token(result: TraceResult) -> list[str]:
@@ -133,14 +139,24 @@ def _by_parts(own: Stream) -> list[str]:
     did = {words: total for part, words in PARTS.items() if (total := own.total(part)) is not None}  # type: ignore[arg-type]
     said = []
     if set(did) - {PARTS["layer"]}:
-        parts = ", ".join(f"{words} {total:+.2f}" for words, total in did.items())
+        (first, one), *others = did.items()
+        parts = [f"{first} {_adds(first)} {one:+.2f}", *(f"{words} {total:+.2f}" for words, total in others)]
         said.append(
-            f"Summed over all layers ({cosines[0]:.2f} at the input, {cosines[-1]:.2f} after the last): {parts}"
+            f"Of the change in cosine, {cosines[0]:.2f} at the input to {cosines[-1]:.2f} after the last layer, "
+            f"{_listed(parts)}"
         )
     if own.final is not None and own.final.cosine is not None and own.final.cosine_change is not None:
         change, end = own.final.cosine_change.mean, own.final.cosine.mean
-        said.append(f"{'then the' if said else 'The'} final norm {change:+.2f}, to {end:.2f}")
+        said.append(f"{'then the' if said else 'The'} final norm adds {change:+.2f}, to {end:.2f}")
     return [f"{'; '.join(said)}."] if said else []
+
+
+def _adds(part: str) -> str:
+    return "adds" if part in (PARTS["attention"], PARTS["between"]) else "add"
+
+
+def _listed(parts: Sequence[str]) -> str:
+    return " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1])))
 
 
 def _layers(first: int, last: int) -> str:
@@ -153,31 +169,34 @@ def _position(result: TraceResult) -> str:
     if off is None:
         missing = any(each.what == f"{WHAT}, positions off" for each in result.skipped)
         return (
-            "what position changes could not be measured"
+            "What position changes could not be measured."
             if missing
-            else "there is no positional encoding to switch off"
+            else "There is no positional encoding to switch off."
         )
-    last = off.after_layers[-1]
+    last, own = off.after_layers[-1], result.stream[0]
     end, difference = last.cosine, last.difference
     if end is None or difference is None:
-        return "what position changes could not be measured"
+        return "What position changes could not be measured."
+    cosines = _cosines(own)
+    instead = f"{end.mean:.2f} instead of {cosines[-1]:.2f}"
     if difference.half_width is None:
         return (
-            f"with positions off the cosine ends at {end.mean:.2f} ({difference.mean:+.2f} on one sequence, which "
-            "has no interval)"
+            f"Without position it ends at {instead} ({difference.mean:+.2f} on one sequence, which has no interval)."
         )
-    words = f"with positions off the cosine ends at {end.mean:.2f} ({_with_interval(difference)})"
     if told_from_zero(difference.mean, difference.half_width):
-        little = " a little" if abs(difference.mean) < LEAST_TURN else ""
-        does = f"keeps them{little} apart" if difference.mean > 0 else f"brings them{little} together"
-        return f"position {does}: {words}"
+        little = " slightly" if abs(difference.mean) < LEAST_TURN else ""
+        change = cosines[-1] - cosines[0]
+        closer = difference.mean > 0
+        still = " still" if abs(change) >= LEAST_TURN and closer == (change > 0) else ""
+        move = ("move" if still else "end") + f"{little} {'closer' if closer else 'farther apart'}{still}"
+        return f"Without position they would {move}: {instead} ({_with_interval(difference)})."
+    words = f"Without position it ends at {instead} ({_with_interval(difference)}), which may be no change"
     told = [each for each in off.after_layers if _told(each)]
-    words = f"{words}, which may be no change"
     if not told:
-        return words
+        return f"{words}."
     most = max(told, key=lambda each: abs(each.difference.mean) if each.difference else 0.0)
     where = "at the input" if most.layer is None else f"after layer {most.layer}"
-    return f"{words}, but {where} it differs by {_with_interval(most.difference)}"
+    return f"{words}, but {where} it differs by {_with_interval(most.difference)}."
 
 
 def _told(state: StreamState) -> bool:
@@ -240,8 +259,13 @@ def _within_bounds(name: str, mean: Mean) -> tuple[float, float]:
     return max(mean.mean - half, least), min(mean.mean + half, most)
 
 
-def _others(curves: str, colours: Mapping[str, str]) -> Row:
+def _colours(streams: Sequence[Stream]) -> Mapping[str, str]:
+    return charts.palette([_label(each) for each in streams])
+
+
+def _others(curves: str, streams: Sequence[Stream]) -> Row:
     """The other measures of the same clouds."""
+    colours = _colours(streams)
 
     def chart(name: str, title: str, sentence: str, *, log_y: bool = False) -> Chart:
         if log_y:
@@ -309,7 +333,8 @@ def _numbers(page: Page, streams: Sequence[Stream]) -> Listing:
         columns = [each for each in columns if each.key != "final"]
     words = (
         "Mean cosine at the input and after the last layer; change: from the model as it is, with the 95 % interval "
-        "over sequences; by how much each part changed it in all layers; effective rank."
+        "over sequences; by how much each part changed it in all layers. Rank: how many directions the tokens fill "
+        "(effective rank; fewer: they are more alike)."
     )
     brief = tuple(each.key for each in columns if each.key != "final")
     return Listing("In and out", words, page.rows("in and out", rows), tuple(columns), top=16, brief=brief)
