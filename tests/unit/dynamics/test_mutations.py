@@ -315,8 +315,8 @@ MUTATIONS = [
     Mutation(
         "T6: the side",
         REGIME,
-        "if facts.alpha < 0:\n                where",
-        "if facts.alpha > 0:\n                where",
+        "if facts.alpha < 0:\n                who",
+        "if facts.alpha > 0:\n                who",
         spectra_decide,
     ),
     Mutation("T5: all to the right", REGIME, "or facts.omega > 0:", "or facts.omega < 0:", spectra_decide),
@@ -364,8 +364,8 @@ MUTATIONS = [
     Mutation(
         "the shift",
         "toposcope.dynamics.pencil",
-        "+= z.imag**2 - taken",
-        "+= z.imag**2 + taken",
+        "+= (w**2 - taken)",
+        "+= (w**2 + taken)",
         proofs_are_true,
     ),
     Mutation("tau: its sign", ROTATION, "return scale / 2 *", "return -scale / 2 *", offsets_are_covered),
@@ -380,7 +380,7 @@ MUTATIONS = [
         "np.ascontiguousarray(turn)",
         rotation_is_the_models,
     ),
-    Mutation("rho", ROTATION, "turns_ORR - np.eye(r)", "turns_ORR + np.eye(r)", rotation_is_the_models),
+    Mutation("rho", ROTATION, "(turned_ORR - s_q) @", "(turned_ORR + s_q) @", rotation_is_the_models),
     Mutation(
         "the gain",
         "toposcope.checkpoints.fold",
