@@ -179,14 +179,9 @@ class Pencil:
             parts = [slice(i, i + many) for i in range(0, len(z), many)]
             return np.concatenate([self.surely_above(z[part], least[part]) for part in parts])
         shifted = self.shifted(z, least + self.room(np.abs(z) ** 2))
-        if len(z) == 1:
-            return np.array([lapack.zpotrf(shifted[0].T, lower=1, clean=0, overwrite_a=1)[1] == 0])
-        try:
-            np.linalg.cholesky(shifted)
-        except np.linalg.LinAlgError:  # one of them at least
-            parts = [slice(len(z) // 2), slice(len(z) // 2, None)]
-            return np.concatenate([self.surely_above(z[part], least[part]) for part in parts])
-        return np.ones(len(z), dtype=bool)
+        # one by one and in place: NumPy's factorisation of a stack copies each matrix, and one that fails fails all
+        factored = (lapack.zpotrf(each.T, lower=1, clean=0, overwrite_a=1)[1] == 0 for each in shifted)
+        return np.fromiter(factored, dtype=bool, count=len(z))
 
 
 def _combined(y: Complex, image: Complex, earlier: Complex, earlier_image: Complex) -> Complex:
