@@ -25,7 +25,7 @@ EPS = float(np.finfo(np.float64).eps)
 STEPS = 3  # of the power method
 SKEWEST = 1e-4 / EPS  # condition of eigenvectors beyond which they are not used
 SKEWED = 1e6  # and beyond which they are not squared
-AT_ONCE = 1 << 16  # entries of the matrices that are factored at once; large ones go one by one, in place
+AT_ONCE = 1 << 16  # entries of the matrices that are formed together, and then factored one by one
 NEARBY = 1e-8  # how far, in units of |M|, a matrix lies whose eigenvectors are then taken
 
 
