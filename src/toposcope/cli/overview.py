@@ -32,7 +32,7 @@ COMMANDS = {
     "trace": "What heads do on a real text: position and patterns.",
 }
 EXAMPLES = {
-    "ablate": "toposcope ablate minilm --tokens 64 --sequences 2",
+    "ablate": "toposcope ablate smollm2 --layers 0 --tokens 64",
     "bench": "toposcope bench",
     "check": "toposcope check smollm2 --verbose",
     "cite": "toposcope cite --bibtex",

@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 
 LEVEL = 0.95
+_MOST_DIGITS = 12
 
 
 def half_width(values: Sequence[float]) -> float | None:
@@ -68,7 +69,22 @@ def told_from_zero(value: float, half: float | None) -> bool:
     return half is not None and abs(value) > half
 
 
-def around(value: float, half: float, digits: int = 3) -> str:
-    """The interval in words: -0.824 to 1.466."""
-    low, high = (round(value + sign * half, digits) + 0.0 for sign in (-1, 1))
-    return f"{low:.{digits}f} to {high:.{digits}f}"
+def plus_minus(value: float, half: float | None, *, signed: bool = True) -> str:
+    """A value and half of its interval, to two significant digits of that: '+4.20 ± 0.36'.
+
+    Where 0 lies outside the interval there are as many digits as it takes to see it. Without one: three decimals.
+    """
+    sign = "+" if signed else ""
+    if half is None or half == 0:
+        return f"{round(value, 3) + 0.0:{sign}.3f}" + ("" if half is None else " ± 0")
+    digits = max(0, 1 - int(f"{half:.1e}".partition("e")[2]))
+    while (
+        told_from_zero(value, half) and digits < _MOST_DIGITS and not told_from_zero(*_rounded(value, half, digits))
+    ):
+        digits += 1
+    near, spread = _rounded(value, half, digits)
+    return f"{near:{sign}.{digits}f} ± {spread:.{digits}f}"
+
+
+def _rounded(value: float, half: float, digits: int) -> tuple[float, float]:
+    return round(value, digits) + 0.0, round(half, digits)

@@ -91,11 +91,15 @@ class Listing:
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a listing: which, its heading, and `text`, `wrap`, `number`, `percent`, `plain` or a format: .3f"""
+    """A column of a listing: which, its heading, and `text`, `wrap`, `number`, `percent`, `plain` or a format: .3f
+
+    Numbers that are shown with their interval are text, to the right: `interval`; `by` is the column that sorts them.
+    """
 
     key: str
     heading: str
     show: str = "number"
+    by: str = ""
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import scipy.stats
+from hypothesis import given
+from hypothesis import strategies as st
 
-from toposcope.core.statistics import around, from_error, half_width, of_shares, share_interval, told_from_zero
+from toposcope.core.statistics import from_error, half_width, of_shares, plus_minus, share_interval, told_from_zero
 
 
 @pytest.mark.parametrize("count", [2, 3, 4, 30])
@@ -42,6 +44,28 @@ def test_shares_of_the_same_trials_however_they_hang_together() -> None:
         assert np.mean(inside) >= 0.94
 
 
-def test_in_words() -> None:
-    assert around(0.321, 1.1457) == "-0.825 to 1.467"
-    assert around(0.0, 0.0001) == "0.000 to 0.000"
+@pytest.mark.parametrize(
+    ("value", "half", "words"),
+    [
+        (4.19688, 0.36277, "+4.20 ± 0.36"),
+        (0.376, 1.02, "+0.4 ± 1.0"),
+        (0.0082, 0.0334, "+0.008 ± 0.033"),
+        (-0.00001, 0.0996, "+0.00 ± 0.10"),
+        (123.4, 57.9, "+123 ± 58"),
+        (0.2621, 0.2579, "+0.262 ± 0.258"),  # 0 lies outside, which two digits would hide
+        (-0.2621, 0.2579, "-0.262 ± 0.258"),
+        (0.1234, 0.0, "+0.123 ± 0"),
+        (0.1234, None, "+0.123"),
+    ],
+)
+def test_a_value_has_the_digits_that_its_interval_allows(value: float, half: float | None, words: str) -> None:
+    assert plus_minus(value, half) == words
+    assert plus_minus(abs(value), half, signed=False) == words.lstrip("+-")
+
+
+@given(st.floats(-10, 10), st.floats(1e-6, 10))
+def test_what_is_told_from_0_is_seen_to_be(value: float, half: float) -> None:
+    near, spread = (float(part) for part in plus_minus(value, half).split(" ± "))
+    assert abs(spread / half - 1) < 0.06
+    if abs(abs(value) - half) > 1e-9:
+        assert (abs(near) > spread) == told_from_zero(value, half)

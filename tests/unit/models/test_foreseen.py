@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from tests.unit.models.making import TEXT, write_llama_lm
 from toposcope.core.progress import duration_range
+from toposcope.models.ablation import ablate as ablation
 from toposcope.models.ablation import foreseen
 from toposcope.models.tracing import foreseen as tracing
 from toposcope.models.tracing import trace as verb
@@ -99,3 +101,51 @@ def test_the_time_left_is_told_after_the_first_sequence_and_again_when_it_was_wr
         assert at(60.0, 60.0) == 2  # 40 s left, in place of 16
         assert at(90.0, 99.0) == 2  # about over
     assert duration_range(0.8 * 36, 1.6 * 36) in caplog.records[0].getMessage()
+
+
+def test_a_step_is_told_from_its_own_pace_alone(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    now, done = [0.0], [1000.0]  # so much another step has done, of another kind
+    monkeypatch.setattr(foreseen.time, "perf_counter", lambda: now[0])
+    clock = foreseen.TimeLeft(100.0, 10.0, lambda: done[0], "Step 2 of 2")
+    with caplog.at_level(logging.INFO, logger="toposcope"):
+        now[0] = 60.0
+        clock.look()
+        assert not caplog.records, "nothing of this step has been timed"
+        done[0] = 1020.0
+        clock.look()
+        clock.expect(10.0)
+    (record,) = caplog.records
+    assert record.getMessage().startswith("Step 2 of 2")
+    assert duration_range(0.8 * 240, 1.6 * 240) in record.getMessage()
+    assert clock.work == 30
+
+
+def test_a_screen_has_two_steps_and_a_clock_for_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("transformers", reason="running a model needs transformers: pip install transformers")
+    write_llama_lm(tmp_path)
+    (tmp_path / "text.txt").write_text(TEXT * 8)
+    clocks: list[tuple[str, float, float]] = []
+
+    class Noted(foreseen.TimeLeft):
+        def __init__(self, work: float, first: float, done: Callable[[], float], step: str = "") -> None:
+            super().__init__(work, first, done, step)
+            clocks.append((step, work, done()))
+
+    monkeypatch.setattr(ablation, "TimeLeft", Noted)
+    options: dict[str, Any] = {
+        "tokens": 12,
+        "sequences": 2,
+        "mode": "screen",
+        "only": "text",
+        "out": tmp_path / "out",
+    }
+    ablation.ablate(tmp_path, tmp_path / "text.txt", **options)
+    (first, estimating, before), (second, measuring, between) = clocks
+    assert (before, first[:11], second[:11]) == (0.0, "Step 1 of 2", "Step 2 of 2")
+    assert between == estimating > 0, "the first step foretells its own work, no more"
+    assert measuring > 0
+    clocks.clear()
+    ablation.ablate(tmp_path, tmp_path / "text.txt", **options, sample=1)
+    assert [step for step, work, _ in clocks if work] == [""], "one step where the estimates are kept"

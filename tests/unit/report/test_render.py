@@ -95,7 +95,8 @@ def test_loss_says_what_an_interval_allows() -> None:
 
 def test_ablation_names_the_head_that_matters_and_its_share() -> None:
     page = Reader(render([making.ablated()]))
-    assert re.findall(r"Of 6 heads (\S+) matters most", page.words) == ["0.2"]
+    (first, *_) = table(page, "heads-by-damage")
+    assert (first["name"], first["told_text"]) == ("0.2", "+0.20 ± 0.13")
     rows = table(page, "damages")
     assert rows[2]["position"] == pytest.approx(0.18)
     assert rows[2]["by_sequence"] == pytest.approx([0.2, 0.2])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,8 @@ import pytest
 from tests.unit.report import making
 from toposcope.core.result import Provenance, Subject
 from toposcope.core.statistics import from_error
-from toposcope.models.ablation.result import AblateResult, HeadDamage, TextLoss
+from toposcope.models.ablation.result import AblateResult, HeadDamage, PairDamage, TextLoss
+from toposcope.models.ablation.screen import Screen
 from toposcope.models.loss import Condition
 from toposcope.models.tracing.stream import Mean
 from toposcope.report import charts, read_results
@@ -192,13 +195,14 @@ def test_the_next_command_can_be_pasted(name: str, path: str, text: str, words: 
 
 
 # ------------------------------------------------------------------ ablate
-def on_texts(damages: dict[str, tuple[float, ...]], error: float, heads: int = 3) -> AblateResult:
-    """Heads 0.0, 0.1, ... with these damages on each text, all with one standard error, of four sequences."""
+def on_texts(damages: dict[str, tuple[float, ...]], error: float | Sequence[float], heads: int = 3) -> AblateResult:
+    """Heads 0.0, 0.1, ... with these damages on each text, and one standard error or one each, of four sequences."""
+    errors = error if isinstance(error, Sequence) else [error] * heads
     made = [
         HeadDamage(
-            0, head, losses={name: (1.0 + values[head],) * 4 for name, values in damages.items()},
-            damage={name: values[head] for name, values in damages.items()}, error=dict.fromkeys(damages, error),
-            half_width=from_error(error, 4), position=None,
+            0, head, losses={name: _of_mean(1.0 + values[head], errors[head]) for name, values in damages.items()},
+            damage={name: values[head] for name, values in damages.items()},
+            error=dict.fromkeys(damages, errors[head]), half_width=from_error(errors[head], 4), position=None,
         )
         for head in range(heads)
     ]  # fmt: skip
@@ -206,37 +210,116 @@ def on_texts(damages: dict[str, tuple[float, ...]], error: float, heads: int = 3
     return replace(making.ablated(), heads=tuple(made), texts=texts, layers=())
 
 
+def _of_mean(mean: float, error: float) -> tuple[float, ...]:
+    """Four losses of this mean and standard error."""
+    off = error * 3**0.5
+    return (mean - off, mean + off, mean - off, mean + off)
+
+
+def sentences(result: AblateResult) -> Sequence[str]:
+    (summary,) = blocks(page_of([result]), Summary)
+    return list(summary.sentences)
+
+
+def named(sentence: str) -> list[str]:
+    """The heads of layer 0 that a sentence names, in its order."""
+    return re.findall(r"(?<![\d.+-])0\.\d(?!\d)(?! ±)", sentence)
+
+
+def in_table(result: AblateResult, name: str = "heads-by-damage") -> list[dict[str, Any]]:
+    page = page_of([result])
+    table = page.tables[name]
+    return [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
+
+
+# 0.0 measures highest and is noise; 0.1 and 0.3 are clearly above 0; 0.2 is better removed
+NOISY = ({"text": (0.376, 0.258, -0.151, 0.303)}, (0.32, 0.015, 0.01, 0.09))
+
+
+def test_the_answer_names_a_head_that_is_told_from_0_not_the_highest() -> None:
+    first, falls, *_ = sentences(on_texts(*NOISY, heads=4))
+    assert named(first)[:2] == ["0.1", "0.3"]
+    assert named(falls) == ["0.2"]
+    assert "matters most" not in first  # 0.0 may matter more
+    assert sentences(on_texts({"text": (0.011, 0.258, -0.151)}, 0.01))[0].count("matters most") == 1
+    (higher,) = [part for part in first.split(". ") if "higher" in part]
+    assert named(higher) == ["0.0"]
+
+
+def test_tables_begin_with_what_is_clearly_above_0_and_mark_noise() -> None:
+    result = on_texts(*NOISY, heads=4)
+    rows = in_table(result)
+    assert [row["name"] for row in rows] == ["0.1", "0.3", "0.0", "0.2"]
+    assert [row["told_text"][0] == "(" for row in rows] == [False, False, True, False]
+    assert [row["head"] for row in in_table(result, "worst-heads")] == ["0.1", "0.3", "0.0", "0.2"]
+    assert [row["name"] for row in in_table(result, "damages")] == ["0.0", "0.1", "0.2", "0.3"]  # as in JSON
+    assert [row["shown_first"] for row in in_table(result, "damages")] == [False, True, False, False]
+    (listing,) = blocks(page_of([result]), Listing)
+    (damage,) = [column for column in listing.columns if column.key == "told_text"]
+    assert [row[damage.by] for row in rows] == [0.258, 0.303, 0.376, -0.151]
+
+
+def test_tables_give_two_digits_of_an_interval() -> None:
+    for row in in_table(on_texts(*NOISY, heads=4)):
+        digits = row["told_text"].strip("()").partition(" ± ")[2].replace(".", "").lstrip("0")
+        assert len(digits) == 2
+        assert float(f"0.{digits}") == pytest.approx(float(f"{row['half_text']:.1e}".partition("e")[0]) / 10)
+
+
+def test_pairs_begin_with_a_clear_redundancy_and_give_95_percent() -> None:
+    pairs = tuple(
+        PairDamage("0.0", f"0.{each}", 0.5, (0.1, 0.2), value, error)
+        for each, (value, error) in enumerate(((1.3, 0.9), (0.45, 0.1), (0.2, 0.01)), start=1)
+    )
+    rows = in_table(replace(on_texts({"text": (0.5, 0.4)}, 0.05, heads=2), pairs=pairs), "pairs")
+    assert [row["pair"] for row in rows] == ["0.0 0.3", "0.0 0.2", "0.0 0.1"]  # lower ends 0.17, 0.13, below 0
+    assert [row["told"] for row in rows if row["pair"] == "0.0 0.1"] == ["(+1.3 ± 2.9)"]  # t(0.975, 3) = 3.182
+
+
+def test_two_heads_of_which_neither_is_clearly_ahead() -> None:
+    first = sentences(on_texts({"text": (0.302, 0.298)}, (0.02, 0.03), heads=2))[0]
+    assert named(first) == ["0.0", "0.1"]
+    assert "matters most" not in first
+
+
 def test_a_head_that_matters_on_repeated_tokens_alone_is_in_the_summary() -> None:
-    damages = {"text": (0.01, 0.5, 0.4), "repeated": (2.5, 0.02, 0.0)}
-    (summary,) = blocks(page_of([on_texts(damages, 0.05)]), Summary)
-    (told,) = [each for each in summary.sentences if "2 of 3 heads" in each]
-    assert "(0.1, 0.2)" in told
-    (repeated,) = [each for each in summary.sentences if each.startswith("On repeated")]
-    assert "head 0.0: from 1.00 to 3.50" in repeated
-    assert "1 of 3 heads (0.0)" in repeated
-    (unsure,) = [
-        each for each in blocks(page_of([on_texts(damages, 5.0)]), Summary)[0].sentences if "repeated" in each
-    ]
-    assert "(most without 0.0: +2.500 ± " in unsure
+    damages = {"text": (0.011, 0.512, 0.412), "repeated": (2.512, 0.021, 0.0)}
+    (repeated,) = [each for each in sentences(on_texts(damages, 0.051)) if "repeated" in each]
+    assert named(repeated) == ["0.0"]
+    assert "+2.51 ± 0.16" in repeated
+    (unsure,) = [each for each in sentences(on_texts(damages, 5.1)) if "repeated" in each]
+    assert "does not clearly rise" in unsure
+    assert "+3 ± 16" in unsure
 
 
 def test_a_head_better_removed_is_not_said_to_be_level_with_0() -> None:
-    (summary,) = blocks(page_of([on_texts({"text": (0.5, 0.4, 0.3), "shuffled": (0.2, 0.0, -0.9)}, 0.05)]), Summary)
-    (shuffled,) = [each for each in summary.sentences if each.startswith("On the shuffled")]
-    assert "1 of 3 heads (0.0)" in shuffled
-    assert "Without 0.2" in shuffled
-    assert "by 0.900 ± " in shuffled
+    damages = {"text": (0.512, 0.412, 0.312), "shuffled": (0.212, 0.0, -0.912)}
+    (shuffled,) = [each for each in sentences(on_texts(damages, 0.051)) if "shuffled" in each]
+    assert named(shuffled) == ["0.0", "0.2"]
+    assert "-0.91 ± 0.16" in shuffled
+    only = on_texts({"text": (-0.912, -0.812)}, 0.051, heads=2)
+    assert named(sentences(only)[0]) == ["0.0", "0.1"]
 
 
 def test_what_a_head_costs_is_told_as_a_share_of_what_position_is_worth() -> None:
     found = on_texts({"text": (0.5, 0.004, 0.0)}, 0.001)
     (text,) = found.texts
-    (summary,) = blocks(page_of([replace(found, texts=(replace(text, floor=(3.0, 2.9, 3.1, 3.0)),))]), Summary)
-    (worth,) = [each for each in summary.sentences if "3.000 instead of 1.000" in each]
-    assert "2.00 nats" in worth
-    assert worth.endswith("25% (0.0), 0.2% (0.1).")
-    (summary,) = blocks(page_of([replace(found, texts=(replace(text, floor=(3.0, 0.9, 0.1, 1.0)),))]), Summary)
-    assert not any("%" in each for each in summary.sentences if "instead of" in each), "of what is not told from 0"
+    told = sentences(replace(found, texts=(replace(text, floor=(3.0, 2.9, 3.1, 3.0)),)))
+    (worth,) = [each for each in told if "3.000" in each]
+    assert "2.00 " in worth
+    assert worth.endswith("0.0 25%, 0.1 0.2%.")
+    told = sentences(replace(found, texts=(replace(text, floor=(3.0, 0.9, 0.1, 1.0)),)))
+    assert not any("25%" in each for each in told), "of what is not told from 0"
+
+
+def test_heads_that_the_screen_did_not_choose_are_told_apart() -> None:
+    found = on_texts({"text": (0.5, 0.4, 0.3)}, 0.05)
+    screen = Screen({"0.0": 0.5, "0.1": 0.4, "0.2": 0.1, "0.3": 0.0}, ("0.0",), ("0.1",), None, None)
+    counts = [
+        re.findall(r"\d+", page_of([replace(found, screen=made)]).facts[0][1])
+        for made in (screen, replace(screen, chosen=("0.0", "0.1", "0.2"), sampled=()))
+    ]
+    assert counts == [["1", "1", "1"], []]
 
 
 @pytest.mark.parametrize(("heads", "there"), [(1, False), (2, True)])
@@ -248,18 +331,18 @@ def test_of_one_head_the_table_is_left_to_the_page_and_to_full(heads: int, there
 
 def test_a_change_that_is_not_told_is_said_alike_whatever_its_sign() -> None:
     for damage in (0.036, -0.027):
-        (summary,) = blocks(page_of([on_texts({"text": (0.5,), "repeated": (damage,)}, 0.02, heads=1)]), Summary)
-        (repeated,) = [each for each in summary.sentences if each.startswith("On repeated")]
-        assert repeated.endswith(f"not measurably rise without head 0.0 ({damage:+.3f} ± 0.064).")
+        told = sentences(on_texts({"text": (0.5,), "repeated": (damage,)}, 0.02, heads=1))
+        (repeated,) = [each for each in told if "repeated" in each]
+        assert repeated.endswith(f"not clearly rise without head 0.0 ({damage:+.3f} ± 0.064).")
 
 
 def test_one_head_is_not_called_the_worst_and_the_way_to_tell_is_named() -> None:
-    (summary,) = blocks(page_of([on_texts({"text": (0.1,)}, 0.05, heads=1)]), Summary)
-    assert "without head 0.0 (+0.100 ± " in summary.sentences[0]
-    assert "most" not in summary.sentences[0]
-    assert "--sequences 16" in summary.sentences[0]
-    (summary,) = blocks(page_of([on_texts({"text": (0.1,)}, 0.01, heads=1)]), Summary)
-    assert summary.sentences[0].startswith("Without head 0.0 the loss")
+    first = sentences(on_texts({"text": (0.1,)}, 0.05, heads=1))[0]
+    assert "head 0.0 (+0.10 ± 0.16" in first
+    assert "most" not in first
+    assert "--sequences 16" in first
+    assert "by 0.100 ± 0.032" in sentences(on_texts({"text": (0.1,)}, 0.01, heads=1))[0]
+    assert "without 0.0 (-0.100 ± 0.032)" in sentences(on_texts({"text": (-0.1,)}, 0.01, heads=1))[0]
 
 
 def test_a_map_of_few_heads_is_for_pages_alone() -> None:

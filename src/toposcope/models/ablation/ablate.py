@@ -15,7 +15,7 @@ from toposcope.checkpoints.identity import fingerprint
 from toposcope.checkpoints.opened import called
 from toposcope.core.errors import BadValue, did_you_mean
 from toposcope.core.journal import Journal, key_of
-from toposcope.core.progress import Progress, steps
+from toposcope.core.progress import Progress, duration_range, steps
 from toposcope.core.ranges import parse_heads
 from toposcope.core.result import Provenance
 from toposcope.core.statistics import from_error
@@ -31,7 +31,7 @@ from toposcope.models.ablation.runner import (
     side_by_side,
     texts_of,
 )
-from toposcope.models.ablation.screen import CHOSEN, Screen, choose, estimates, estimates_work, judged
+from toposcope.models.ablation.screen import Screen, choose, estimates, estimates_work, judged
 from toposcope.models.about import identity_of
 from toposcope.models.corpus import Corpus
 from toposcope.models.device import (
@@ -100,6 +100,7 @@ def ablate(
         place=placement(device, dtype, device_map),
     )  # fmt: skip
     warn_of_few(len(corpus.sequences), sequences)
+    loading = time.perf_counter() - started
     batch = side_by_side(corpus) if batch is None else require_batch(batch)
     texts = texts_of(reference, corpus, names, seed=seed)
     options = {
@@ -122,7 +123,7 @@ def ablate(
             ablation_runner(reference.model, texts, **how) as runner,
         ):
             wanted = runner.wanted(layers, asked)
-            screen, tried = _measure(runner, wanted, mode, pairs, sample, seed, progress)
+            screen, tried = _measure(runner, wanted, mode, pairs, sample, seed, progress, loading)
             found = summarise(runner, wanted, mode=mode, pairs=tried, screen=screen)
             ran = with_rounding(computation(reference.model), reference.model, texts[0].trials[0])
     finally:
@@ -186,31 +187,35 @@ def _measure(
     sample: int,
     seed: int,
     progress: Progress | None,
+    loading: float = 0.0,
 ) -> tuple[Screen | None, list[Heads]]:
     """Measure what was asked for; the screen if there was one, and the pairs that were tried."""
     guess, chosen, drawn = None, wanted, wanted[:0]
-    clock, pairs_work = TimeLeft(0.0, 0.0, lambda: runner.work), 0.0
+    pairs_work = 0.0
     singles, find_pairs = pairs_to_try(runner, pairs) if pairs else ([], list)
     if pairs:
         pairs_work = _pairs_work(runner, wanted, singles, find_pairs)
+    screening = estimates_work(runner) if mode == "screen" else []
+    step = "Step 2 of 2" if screening else ""
     if mode == "screen":
-        screening = estimates_work(runner)
         if screening:
-            _log.info("Estimating %d heads on %s first.", len(wanted), _count(len(screening), "sequence"))
-            later = CHOSEN * runner.plan(wanted).work + runner.floor_work() + pairs_work
-            clock.work, clock.first = sum(screening) + later, screening[0]
-        guess = estimates(runner, wanted, tick=clock.look)
+            heads, sequences = _count(len(wanted), "head"), _count(len(screening), "sequence")
+            _log.info("Step 1 of 2: estimating %s on %s, to choose which to measure.", heads, sequences)
+        first = screening[0] if screening else 0.0
+        guess = estimates(
+            runner, wanted, tick=TimeLeft(sum(screening), first, lambda: runner.work, "Step 1 of 2").look
+        )
         chosen, drawn = choose(wanted, guess, sample=sample, seed=seed)
     plan = runner.plan([*chosen, *drawn])
-    clock.work = runner.work + plan.work + runner.floor_work() + pairs_work
-    clock.first = runner.work + plan.first
-    _say(plan, runner, len(chosen) + len(drawn), nothing=clock.work == runner.work)
+    left = plan.work + runner.floor_work() + pairs_work
+    _say(plan, runner, len(chosen) + len(drawn), step=step, loading=None if left else loading)
+    clock = TimeLeft(left, plan.first, lambda: runner.work, step)
     runner.measure([*chosen, *drawn], tick=_both(steps(progress, "heads removed", plan.measurements), clock.look))
     runner.measure(singles, ["text"], clock.look)
     tried: list[Heads] = find_pairs()
     if tried:
         ticks = len(tried) * len(runner.texts["text"].trials)
-        clock.work = runner.work + runner.plan(tried, ["text"]).work + runner.floor_work()
+        clock.expect(runner.plan(tried, ["text"]).work + runner.floor_work())
         runner.measure(tried, ["text"], _both(steps(progress, "pairs removed", ticks), clock.look))
     runner.measure_floor()
     return (None if guess is None else judged(runner, wanted, guess, chosen, drawn)), tried
@@ -234,16 +239,24 @@ def _both(first: Callable[[], None], second: Callable[[], None]) -> Callable[[],
     return tick
 
 
-def _say(plan: AblationPlan, runner: AblationRunner, heads: int, *, nothing: bool) -> None:
-    """What is to come, before it begins; how long it takes is told when a sequence has been measured."""
-    if nothing:
-        _log.info("Everything is already measured.")
-    elif plan.measurements:
+def _say(plan: AblationPlan, runner: AblationRunner, heads: int, *, step: str, loading: float | None) -> None:
+    """What is to come, before it begins; how long it takes is told when something of it has been measured.
+
+    `loading` is how long it took to load the model, where nothing else is left to do.
+    """
+    if loading is not None:
+        _log.info(
+            "Everything is already measured. The model was loaded to see which sweep is its own (%s).",
+            duration_range(loading, loading),
+        )
+        return
+    if plan.measurements:
         text = next(iter(runner.texts.values()))
         product = [_count(heads, "head"), _count(len(text.trials), "sequence"), _count(len(runner.texts), "text")]
         done = f", {plan.already} of them already measured" if plan.already else ""
-        _log.info("%s%s.", f"{plan.already + plan.measurements} measurements: {' x '.join(product)}", done)
-    if not nothing and runner.resumable.reason is not None:
+        words = f"{plan.already + plan.measurements} measurements: {' x '.join(product)}{done}."
+        _log.info("%s", f"{step}: {words}" if step else words)
+    if runner.resumable.reason is not None:
         _log.info("Every run is a full one: %s.", runner.resumable.reason)
 
 

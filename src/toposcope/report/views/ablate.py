@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import Any
 
-from toposcope.core.statistics import around, from_error, half_width, interval, told_from_zero
+from toposcope.core.statistics import from_error, half_width, interval, plus_minus, told_from_zero
 from toposcope.models.ablation.replacement import METHODS
-from toposcope.models.ablation.result import AblateResult, HeadDamage, LayerDeposit, PairDamage, TextLoss
+from toposcope.models.ablation.result import AblateResult, HeadDamage, LayerDeposit, PairDamage
 from toposcope.models.ablation.screen import Screen, ScreenRecall
 from toposcope.report import charts
 from toposcope.report.blocks import (
@@ -27,7 +27,17 @@ from toposcope.report.blocks import (
 WORST = 12  # heads in a picture; the table holds all
 SURE = 0.95  # share of the bootstrap's draws from which on the same head counts as told
 _TEXTS = {"text": "the text", "shuffled": "the shuffled text", "repeated": "repeated random tokens"}
-NAMED = 5  # heads that a sentence names
+_EXPLAINED = {
+    "shuffled": "the same tokens shuffled (order tells nothing)",
+    "repeated": "random tokens repeated (only position and copying help)",
+}
+_WHOLE = {
+    "text": "whole model on the text",
+    "shuffled": "on its tokens shuffled",
+    "repeated": "on random tokens repeated",
+}
+NAMED, FIRST = 5, 3  # heads that a sentence names; how many of more than that
+MANY = 20  # heads of which some would pass by chance
 FEW = 20  # heads from which on a map of letters shows more than the table
 _WORDS = {
     "position": "text less shuffled: above 0 the head is worth more where the order of words tells something (a "
@@ -39,68 +49,177 @@ _WORDS = {
 def view(result: AblateResult, page: Page) -> None:
     """Add the sections of an ablation."""
     texts = [text.name for text in result.texts]
-    page.facts.append((str(len(result.heads)), "head removed" if len(result.heads) == 1 else "heads removed in turn"))
+    page.facts.append((str(len(result.heads)), _removed(result)))
     if result.predicts != "drift":  # which is 0 for the whole model
-        page.facts += [(f"{fmean(text.base):.3f}", f"{result.unit}, {text.name}") for text in result.texts]
+        for text in result.texts:
+            unit = f"{result.unit}, " if text.name == "text" else ""
+            page.facts.append((f"{fmean(text.base):.3f}", f"{unit}{_WHOLE.get(text.name, text.name)}"))
     if not result.heads:
         page.add("Summary", Summary(("No head was measured.",)))
         return
     page.add("Summary", Summary(tuple(_summary(result))))
     rows = [_row(result, each, texts) for each in result.heads]
-    worst = max(range(len(rows)), key=lambda i: rows[i].get("damage_text") or 0.0)
-    rows[worst]["shown_first"] = True
+    ranked = _in_order(result, rows)
+    ranked[0]["shown_first"] = True
     table = page.rows("damages", rows)
     alone = len(rows) == 1  # the same numbers as in the summary
-    page.add("The heads that matter most", *_heads(page, result, rows, texts), full=alone)
+    page.add("The heads that matter most", *_heads(page, result, ranked, texts), full=alone)
     page.add("Ablation map", _map(result, rows, texts, table), detail=len(rows) < FEW)
     if result.layers:
         page.add("Does a layer hang on one head?", *_deposits(page, result.layers))
     if result.pairs:
-        page.add("Pairs", _pairs(page, result.pairs))
+        page.add("Pairs", _pairs(page, result.pairs, len(result.texts[0].base)))
     if result.screen is not None:
         page.add("What the screen may have missed", Paragraphs(tuple(_screen(result.screen))))
     if result.notes:
         page.add("Notes", Paragraphs(result.notes, soft=True))
 
 
+def _removed(result: AblateResult) -> str:
+    """How many heads those are, and where they come from when a screen chose them."""
+    words = "head removed" if len(result.heads) == 1 else "heads removed in turn"
+    if result.screen is None:
+        return words
+    screen, named = result.screen, [each.name for each in result.heads]
+    paired = {name for pair in result.pairs for name in (pair.first, pair.second)}
+    chosen = sum(name in screen.chosen for name in named)
+    drawn = sum(name in screen.sampled for name in named)
+    more = [name for name in named if name not in screen.chosen and name not in screen.sampled]
+    pairs = sum(name in paired for name in more)
+    parts = [
+        f"{number} {why}"
+        for number, why in (
+            (chosen, "chosen by the screen"), (drawn, "drawn"), (pairs, "for pairs"),
+            (len(more) - pairs, "from an earlier run"),
+        )
+        if number
+    ]  # fmt: skip
+    return f"{words}: {', '.join(parts)}" if len(parts) > 1 else f"{words}, chosen by the screen"
+
+
+def _in_order(result: AblateResult, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows as tables and pictures show them: heads clearly above 0 first, those clearly better removed last."""
+    harm, unsure, better = split(result.ranked(), "text")
+    place = {each.name: i for i, each in enumerate([*harm, *unsure, *better[::-1]])}
+    return sorted(rows, key=lambda row: place.get(row["name"], len(place)))
+
+
 # ------------------------------------------------------------------ words
 def _summary(result: AblateResult) -> list[str]:
-    """The ablation as a whole, in sentences; each carries its interval, or says that there is none."""
+    """The answer first, then what it is measured by; nothing is said to rise whose interval includes 0."""
     ranked = result.ranked()
-    how = f"Measured on: {result.text}; {METHODS[result.method]}."
-    sizes = [said for text in result.texts if (said := _worth(result, text)) is not None]
-    if not ranked:
-        return ["Nothing was measured on the text itself.", *sizes, how]
-    sentences = [_worst(result, ranked)]
-    if all(each.half_width is not None for each in ranked) and len(ranked) > 1:
-        harm, better = _told(ranked, "text")
-        sentences.append(
-            f"Damage told from 0: {len(harm) or 'none'} of {len(ranked)} heads{_names(harm)}. Each is judged by "
-            "itself at 95 %, so about 1 in 40 idle heads would be among them by chance."
-        )
-        sentences += _falls(result, better, "text")
-    sentences += sizes
-    sentences += [_worst_elsewhere(result, text) for text in result.texts if text.name != "text"]
-    deposit = _deposit(result.layers)
-    return [*sentences, *([] if deposit is None else [deposit]), how]
+    told = [*_answer(result, ranked), *_worth(result)] if ranked else ["Nothing was measured on the text itself."]
+    told += [_elsewhere(result, text.name) for text in result.texts if text.name != "text"]
+    deposit, sequences = _deposit(result.layers), len(result.texts[0].base) if result.texts else 0
+    told += [] if deposit is None else [deposit]
+    spread = "; ±: 95 % interval over sequences" if sequences > 1 else ""
+    told.append(f"Heads are layer.head, both from 0{spread}. Measured on {result.text}; {METHODS[result.method]}.")
+    if ranked and _chosen_by_hand(result):
+        told.append("Next, the worst heads of the whole model: --mode screen --only text, without --heads.")
+    return told
 
 
-def _worth(result: AblateResult, text: TextLoss) -> str | None:
-    """What position is worth on a text, and how much of that each head costs whose damage can be told from 0."""
-    if text.floor is None:
-        return None
-    base, off = fmean(text.base), fmean(text.floor)
-    own = f"{round(base, 3) + 0.0:.3f}"
-    words = f"With positions off the {_what(result)} on the {text.name} is {off:.3f} instead of {own}"
-    worth, half = interval([after - before for after, before in zip(text.floor, text.base, strict=True)])
-    if not (told_from_zero(worth, half) and worth > 0):
-        return f"{words} ({result.unit})."
-    harm, _ = _told(result.ranked(text.name), text.name)
-    words += f": position is worth {worth:.2f} {result.unit.partition(' with ')[0]}"
+def _chosen_by_hand(result: AblateResult) -> bool:
+    """Whether somebody named the heads of a model that a screen could go through."""
+    given = result.provenance.options.get("heads")
+    return result.mode == "exact" and result.predicts != "drift" and given not in (None, "all")
+
+
+def _answer(result: AblateResult, ranked: Sequence[HeadDamage]) -> list[str]:
+    """Without which heads the loss on the text rises, as far as their intervals tell."""
+    what, unit, many = _what(result), result.unit.partition(" with ")[0], len(ranked) > 1
+    if all(_half(each, "text") is None for each in ranked):
+        most = f"Of {len(ranked)} heads {ranked[0].name} measures highest: without it" if many else ""
+        words = f"{most or f'Without head {ranked[0].name}'} {_changes(result, ranked[0])} {unit}"
+        return [f"{words} (one sequence: no interval, so it may be chance)."]
+    harm, unsure, better = split(ranked, "text")
+    falls = [f"It falls without {_listed(better, 'text')}."] if better else []
+    if not harm and not unsure:
+        return [f"On the text the {what} falls without {_listed(better, 'text')}."]
     if not harm:
-        return f"{words}."
-    shares = [f"{_percent(each.damage[text.name] / worth)} ({each.name})" for each in harm[:NAMED]]
-    return f"{words}. How much a head is needed, as a share of that: {', '.join(shares)}."
+        return [f"On the text the {what} does not clearly rise {_without_any(unsure, ranked, 'text', unit)}", *falls]
+    first, *others = harm
+    rises = f"without it {_changes(result, first)} {unit}."
+    higher = [each for each in unsure if each.damage["text"] > first.damage["text"]]
+    if not many:
+        words = f"Without head {first.name} {_changes(result, first)} {unit} on the text."
+    elif leads(first, [each for each in ranked if each is not first], "text"):
+        words = f"Of {len(ranked)} heads {first.name} matters most on the text: {rises}"
+        words += f" It also clearly rises {_without(others, ranked, 'text')}." if others else ""
+    else:
+        words = f"On the text the {what} clearly rises {_without(harm, ranked, 'text')}."
+        if higher:
+            verbs = "measures" if len(higher) == 1 else "measure"
+            words += f" {_listed(higher, 'text')} {verbs} higher, but may be noise: use more --sequences."
+        elif others:
+            words += " None clearly leads."
+    rest = [each for each in unsure if each not in higher]
+    if rest:
+        names = ", ".join(each.name for each in rest) if len(rest) <= NAMED else f"{len(rest)} heads"
+        words += f" Within noise of 0: {names}."
+    if len(ranked) >= MANY:
+        words += " By chance, 1 idle head in 40 would pass too."
+    return [words, *falls]
+
+
+def _without(harm: Sequence[HeadDamage], ranked: Sequence[HeadDamage], on: str) -> str:
+    among = f"{len(harm)} of {len(ranked)} heads: " if len(harm) > NAMED else ""
+    return f"without {among}{_listed(harm, on)}"
+
+
+def _without_any(unsure: Sequence[HeadDamage], ranked: Sequence[HeadDamage], on: str, unit: str = "") -> str:
+    """Where no interval lies above 0: the highest that may be above, and with a unit how to learn more."""
+    top = unsure[0]
+    value = plus_minus(top.damage[on], _half(top, on)) + (f" {unit}" if unit else "")
+    words = f"whichever of these {len(ranked)} heads is removed (highest {top.name}: {value})."
+    if len(ranked) == 1:
+        words = f"without head {top.name} ({value})."
+    if unit:
+        words += f" --sequences {4 * len(top.losses[on])} should at least halve the interval."
+    return words
+
+
+def split(heads: Sequence[HeadDamage], on: str) -> tuple[list[HeadDamage], list[HeadDamage], list[HeadDamage]]:
+    """Heads by what their intervals on a text tell: clearly above 0, neither, clearly below 0.
+
+    The first by the lower end of their interval, which noise does not lift; the second by their damage; of the third
+    the one first whose removal helps most.
+    """
+    told = [each for each in heads if told_from_zero(each.damage[on], _half(each, on))]
+    return (
+        sorted(
+            (each for each in told if each.damage[on] > 0), key=lambda each: (_half(each, on) or 0) - each.damage[on]
+        ),
+        sorted((each for each in heads if each not in told), key=lambda each: -each.damage[on]),
+        sorted((each for each in told if each.damage[on] < 0), key=lambda each: each.damage[on]),
+    )
+
+
+def leads(first: HeadDamage, others: Sequence[HeadDamage], on: str) -> bool:
+    """Whether a head costs clearly more than each of the others, sequence by sequence."""
+    for each in others:
+        ahead = [a - b for a, b in zip(first.losses[on], each.losses[on], strict=False)]
+        if not ahead or sum(ahead) <= 0 or not told_from_zero(sum(ahead) / len(ahead), half_width(ahead)):
+            return False
+    return True
+
+
+def _worth(result: AblateResult) -> list[str]:
+    """What position is worth on a text, and beside it what heads cost whose damage is clearly above 0."""
+    told = []
+    for text in result.texts:
+        if text.floor is None:
+            continue
+        off = fmean(text.floor)
+        worth, half = interval([after - before for after, before in zip(text.floor, text.base, strict=True)])
+        if not (told_from_zero(worth, half) and worth > 0):
+            told.append(f"With positions off the {_what(result)} on the {text.name} is {off:.3f}.")
+            continue
+        words = f"Position is worth {worth:.2f} on the {text.name} ({_what(result)} with positions off: {off:.3f})."
+        harm, _, _ = split(result.ranked(text.name), text.name)
+        shares = [f"{each.name} {_percent(each.damage[text.name] / worth)}" for each in harm[:NAMED]]
+        told.append(f"{words} In % of that, as a yardstick only: {', '.join(shares)}." if shares else words)
+    return told
 
 
 def _percent(share: float) -> str:
@@ -108,28 +227,6 @@ def _percent(share: float) -> str:
     if share < 0.001:
         return "under 0.1%"
     return f"{100 * share:.1f}%" if share < 0.0095 else f"{100 * share:.0f}%"
-
-
-def _told(ranked: Sequence[HeadDamage], on: str) -> tuple[list[HeadDamage], list[HeadDamage]]:
-    """Heads whose damage on a text can be told from 0: those that harm when they go, and those better removed."""
-    told = [each for each in ranked if told_from_zero(each.damage[on], _half(each, on))]
-    return [each for each in told if each.damage[on] > 0], [each for each in told if each.damage[on] < 0]
-
-
-def _falls(result: AblateResult, better: Sequence[HeadDamage], on: str) -> list[str]:
-    """The heads without which the loss even falls, the one that does so most first."""
-    if not better:
-        return []
-    most, *others = better[::-1]
-    words = f"Without {most.name} the {_what(result)} on {_TEXTS.get(on, on)} even falls, by {_size(most, on)}"
-    more = f"; also without {_listed(others)}" if others else ""
-    return [f"{words}{more}."]
-
-
-def _size(head: HeadDamage, on: str) -> str:
-    """How large a change is, without its sign, with its interval."""
-    half = _half(head, on)
-    return f"{abs(head.damage[on]):.3f}" + ("" if half is None else f" ± {half:.3f}")
 
 
 def _what(result: AblateResult) -> str:
@@ -141,74 +238,30 @@ def _axis(result: AblateResult) -> str:
     return f"damage, {result.unit.partition(' with ')[0]}"
 
 
-def _worst(result: AblateResult, ranked: Sequence[HeadDamage]) -> str:
-    worst = ranked[0]
-    damage, half = worst.damage["text"], worst.half_width
-    change = f"rises by {damage:.3f}" if damage >= 0 else f"falls by {-damage:.3f}"
-    words = f"Without head {worst.name} the {_what(result)} on the text {change}"
-    if half is None:
-        if len(ranked) > 1:
-            words = f"Of {len(ranked)} heads {worst.name} measures worst: without it {words.partition(' the ')[2]}"
-        return f"{words} ({result.unit}; one sequence: no interval, so it may be chance)."
-    if not told_from_zero(damage, half):
-        few = len(worst.losses["text"])
-        return (
-            f"On the text the {_what(result)} does not measurably rise{_unmoved(worst, 'text', ranked)}; "
-            f"four times as many sequences (--sequences {4 * few}) would halve the interval."
-        )
-    inside = f" (95 %: {_around(damage, half)}; {result.unit})."
-    if len(ranked) == 1 or damage < 0:
-        return f"{words}{inside}"
-    words = f"Of {len(ranked)} heads {worst.name} matters most: without it the {_what(result)} on the text {change}"
-    words += inside
-    ahead = [a - b for a, b in zip(worst.losses["text"], ranked[1].losses["text"], strict=False)]
-    if not told_from_zero(sum(ahead) / max(len(ahead), 1), half_width(ahead)):
-        words += f" Whether head {ranked[1].name} matters as much cannot be told."
-    return words
+def _changes(result: AblateResult, head: HeadDamage) -> str:
+    damage, half = head.damage["text"], _half(head, "text")
+    return (
+        f"the {_what(result)} {'rises' if damage >= 0 else 'falls'} by {plus_minus(abs(damage), half, signed=False)}"
+    )
 
 
-def _around(damage: float, half: float) -> str:
-    """An interval that leaves 0 out, with as many digits as it takes to see that."""
-    near = min(abs(damage - half), abs(damage + half))
-    return around(damage, half, next((digits for digits in (3, 4, 5) if round(near, digits)), 6))
-
-
-def _unmoved(worst: HeadDamage, on: str, ranked: Sequence[HeadDamage]) -> str:
-    """Without which head nothing measurable happens, and the largest of these changes."""
-    change = f"{round(worst.damage[on], 3) + 0.0:+.3f} ± {_half(worst, on) or 0.0:.3f}"
-    if len(ranked) == 1:
-        return f" without head {worst.name} ({change})"
-    return f", whichever of these heads is removed (most without {worst.name}: {change})"
-
-
-def _worst_elsewhere(result: AblateResult, text: TextLoss) -> str:
-    """The head that matters most on another of the texts, and which heads can be told from 0 there."""
-    what, where, on = _what(result), _TEXTS.get(text.name, text.name), text.name
-    ranked = result.ranked(on)
+def _elsewhere(result: AblateResult, on: str) -> str:
+    """Without which heads the loss on another of the texts rises."""
+    ranked, where = result.ranked(on), _EXPLAINED.get(on, on)
     if not ranked:
-        return f"On {where} nothing was measured."
-    worst = ranked[0]
-    damage, half = worst.damage[on], _half(worst, on)
-    base = fmean(text.base)
-    most = " most" if len(ranked) > 1 else ""
-    if half is None:
-        change = (
-            f"changes{most if damage > 0 else ''} without head {worst.name}: from {base:.2f} to {base + damage:.2f}"
-        )
-        return f"On {where} the {what} {change} (one sequence: no interval, so it may be chance)."
-    harm, better = _told(ranked, on)
-    falls = "".join(f" {said}" for said in _falls(result, better, on))
-    if not harm:
-        if len(ranked) == 1 and better:
-            return falls.strip()
-        return f"On {where} the {what} does not measurably rise{_unmoved(worst, on, ranked)}.{falls}"
-    first = harm[0]
-    damage, half = first.damage[on], _half(first, on) or 0.0
-    words = f"On {where} the {what} rises{most} without head {first.name}: from {base:.2f} to {base + damage:.2f}"
-    words += f" (95 %: by {_around(damage, half)})."
-    if len(ranked) > 1:
-        words += f" Damage told from 0 there: {len(harm)} of {count(len(ranked), 'head')}{_names(harm)}."
-    return f"{words}{falls}"
+        return f"On {where}: not measured."
+    if all(_half(each, on) is None for each in ranked):
+        highest = "highest " if len(ranked) > 1 else ""
+        return f"On {where}: {highest}{_listed(ranked[:1], on)}, one sequence."
+    harm, unsure, better = split(ranked, on)
+    if harm:
+        told = f"clearly rises {_without(harm, ranked, on)}."
+    elif unsure:
+        told = f"does not clearly rise {_without_any(unsure, ranked, on)}"
+    else:
+        return f"On {where} the {_what(result)} falls without {_listed(better, on)}."
+    falls = f" It falls without {_listed(better, on)}." if better else ""
+    return f"On {where} the {_what(result)} {told}{falls}"
 
 
 def _half(head: HeadDamage, on: str) -> float | None:
@@ -216,16 +269,11 @@ def _half(head: HeadDamage, on: str) -> float | None:
     return from_error(head.error.get(on), len(head.losses.get(on, ())))
 
 
-def _names(heads: Sequence[HeadDamage]) -> str:
-    """The first few of them in brackets."""
-    if not heads:
-        return ""
-    return f" ({_listed(heads)})"
-
-
-def _listed(heads: Sequence[HeadDamage]) -> str:
-    more = len(heads) - NAMED
-    return f"{', '.join(each.name for each in heads[:NAMED])}{f' and {more} more' if more > 0 else ''}"
+def _listed(heads: Sequence[HeadDamage], on: str) -> str:
+    """The first few with their damages, and how many more there are."""
+    few = heads if len(heads) <= NAMED else heads[:FIRST]
+    names = [f"{each.name} ({plus_minus(each.damage[on], _half(each, on))})" for each in few]
+    return ", ".join(names) + (f" and {len(heads) - len(few)} more" if len(heads) > len(few) else "")
 
 
 def _deposit(layers: Sequence[LayerDeposit]) -> str | None:
@@ -245,38 +293,37 @@ def _deposit(layers: Sequence[LayerDeposit]) -> str | None:
 
 
 def _screen(found: Screen) -> list[str]:
-    rho = "unknown" if found.rho is None else f"{found.rho:.2f}"
     said = [
-        f"What the removal of {len(found.estimates)} heads costs was estimated to second order, {len(found.chosen)} "
-        f"of them measured, {len(found.sampled)} of the others drawn; rank correlation with the damage: {rho}.",
-        _recall(found.recall),
+        f"The screen estimated {count(len(found.estimates), 'head')} and measured the {len(found.chosen)} expected "
+        "to cost most."
     ]
+    if found.sampled:
+        rho = "" if found.rho is None else f"; rank correlation of estimate and damage: {found.rho:.2f}"
+        said[0] = f"{said[0][:-1]}, and {len(found.sampled)} drawn from the others{rho}."
     if found.miss is not None:
         miss = found.miss
         said.append(
             f"Missed of the true top tenth: {miss.rate:.0%} (95 %: {miss.low:.0%} to {miss.high:.0%}; {miss.found} "
             f"of {miss.sampled} drawn)."
         )
-    return said
+    return [*said, _recall(found.recall)]
 
 
 def _recall(seen: ScreenRecall) -> str:
     return (
-        f"Where all heads of {seen.model} were measured as well ({', '.join(seen.texts)}; {seen.sequences} times "
-        f"{seen.tokens} tokens each, none of which the screen was made on), it had chosen {seen.found} of the "
-        f"{seen.looked_for} heads of the true top tenth: {seen.found / max(seen.looked_for, 1):.0%}, at least "
-        f"{seen.least:.0%} (95 %). The others hold {seen.lost:.0%} of the tenth's damage. Other models may differ: "
-        "--sample measures some of the heads that were put aside."
+        f"Tested on {seen.model} with all heads measured ({', '.join(seen.texts)}; {seen.sequences} x {seen.tokens} "
+        f"tokens, none used to design it), it found {seen.found} of the {seen.looked_for} heads of the true top "
+        f"tenth: {seen.found / max(seen.looked_for, 1):.0%}, at least {seen.least:.0%} (95 %). The missed ones hold "
+        f"{seen.lost:.0%} of the tenth's damage. Other models may differ: --sample N tests it on this one."
     )
 
 
 # ------------------------------------------------------------------ heads
 def _row(result: AblateResult, head: HeadDamage, texts: Sequence[str]) -> dict[str, Any]:
     own, half = head.damage.get("text"), head.half_width
-    words = "" if own is None else f"Without it the {_what(result)} on the text changes by {own:+.4f}"
-    words += "." if half is None or not words else f" ± {half:.4f} (95 %)."
+    words = "" if own is None else f"Without it the {_what(result)} on the text changes by {plus_minus(own, half)}."
     if own is not None and half is not None and not told_from_zero(own, half):
-        words += " That cannot be told from 0."
+        words += " That is within noise of 0."
     base = next((text.base for text in result.texts if text.name == "text"), ())
     return {
         "name": head.name,
@@ -284,6 +331,7 @@ def _row(result: AblateResult, head: HeadDamage, texts: Sequence[str]) -> dict[s
         "head": head.head,
         **{f"damage_{name}": head.damage.get(name) for name in texts},
         **{f"half_{name}": _half(head, name) for name in texts},
+        **{f"told_{name}": _told(head, name) for name in texts},
         "half_width": half,
         "position": head.position,
         "estimate": head.estimate,
@@ -293,19 +341,35 @@ def _row(result: AblateResult, head: HeadDamage, texts: Sequence[str]) -> dict[s
     }
 
 
-def _heads(page: Page, result: AblateResult, rows: Sequence[dict[str, Any]], texts: Sequence[str]) -> list[Any]:
-    ranked = sorted(rows, key=lambda row: -(row.get("damage_text") or 0.0))
+def _told(head: HeadDamage, on: str) -> str | None:
+    """A damage with its interval, in brackets where that includes 0."""
+    if on not in head.damage:
+        return None
+    return _marked(head.damage[on], _half(head, on))
+
+
+def _marked(value: float, half: float | None) -> str:
+    words = plus_minus(value, half)
+    return words if half is None or told_from_zero(value, half) else f"({words})"
+
+
+def _heads(page: Page, result: AblateResult, ranked: Sequence[dict[str, Any]], texts: Sequence[str]) -> list[Any]:
     columns = [Column("name", "head", "plain")]
-    for name in texts:
-        columns += [Column(f"damage_{name}", name, "+.4f"), Column(f"half_{name}", "±", ".4f")]
-    if any(row["position"] is not None for row in rows):
-        columns.append(Column("position", "text less shuffled", "+.4f"))
+    columns += [Column(f"told_{name}", name, "interval", f"damage_{name}") for name in texts]
+    if any(row["position"] is not None for row in ranked):
+        columns.append(Column("position", "text less shuffled", "+.3f"))
     if result.screen is not None:
-        columns.append(Column("estimate", "estimate", "+.4f"))
-    rises = f"How much the {_what(result)} rises without each head ({result.unit})"
-    words = [f"{rises}; ±: 95 % over sequences."]
+        columns.append(Column("estimate", "estimate", "+.3f"))
+    words = [f"How much the {_what(result)} rises without each head ({result.unit})"]
+    if any(row["half_width"] is not None for row in ranked):
+        words[0] += (
+            ", those clearly above 0 on the text first, by the lower end of their interval; in brackets: within "
+            "noise of 0"
+        )
+    words[0] += "."
     words += [said for key, said in _WORDS.items() if key in texts or any(column.key == key for column in columns)]
-    table = page.rows("heads by damage", ranked, [column.key for column in columns])
+    keys = [*(column.key for column in columns), *(f"{kind}_{name}" for name in texts for kind in ("damage", "half"))]
+    table = page.rows("heads by damage", ranked, keys)
     listing = Listing(
         "Every head",
         " ".join(words),
@@ -369,8 +433,7 @@ def _map(result: AblateResult, rows: Sequence[dict[str, Any]], texts: Sequence[s
         table,
         tuple(measures),
         facts=(
-            *(Column(f"damage_{name}", f"damage on {name}") for name in texts),
-            *(Column(f"half_{name}", f"± on {name} (95 %)") for name in texts),
+            *(Column(f"told_{name}", f"damage on {name} (± 95 %)", "interval") for name in texts),
             Column("position", "text less shuffled"),
         ),
         charts=(
@@ -407,7 +470,7 @@ def _deposits(page: Page, layers: Sequence[LayerDeposit]) -> list[Any]:
         )
     table = page.rows("deposits", rows)
     columns = (
-        Column("layer", "layer"), Column("name", "worst", "plain"), Column("damage", "damage", "+.4f"),
+        Column("layer", "layer"), Column("name", "worst", "plain"), Column("damage", "damage", "+.3f"),
         Column("index", "deposit", ".3f"), Column("low", "from", ".3f"), Column("high", "to", ".3f"),
         Column("share", "share", ".2f"), Column("gini", "Gini", ".2f"), Column("same_head", "same head", ".0%"),
     )  # fmt: skip
@@ -450,7 +513,14 @@ def _deposits(page: Page, layers: Sequence[LayerDeposit]) -> list[Any]:
     ]
 
 
-def _pairs(page: Page, pairs: Sequence[PairDamage]) -> Listing:
+def _clear_first(row: dict[str, Any]) -> tuple[bool, float]:
+    """Pairs whose redundancy is clearly above 0 by the lower end of its interval, then the others by its size."""
+    lower = row["redundancy"] - (row["half"] or 0.0)
+    clear = row["half"] is not None and lower > 0
+    return not clear, -(lower if clear else row["redundancy"])
+
+
+def _pairs(page: Page, pairs: Sequence[PairDamage], sequences: int) -> Listing:
     rows = [
         {
             "pair": f"{each.first} {each.second}",
@@ -458,16 +528,18 @@ def _pairs(page: Page, pairs: Sequence[PairDamage]) -> Listing:
             "first": each.alone[0],
             "second": each.alone[1],
             "redundancy": each.redundancy,
-            "error": each.error,
+            "half": from_error(each.error, sequences),
+            "told": _marked(each.redundancy, from_error(each.error, sequences)),
         }
         for each in pairs
     ]
+    rows.sort(key=_clear_first)
     columns = (
-        Column("pair", "pair", "plain"), Column("damage", "both", "+.4f"), Column("first", "first", "+.4f"),
-        Column("second", "second", "+.4f"), Column("redundancy", "redundancy", "+.4f"), Column("error", "±", ".4f"),
+        Column("pair", "pair", "plain"), Column("damage", "both", "+.3f"), Column("first", "first", "+.3f"),
+        Column("second", "second", "+.3f"), Column("told", "redundancy", "interval", "redundancy"),
     )  # fmt: skip
     words = (
         "Damage of both, and of each alone. redundancy: both - first - second; above 0 each can stand in for the "
-        "other, below 0 they work one after the other."
+        "other, below 0 they work one after the other; in brackets: within noise of 0."
     )
     return Listing("Two heads removed together", words, page.rows("pairs", rows), columns, top=8)
