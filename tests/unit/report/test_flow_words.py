@@ -122,6 +122,7 @@ def test_directions_that_grow_are_told_and_tokens_on_them_only_where_they_came_t
     there = replace(flow, leading=replace(flow.leading, share_at_start=0.8))
     assert len(why(result, there) or "") < len(words)
     assert why(result, replace(flow, verdict=None)) is None
+    assert why(result, replace(there, verdict=replace(flow.verdict, n_pos=3, n_neg=0))) is None  # the theorem says so
     lines = brief(result)
     assert len(lines) == 4
     assert seen(flow)[1:] in lines[0]

@@ -70,7 +70,7 @@ def why(result: FlowResult, flow: Flow) -> str | None:
     words = f"{found.n_pos} of the {count} directions that {moves(flow)} moves grow (Re eig > 0)."
     lead = flow.leading
     if lead is None or lead.share_at_start > NEW or lead.directions >= found.n_pos:
-        return words
+        return words if found.n_pos < count else None  # of all the theorem says so
     who = "the fastest ends" if lead.directions == 1 else f"the {lead.directions} fastest end"
     return (
         f"{words.removesuffix('.')}; {who} with {_percent(lead.share_at_end)} of the tokens' squared norm "
