@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
@@ -117,10 +117,11 @@ def visit(
     width: int = WIDE,
     scheme: str = "light",
     ready: str | None = "html[data-ready]",
+    motion: Literal["reduce", "no-preference"] = "reduce",
 ) -> Iterator[Visit]:
     """Open an address; afterwards nothing may have been complained about, and nothing asked of another machine."""
     context = browser.new_context(
-        viewport={"width": width, "height": 900}, color_scheme=scheme, accept_downloads=True, reduced_motion="reduce"
+        viewport={"width": width, "height": 900}, color_scheme=scheme, accept_downloads=True, reduced_motion=motion
     )
     page = context.new_page()
     seen = Visit(page)

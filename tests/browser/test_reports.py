@@ -358,6 +358,39 @@ def test_dragging_the_clock_moves_the_tokens(
         assert {row["token"] for row in rows} == set(range(flow["tokens"]))
 
 
+def test_tokens_move_once_by_themselves_when_they_come_into_view(
+    browser: Browser, address: Callable[[str], str], results: dict[str, Any]
+) -> None:
+    end = results["flow"][0]["flows"][0]["end"]
+    with visit(browser, address("flow"), motion="no-preference") as seen:
+        figure = seen.page.locator("figure[data-block=particles]")
+        figure.scroll_into_view_if_needed()
+        figure.get_by_role("button", name="Pause").wait_for()
+        figure.get_by_role("button", name="Play").wait_for()  # it has come to the end, and can be asked for again
+        assert float(figure.locator("output").inner_text().removeprefix("t = ")) == pytest.approx(end, rel=0.01)
+        figure.get_by_role("slider").press("Home")
+        seen.page.mouse.wheel(0, 4000)
+        figure.scroll_into_view_if_needed()
+        seen.page.wait_for_timeout(400)
+        assert figure.locator("output").inner_text() == "t = 0"
+    with visit(browser, address("flow")) as calm:
+        figure = calm.page.locator("figure[data-block=particles]")
+        figure.scroll_into_view_if_needed()
+        calm.page.wait_for_timeout(400)
+        assert figure.locator("output").inner_text() == "t = 0"
+        assert figure.get_by_role("button", name="Play").is_visible()
+
+
+def test_a_clock_that_is_touched_is_not_started(browser: Browser, address: Callable[[str], str]) -> None:
+    with visit(browser, address("flow"), width=NARROW, motion="no-preference") as seen:
+        figure = seen.page.locator("figure[data-block=particles]")
+        figure.get_by_role("slider").press("End")
+        figure.get_by_role("slider").press("Home")
+        figure.locator("canvas").scroll_into_view_if_needed()
+        seen.page.wait_for_timeout(400)
+        assert figure.locator("output").inner_text() == "t = 0"
+
+
 def test_the_theme_switches_and_is_remembered(browser: Browser, address: Callable[[str], str]) -> None:
     with visit(browser, address("scan")) as seen:
         colour = "getComputedStyle(document.body).backgroundColor"

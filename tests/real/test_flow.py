@@ -9,7 +9,7 @@ from toposcope.checkpoints.installed import find
 from toposcope.core.errors import NotFound
 from toposcope.dynamics.heads import head_dynamics
 from toposcope.dynamics.storage import layer_storage_error
-from toposcope.report.views.flow_words import firm
+from toposcope.report.views.flow_words import firm, scope
 
 
 @pytest.fixture(scope="module")
@@ -31,8 +31,8 @@ def test_a_flow_knows_as_scan_does_whether_a_verdict_survives_rounding(
     assert flow.verdict.storage_error == error
     assert flow.verdict.robust is robust is head_dynamics(smollm2.layers[layer], head, storage_error=error).robust
     words = firm(flow) or ""
-    assert ("survives" in words) is robust
-    assert ("may not hold" in words) is not robust
+    assert ("which it survives" in words) is robust
+    assert bool(scope(flow)) is not robust
 
 
 def test_tokens_of_head_2_1_end_along_the_two_directions_that_grow_fastest(smollm2: toposcope.Model) -> None:

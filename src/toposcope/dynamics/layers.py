@@ -62,8 +62,12 @@ class LayerDynamics:
         }
 
 
-def layer_dynamics(layer: Layer, *, storage_error: float) -> LayerDynamics:
-    """Sum the heads of one self-attention layer and decide what its first token (or consensus) does."""
+def layer_dynamics(layer: Layer, *, storage_error: float, causal: bool | None = None) -> LayerDynamics:
+    """Sum the heads of one self-attention layer and decide what its first token (or consensus) does.
+
+    `causal` puts another mask in the place of the layer's own.
+    """
+    masked = layer.spec.causal if causal is None else causal
     parts = _summed(layer)
     factors = parts.factors
     norm = layer.weights.input_norm
@@ -72,7 +76,7 @@ def layer_dynamics(layer: Layer, *, storage_error: float) -> LayerDynamics:
     )
     drift = parts.drift(system.rank)
     setting = Setting(
-        causal=layer.spec.causal,
+        causal=masked,
         norm=layer.spec.input_norm is not None,
         value_bias=bool(parts.constant.any()),
         outside=(*outside_theorems(layer), *((drift,) if drift else ())),
@@ -82,7 +86,7 @@ def layer_dynamics(layer: Layer, *, storage_error: float) -> LayerDynamics:
     return LayerDynamics(
         layer=layer.number,
         stack=layer.spec.stack,
-        causal=layer.spec.causal,
+        causal=masked,
         pe=layer.encoding.name,
         regime=found,
         robust=found.rule is not None and found.margin is not None and found.margin > storage_error,

@@ -129,8 +129,8 @@ _ALL = (
         "V = I, W = 4 I, no mask: tokens fly to infinity, and gather at a few corners of their cloud.",
         60,
         _plain(4 * np.eye(2), np.eye(2), causal=False, horizon=20.0),
-        why="each token moves in the direction of what it attends to; as tokens grow, that is ever more the one "
-        "farthest out in its own direction, a corner of the cloud",
+        why="as tokens grow, attention sharpens; each token attends almost only to the one farthest out in its own "
+        "direction, a corner of the cloud, and heads for it",
     ),
     Preset(
         "c1",

@@ -145,7 +145,7 @@ def layer_problem(
         (Piece(lambda: field),),
         end,
         limit,
-        decide=lambda: layer_dynamics(chosen, storage_error=0.0).regime,
+        decide=lambda: layer_dynamics(chosen, storage_error=0.0, causal=system.causal).regime,
         settings=settings,
         notes=notes,
     )

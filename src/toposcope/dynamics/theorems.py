@@ -26,6 +26,7 @@ IN_WORDS = {  # {moves}: the matrix that moves tokens, V O for a head and V wher
     ),
     "T8": "W is positive by more than rotation, biases and asymmetry can take away",
 }
+AT_ONE_PLACE = "consensus growth"  # Thm 5 without a mask
 CONSENSUS = "tokens at one place all see the same, so {moves} alone moves them"  # Thm 5 without a mask
 SCOPES = {
     "first_token": "the first token",
@@ -35,11 +36,11 @@ SCOPES = {
 }
 
 
-def theorem(rule: str, verdict: Verdict | None = None) -> str:
+def theorem(rule: str, verdict: Verdict | None = None, scope: str | None = None) -> str:
     """The rule T5 as "first-token growth (Thm 5)", T3a as "collapse without a mask (Thm 3a)"."""
     number = f"Thm {rule.removeprefix('T')}"
     name = OTHER_NAMES.get((rule[:2], verdict)) if verdict is not None else None
-    name = name or NAMES.get(rule[:2])
+    name = name or (AT_ONE_PLACE if rule == "T5" and scope == "consensus" else NAMES.get(rule[:2]))
     return number if name is None else f"{name} ({number})"
 
 

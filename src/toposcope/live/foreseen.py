@@ -16,6 +16,7 @@ WORK = {"fit": (478, 3), "precision": (57, 1), "parity": (354, 44), "lengths": (
 WHOLE_TEXTS = 9  # texts as long as the context, where frequencies depend on the length
 # Seconds, on the machine of `pace`: a layer that is watched, a weight read in a run, one read from its file.
 LAYER, READ, STORED = 2e-3, 4e-10, 8e-9
+NEWS = 1.5  # times as much as was said, or as little, before another number is told
 # How much slower than that machine a probe of a moment may call this one; and the end of the range that is told, over
 # what is foreseen: 4 to 12 times as long was seen, importing and loading included.
 SLOWEST, SPREAD = 4.0, 8.0
@@ -48,7 +49,7 @@ class Forecast:
     parts: dict[str, float]
     expected: float = 0.0
     taken: float = 0.0
-    said: str = ""
+    said: float | None = None
 
     def done(self, probe: str, taken: float) -> None:
         """Count a probe as done."""
@@ -56,13 +57,12 @@ class Forecast:
         self.taken += taken
 
     def news(self) -> str | None:
-        """How long it will take still, in words, where that is long and not what was said last."""
+        """How long it will take still, in words, where that is long and far from what was said last."""
         left = sum(self.parts.values()) * self.taken / self.expected if self.expected else 0.0
-        words = in_words(left)
-        if left <= PATIENCE or words == self.said:
+        if left <= PATIENCE or (self.said is not None and self.said / NEWS < left < NEWS * self.said):
             return None
-        self.said = words
-        return words
+        self.said = left
+        return in_words(left)
 
 
 def slower(lasting: float = 0.2) -> float:

@@ -42,6 +42,14 @@ def loss_line(result: Result) -> str | None:
     return f"{' '.join(command(result, 'loss'))} --text {text} --encoding rope"
 
 
+def live_line(result: Result) -> str | None:
+    """The command that checks a model as it runs; None where it could not be run here, or not as it was read."""
+    read_as = any(result.provenance.options.get(name) for name in ("family", "num_heads", "adapter"))
+    if read_as or not result.provenance.subjects or not _runs(result.provenance.subjects[0]):
+        return None
+    return f"{' '.join(command(result, 'check'))} --live"
+
+
 def _runs(subject: Subject) -> bool:
     """Whether a model's weights and its tokenizer lie where it was found, and what runs them is installed."""
     from toposcope.models.load import TOKENIZER_FILES, runs_here

@@ -244,7 +244,7 @@ def _head_map(block: HeadMap, page: Page, out: IndentedConsole) -> None:
         out.print(f"         0 is {shown(low, measure.format)}, 9 is {shown(high, measure.format)}; - has none")
     out.print(f"         {'' if measure.words else f'{measure.label}: '}{_safe(measure.sentence)}")
     for each in block.measures:
-        if each.key == block.mean:
+        if each.key == block.mean != measure.key:
             out.print(f"         {each.label}: {_safe(each.sentence)}")
 
 

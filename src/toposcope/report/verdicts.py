@@ -27,9 +27,9 @@ def adjective(verdict: str) -> str:
     return ADJECTIVES.get(verdict, word(verdict))
 
 
-def theorem(rule: str | None, verdict: Verdict | None = None) -> str:
+def theorem(rule: str | None, verdict: Verdict | None = None, scope: str | None = None) -> str:
     """A rule's name with the number of its theorem."""
-    return "none applies" if rule is None else theorems.theorem(rule, verdict)
+    return "none applies" if rule is None else theorems.theorem(rule, verdict, scope)
 
 
 def scope_words(scope: str | None) -> str:

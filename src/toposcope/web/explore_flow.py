@@ -334,7 +334,7 @@ def verdict_words(found: Regime) -> dict[str, Any]:
     return {
         **found.record(False),
         "meaning": found.verdict.meaning,
-        "theorem": theorem(found.rule, found.verdict),
+        "theorem": theorem(found.rule, found.verdict, found.scope),
         "speaks_of": None if found.scope is None else scope_words(found.scope),
         "statement": found.statement,
         "w_min": found.w_min,

@@ -62,14 +62,15 @@ def test_a_preset_prints_a_verdict_beside_what_was_observed() -> None:
     assert max(map(len, out.stdout.splitlines())) <= 80
 
 
-def test_with_a_page_three_lines_are_printed_and_everything_with_full(
+def test_with_a_page_the_answer_is_printed_and_everything_with_full(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "3000")
     page = str(tmp_path / "f.html")
-    seen, theorem, written = call(capsys, "--preset", "explode", "--n", "6", "--html", page)[1].splitlines()
+    seen, theorem, letters, written = call(capsys, "--preset", "explode", "--n", "6", "--html", page)[1].splitlines()
     assert "6 tokens" in seen
     assert "Thm 4a" in theorem
+    assert "softmax" in letters
     assert written == f"Written: {page}"
     assert len(call(capsys, "--preset", "explode", "--n", "6", "--html", page, "--full")[1].splitlines()) > 20
 

@@ -150,5 +150,7 @@ def test_movies_show_one_flow(compared: FlowResult, tmp_path: Path) -> None:
 def test_theorems_are_told_by_name() -> None:
     assert theorem("T5") == "first-token growth (Thm 5)"
     assert theorem("T3a").endswith("(Thm 3a)")
+    assert theorem("T5", Verdict.NOT_CONVERGENT, "first_token") == theorem("T5")
+    assert theorem("T5", Verdict.NOT_CONVERGENT, "consensus") != theorem("T5")  # without a mask no token is the first
     assert theorem("T9") == "Thm 9"
     assert theorem("T8", Verdict.BOUNDED) != theorem("T8", Verdict.DIVERGES_ABOVE)

@@ -49,6 +49,16 @@ def largest(u: np.ndarray, count: int) -> np.ndarray:
     return values[np.argsort(-np.abs(values))][:count]
 
 
+@pytest.mark.parametrize("causal", [True, False])
+def test_under_another_mask_the_theorem_speaks_of_other_tokens(causal: bool) -> None:
+    heads = [random_head(np.random.default_rng(0), 4, 4, index=h) for h in range(2)]
+    heads[0].o[:] = np.linalg.inv(heads[0].v)
+    heads[1].o[:] = 0.0
+    found = layer_dynamics(make_layer(heads), storage_error=0.0, causal=causal)
+    assert found.causal is causal
+    assert found.regime.scope == ("first_token" if causal else "consensus")
+
+
 @settings(max_examples=200, deadline=None)
 @given(seeds, st.integers(2, 9), st.integers(1, 3), st.integers(1, 5))
 def test_the_sum_over_heads_equals_dense(seed: int, d: int, r: int, count: int) -> None:

@@ -172,6 +172,16 @@ def test_what_is_left_goes_by_what_was_done() -> None:
     assert forecast.news() is None  # 3 s: nobody waits for that
 
 
+def test_what_is_left_is_not_told_again_for_a_few_seconds_more() -> None:
+    forecast = foreseen.Forecast({"fit": 1.0, "parity": 9.0, "lengths": 5.0, "axes": 1.0})
+    forecast.done("fit", 1.0)
+    assert forecast.news() is not None  # 15 s
+    forecast.done("parity", 24.0)  # 15 s still
+    assert forecast.news() is None
+    forecast.done("lengths", 100.0)
+    assert forecast.news() is not None or sum(forecast.parts.values()) < 5
+
+
 def test_more_probes_and_more_weights_take_longer(model: Any) -> None:
     described = view(model)
     times = [

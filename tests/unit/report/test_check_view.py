@@ -4,6 +4,7 @@ one fact, and a next step that can be run."""
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,8 @@ import pytest
 import toposcope
 from tests.unit.checks.making import llama, trained_pairs
 from toposcope.checks import CheckResult
-from toposcope.report.blocks import Command, Findings, Page
-from toposcope.report.commands import loss_line
+from toposcope.report.blocks import Command, Findings, Listing, Page
+from toposcope.report.commands import live_line, loss_line
 from toposcope.report.drawing import page_of
 
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024}
@@ -70,7 +71,7 @@ def test_untrained_weights_are_one_open_question(tmp_path: Path) -> None:
 def test_passed_checks_are_counted_in_a_terminal_and_kept_on_pages(tmp_path: Path) -> None:
     result = check(llama(tmp_path, trained_pairs("half"), rope_theta=1e4))
     passed = [each for each in result.findings if each.status == "ok"]
-    assert f"{len(passed) - 1} more checks passed" in str(result)
+    assert f"{len(passed)} checks passed" in str(result)  # the header and the answer say what is in force
     (findings,) = shown(page_of([result]), Findings)
     assert len(findings.items) == len(result.findings)
 
@@ -82,9 +83,11 @@ def test_a_next_step_is_offered_only_where_it_can_be_run(tmp_path: Path, monkeyp
     bare = check(directory)
     assert shown(page_of([bare]), Command) == []  # no tokenizer
     (directory / "tokenizer.json").write_text("{}")
-    (line,) = shown(page_of([bare]), Command)
+    line, running = shown(page_of([bare]), Command)
     assert line.line.split()[:3] == ["toposcope", "loss", str(directory)]
     assert {"--text", "--encoding"} <= set(line.line.split())
+    assert running.line.split() == ["toposcope", "check", str(directory), "--live"]
+    assert live_line(check(directory, family="llama")) is None  # a running model is not read as a family
     assert shown(page_of([check(directory / "config.json")]), Command) == []  # no weights were asked for
     for file in directory.glob("*.safetensors"):
         file.unlink()
@@ -93,7 +96,31 @@ def test_a_next_step_is_offered_only_where_it_can_be_run(tmp_path: Path, monkeyp
     assert loss_line(bare) is None
 
 
-def test_without_a_scaling_no_next_step(tmp_path: Path) -> None:
+def test_without_a_scaling_the_next_step_is_the_running_model(tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="what is offered runs the model")
+    pytest.importorskip("transformers", reason="what is offered runs the model")
     directory = llama(tmp_path, rope_theta=1e4)
     (directory / "tokenizer.json").write_text("{}")
-    assert shown(page_of([check(directory)]), Command) == []
+    result = check(directory)
+    (line,) = shown(page_of([result]), Command)
+    assert line.line == live_line(result)
+    assert str(result).splitlines()[-1].strip() == line.line
+    running = check(directory, live=True, probes=["axes"])
+    assert shown(page_of([running]), Command) == []  # it has run
+
+
+def numbered(page: Page) -> list[str]:
+    """The layers of each row of the table of numbers."""
+    (listing,) = (each for each in shown(page, Listing) if each.title == "Layers as they ran")
+    return page.tables[listing.table]["layers"]
+
+
+def test_layers_with_the_same_numbers_are_one_row(tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="it runs the model")
+    pytest.importorskip("transformers", reason="it runs the model")
+    result = check(llama(tmp_path, rope_theta=1e4), live=True, probes=["axes"])
+    row = result.by_layer[0]
+    page = page_of([replace(result, by_layer=(row, replace(row, layer=1, module="other")))])
+    assert numbered(page) == ["0-1"]
+    page = page_of([replace(result, by_layer=(row, replace(row, layer=1, scale=(row.scale or 1) * 2)))])
+    assert numbered(page) == ["0", "1"]

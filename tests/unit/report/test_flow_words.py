@@ -9,9 +9,24 @@ import pytest
 
 import toposcope
 from toposcope.dynamics.flow import Flow
+from toposcope.dynamics.regime import Verdict
+from toposcope.dynamics.trajectory import Status
 from toposcope.report.blocks import Page, Pairs
+from toposcope.report.verdicts import word
 from toposcope.report.views import flow as view
-from toposcope.report.views.flow_words import brief, certified, firm, gist, of_norms, why
+from toposcope.report.views.flow_words import (
+    ENDED,
+    badge,
+    brief,
+    certified,
+    firm,
+    gist,
+    legend,
+    of_norms,
+    scope,
+    seen,
+    why,
+)
 
 
 @pytest.fixture(scope="module")
@@ -73,10 +88,10 @@ def test_a_verdict_of_growth_beside_tokens_that_gather_is_explained(measured: Fl
 @pytest.mark.parametrize(
     ("rule", "robust", "there", "absent"),
     [
-        ("T5", True, ["survives", "8.8 %"], ["may not hold"]),
-        ("T5", False, ["may not hold", "8.8 %"], ["survives"]),
-        ("T3a", False, ["may not hold", "symmetric"], ["survives"]),
-        ("T5", None, [], ["may not hold", "survives", "8.8 %"]),
+        ("T5", True, ["8.8 %", "which it survives"], []),
+        ("T5", False, ["8.8 %"], ["which it survives"]),
+        ("T3a", False, ["symmetric", "not known"], ["8.8 %", "survives changes"]),
+        ("T5", None, [], ["8.8 %", "rounding"]),
     ],
 )
 def test_a_verdict_says_whether_it_survives_the_rounding_of_stored_weights(
@@ -85,9 +100,11 @@ def test_a_verdict_says_whether_it_survives_the_rounding_of_stored_weights(
     assert measured.verdict is not None
     error = None if robust is None else 0.0875
     found = replace(measured.verdict, rule=rule, margin=0.0014, robust=robust, storage_error=error)
-    words = firm(replace(measured, verdict=found))
+    flow = replace(measured, verdict=found)
+    words = firm(flow)
     assert words is not None
     assert "0.14 %" in words
+    assert bool(scope(flow)) is (robust is False)  # said before the theorem, not after it
     assert all(word in words for word in there), words
     assert not any(word in words for word in absent), words
 
@@ -105,12 +122,58 @@ def test_directions_that_grow_are_told_and_tokens_on_them_only_where_they_came_t
     there = replace(flow, leading=replace(flow.leading, share_at_start=0.8))
     assert len(why(result, there) or "") < len(words)
     assert why(result, replace(flow, verdict=None)) is None
+    assert why(result, replace(there, verdict=replace(flow.verdict, n_pos=3, n_neg=0))) is None  # the theorem says so
     lines = brief(result)
-    assert len(lines) == 2
-    assert words in lines[0]
-    assert certified(flow, short=True)[1:] in lines[1]
+    assert len(lines) == 4
+    assert seen(flow)[1:] in lines[0]
+    assert words in lines[1]
+    assert certified(flow) in lines[2]
+    assert lines[3] == legend(result)
     other = replace(flow, encoding="other", observables=changed(flow, norm_max=(1.0, 7.0)).observables)
-    assert len(brief(replace(result, flows=(flow, other)))) == 3  # of both the theorem says the same
+    assert len(brief(replace(result, flows=(flow, other)))) == 5  # of both the reason and the theorem are the same
+
+
+def test_clusters_among_growing_distances_are_said_to_be_relative(measured: Flow) -> None:
+    gathered = {**SAME, "clusters": (6.0, 2.0)}
+    grown = {"norm_max": (1.0, 200.0), "norm_min": (1.0, 200.0), "distance_mean": (1.0, 9.0)}
+    words = gist(changed(measured, **{**gathered, **grown}))
+    assert "relative to their size" in words
+    assert "9-fold" in words
+    assert "relative" not in gist(changed(measured, **gathered, distance_mean=(1.0, 0.5)))
+    apart = changed(measured, **gathered, distance_mean=(1.0, 1.4))  # two ends of a sphere: no norm has grown
+    assert "relative" not in gist(apart)
+    assert "already close" in gist(changed(measured, **{**SAME, "clusters": (5.0, 2.0)}))
+    assert "already close" not in gist(changed(measured, **gathered))
+
+
+def test_what_is_seen_says_how_the_run_ended(measured: Flow) -> None:
+    assert set(ENDED) == set(Status)
+    assert measured.status is Status.HORIZON
+    moving = ENDED[Status.HORIZON].split("{t}")[0]
+    assert moving in seen(measured)
+    assert moving in brief(toposcope.flow(preset="clusters", tokens=6, horizon=0.1))[0]
+    for status in set(Status) - {Status.HORIZON}:
+        assert moving not in seen(replace(measured, status=status))
+
+
+def test_a_verdict_names_who_grows_and_from_which_starts(measured: Flow) -> None:
+    found = measured.verdict
+    assert found is not None
+    kinds = [
+        replace(found, verdict=verdict, rule="T5", scope=who)
+        for verdict, who in (
+            (Verdict.NOT_CONVERGENT, "first_token"),
+            (Verdict.NOT_CONVERGENT, "consensus"),
+            (Verdict.DIVERGES, "first_token"),
+        )
+    ]
+    titles = [badge(replace(measured, verdict=each)) for each in kinds]
+    assert len(set(titles)) == 3
+    assert all(word(each.verdict) in title for each, title in zip(kinds, titles, strict=True))
+    assert "first-token" not in titles[1]  # without a mask no token is the first
+    for verdict in Verdict:
+        none = replace(found, verdict=verdict, rule=None, scope=None)
+        assert "Thm" not in badge(replace(measured, verdict=none)) + certified(replace(measured, verdict=none))
 
 
 def test_the_reason_of_a_preset_is_told_of_the_preset_as_it_is() -> None:

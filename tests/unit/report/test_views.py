@@ -106,6 +106,38 @@ def test_an_encoding_without_a_factor_has_no_columns_of_nothing(tmp_path: Path) 
         assert any(value is not None for value in page.tables[listing.table][column.key]), column.heading
 
 
+@pytest.mark.parametrize("of", ["fast_share", "contrast", "margin"])
+def test_the_page_of_a_scan_opens_at_the_head_that_is_listed_first(tmp_path: Path, of: str) -> None:
+    (result,) = read_results([_scanned(tmp_path, "none")])
+    hidden = {
+        "fast_share": {},
+        "contrast": {"fast_share": None},
+        "margin": {"fast_share": None, "kernel": (), "peak_share": None},
+    }[of]
+    page = page_of([replace(result, heads=tuple(replace(head, **hidden) for head in result.heads))])
+    (block,) = blocks(page, HeadMap)
+    columns = page.tables[block.table]
+    (opened,) = (i for i, first in enumerate(columns["shown_first"]) if first)
+    assert columns[of][opened] == max(each for each in columns[of] if each is not None)
+    name = f"{columns['layer'][opened]}.{columns['head'][opened]}"
+    assert name in block.sentence
+    if of == "fast_share":
+        (ranked,) = (each for each in blocks(page, Listing) if each.title == "Heads by fast rotary pairs")
+        assert page.tables[ranked.table]["name"][0] == name
+
+
+def test_verdicts_of_a_scan_say_how_many_are_exact_only_where_some_are_not(tmp_path: Path) -> None:
+    (result,) = read_results([_scanned(tmp_path, "none")])
+
+    def columns(exact: bool) -> set[str]:
+        heads = (replace(result.heads[0], exact=exact), *(replace(head, exact=True) for head in result.heads[1:]))
+        found = blocks(page_of([replace(result, heads=heads)]), Listing)
+        return {column.key for each in found if each.title == "Heads by verdict" for column in each.columns}
+
+    assert "exact" not in columns(exact=True)
+    assert "exact" in columns(exact=False)
+
+
 def _scanned(place: Path, encoding: str) -> Path:
     making.scanned(place, "--encoding", encoding)
     return place / "scan.json"

@@ -1,4 +1,5 @@
-/* Tokens moving in a plane, with a clock one can drag.
+/* Tokens moving in a plane, with a clock one can drag. They move once by themselves when they come into view, unless
+   the reader wants no motion or has touched the clock.
 
    toposcope.particles(place, { times: [T], xy: [T][N][2], norms: [T], label })  ->  { show(frame), play(), pause(), set(data) } */
 toposcope.particles = (place, given) => {
@@ -51,6 +52,9 @@ toposcope.particles = (place, given) => {
     size.textContent = factor === undefined ? "" : "norm ×" + (factor >= 1000 && factor < 1e6 ? Math.round(factor).toLocaleString("en-US") : Number(factor.toPrecision(3)));
     slider.setAttribute("aria-valuetext", [clock.textContent, size.textContent].filter(Boolean).join(", "));
   }
+  const watch = new IntersectionObserver((entries) => { if (entries.some((entry) => entry.isIntersecting)) { still(); play(); } }, { threshold: 0.6 });
+  /** From now on it moves only when asked to. */
+  function still() { watch.disconnect(); }
   function show(number) { frame = Math.max(0, Math.min(data.times.length - 1, number)); draw(); }
   function pause() { if (running) clearInterval(running); running = null; button.textContent = "Play"; }
   function play() {
@@ -58,11 +62,12 @@ toposcope.particles = (place, given) => {
     button.textContent = "Pause";
     running = setInterval(() => { show(frame + 1); if (frame >= data.times.length - 1) pause(); }, calm ? 200 : 60);
   }
-  button.addEventListener("click", () => (running ? pause() : play()));
-  slider.addEventListener("input", () => { pause(); show(Number(slider.value)); });
+  button.addEventListener("click", () => { still(); if (running) pause(); else play(); });
+  slider.addEventListener("input", () => { still(); pause(); show(Number(slider.value)); });
   new ResizeObserver(draw).observe(place);
   toposcope.theme.onChange(draw);
   window.addEventListener("beforeprint", draw);
   draw();
-  return { show, play, pause, set(next) { data = next; show(Math.min(frame, next.times.length - 1)); } };
+  if (!calm) watch.observe(canvas);
+  return { show(number) { still(); show(number); }, play, pause, set(next) { data = next; show(Math.min(frame, next.times.length - 1)); } };
 };

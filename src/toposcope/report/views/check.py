@@ -8,7 +8,7 @@ from typing import Any
 
 from toposcope.checks.findings import ON_SCALING, STATUSES, CheckResult, Finding, say_layers, scaling_fault
 from toposcope.report.blocks import Command, Findings, Page, Summary
-from toposcope.report.commands import loss_line
+from toposcope.report.commands import live_line, loss_line
 
 # passed checks that are shown one by one: what is in force, what was asked for, what was not looked at
 _OPEN = ("rotary-settings", "expected-encoding", "left-out", "windows")
@@ -23,14 +23,18 @@ def view(result: CheckResult, page: Page, *more: str) -> None:
     if files:
         rotates = any(each["id"] == "rotary-settings" for each in items)
         kept = (*_OPEN, *(() if rotates or scaling_fault(result.findings) else ("mechanisms",)))
+        if _told_above(result):
+            kept = tuple(each for each in kept if each != "rotary-settings")
     told = [*_scaling(result), *more, _outcome(result, items)]
     line = loss_line(result) if files and _stretching(result.findings) else None
     question = "Was the model tuned with this scaling? Its loss tells, without the scaling and with it:"
+    running = live_line(result) if result.kind == "check" else None
     page.add(
         "Is the positional encoding in force?",
         Summary(tuple(filter(None, told))),
         Findings(tuple(items), kept=kept),
         None if line is None else Command(question, line),
+        None if running is None else Command("From the files alone. To check the running model:", running),
     )
 
 
@@ -69,9 +73,7 @@ def _said(evidence: Mapping[str, Any]) -> str:
 
 def _outcome(result: CheckResult, items: Sequence[Mapping[str, Any]]) -> str:
     """The outcome; the encoding is left out of it where the line on the model has it."""
-    if not {*result.encoding.split("; ")} <= {
-        each for about in result.provenance.subjects for each in about.encodings
-    }:
+    if not _in_header(result):
         return result.verdict
     counts = {str(status): sum(each["status"] == status for each in items) for status in STATUSES}
     words = [
@@ -82,6 +84,19 @@ def _outcome(result: CheckResult, items: Sequence[Mapping[str, Any]]) -> str:
     if result.worst in ("fault", "warning"):
         return f"{', '.join(words)}."
     return f"Nothing wrong was found{f'; {words[0]}' if words else ''}."
+
+
+def _told_above(result: CheckResult) -> bool:
+    """Whether the line on the model and the answer say all that the one passed finding on rotation does."""
+    settings = [each for each in result.findings if each.id == "rotary-settings"]
+    return len(settings) == 1 and settings[0].status == "ok" and _in_header(result)
+
+
+def _in_header(result: CheckResult) -> bool:
+    """Whether the line on the model names the encoding."""
+    return {*result.encoding.split("; ")} <= {
+        each for about in result.provenance.subjects for each in about.encodings
+    }
 
 
 def _stretching(findings: Sequence[Finding]) -> bool:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from typing import Any
 
 from toposcope.checks.findings import scaling_fault
 from toposcope.core.ranges import show_range
 from toposcope.live.result import LayerPosition, LiveCheckResult
-from toposcope.report.blocks import Column, Listing, Page, Paragraphs
+from toposcope.report.blocks import Column, Listing, Page, Paragraphs, shown
 from toposcope.report.views import check, check_module
 
 _COLUMNS = (
@@ -18,13 +18,14 @@ _COLUMNS = (
     Column("agrees", "agrees", "wrap"),
 )
 _NUMBERS = (
-    Column("layer", "layer"),
-    Column("module", "module", "plain"),
+    Column("layers", "layers", "plain"),
+    Column("modules", "modules", "plain"),
     Column("angle_error", "angle error, rad", ".2g"),
     Column("frequency_error", "frequency error", ".2g"),
     Column("scale", "logit scale", ".6g"),
     Column("scale_configured", "configured", ".6g"),
 )
+_MEASURED = _NUMBERS[2:]
 
 
 def view(result: LiveCheckResult, page: Page) -> None:
@@ -51,12 +52,30 @@ def view(result: LiveCheckResult, page: Page) -> None:
         Listing("Position in three columns", how, table, _COLUMNS, top=64),
         detail=agreed,
     )
-    numbers = page.rows("layers as they ran", [asdict(each) for each in result.by_layer])
+    numbers = page.rows("layers as they ran", _in_numbers(result))
     words = "The largest error over queries, keys and channel pairs; what multiplies q k, and what should."
-    page.add("Every layer in numbers", Listing("Layers as they ran", words, numbers, _NUMBERS), detail=True)
+    brief = ("layers", *(column.key for column in _MEASURED))
+    page.add(
+        "Every layer in numbers", Listing("Layers as they ran", words, numbers, _NUMBERS, brief=brief), detail=True
+    )
     check_module.probes(result.probes, page)
     if not result.by_layer:
         page.add("Layers", Paragraphs(("No self-attention layer is described.",)))
+
+
+def _in_numbers(result: LiveCheckResult) -> list[dict[str, Any]]:
+    """A row for the layers that have the same numbers as they are shown; in most models these are all."""
+    alike: dict[tuple[str, ...], list[LayerPosition]] = {}
+    for each in result.by_layer:
+        alike.setdefault(tuple(shown(getattr(each, c.key), c.show) for c in _MEASURED), []).append(each)
+    return [
+        {
+            "layers": show_range([each.layer for each in layers]),
+            "modules": layers[0].module + (f" and {len(layers) - 1} more" if len(layers) > 1 else ""),
+            **{column.key: getattr(layers[0], column.key) for column in _MEASURED},
+        }
+        for layers in alike.values()
+    ]
 
 
 def _ran(result: LiveCheckResult) -> str:

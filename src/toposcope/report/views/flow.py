@@ -10,10 +10,22 @@ import numpy as np
 
 from toposcope.dynamics.flow import Flow, FlowResult
 from toposcope.dynamics.observables import OBSERVABLES
-from toposcope.dynamics.theorems import theorem
 from toposcope.report import charts
 from toposcope.report.blocks import Chart, Column, Listing, Page, Pairs, Paragraphs, Particles, Row, Summary, shown
-from toposcope.report.views.flow_words import CLUSTERS, certified, firm, moves, of_norms, seen, weights, why
+from toposcope.report.views.flow_words import (
+    CLUSTERS,
+    DECIDED_BY_V,
+    LETTERS,
+    badge,
+    firm,
+    mechanism,
+    moves,
+    scope,
+    seen,
+    theorem_line,
+    weights,
+    why,
+)
 
 ACROSS = 4  # flows side by side in one table
 DRAWN = 32  # tokens whose paths are drawn
@@ -30,6 +42,7 @@ def view(result: FlowResult, page: Page) -> None:
         page.add("Side by side", *_side_by_side(page, flows))
     else:
         page.add("Summary", Row((_motion(flows[0]), Summary((*_start(result), *_summary(result, flows[0]))))))
+        page.add("Theorem and run", Paragraphs(tuple(_behind(flows[0]))), full=True)
     for flow in flows:
         _one(page, result, flow, flow.encoding if several else "From start to end", several)
     notes = tuple(dict.fromkeys(f"{_sentence(note)}." for flow in flows for note in flow.notes))
@@ -66,14 +79,22 @@ def _start(result: FlowResult) -> list[str]:
 
 
 def _summary(result: FlowResult, flow: Flow) -> list[str]:
-    said = [seen(flow), why(result, flow), certified(flow), of_norms(flow), firm(flow)]
-    sentences = [*filter(None, said), f"The run ended at t = {flow.end:.3g}: {flow.meaning}."]
+    """What was seen, why as we read it, and what is certified."""
+    reason = why(result, flow)
+    of = ", ".join(filter(None, ["Theorem", scope(flow)]))
+    said = [seen(flow), f"Why, as we read it: {reason}" if reason else None, f"{of}: {theorem_line(flow)}"]
+    return [*filter(None, said)]
+
+
+def _behind(flow: Flow) -> list[str]:
+    """How the theorem comes about, how firm it is where that is not short, and the run beside it."""
+    found = flow.verdict
+    short = found is None or found.rule in DECIDED_BY_V  # then the summary has it
+    said = [mechanism(flow), None if short else firm(flow)]
     if flow.agreement == "agrees":
-        sentences.append(f"Run and theorem agree: {flow.observed}.")
-    elif flow.agreement != "no_verdict":  # else it has just been said
-        sentences.append(f"{_sentence(flow.observed)}.")
+        said.append(f"Run and theorem agree: {flow.observed}.")
     events = [event for event in flow.events if event.name != flow.status]
-    return sentences + [f"At t = {event.time:.4g}: {event.words}." for event in events]
+    return [*filter(None, said), *(f"At t = {event.time:.4g}: {event.words}." for event in events)]
 
 
 def _terms(flow: Flow) -> list[str]:
@@ -82,7 +103,7 @@ def _terms(flow: Flow) -> list[str]:
     if flow.observables.get("clusters"):
         terms.append(CLUSTERS)
     if moves(flow) != "V":
-        terms.append("W = Q^T K are the query and key weights, V and O those of values and output.")
+        terms.append(f"{LETTERS}.")
     if flow.settings.head is not None:
         terms.append(
             "This is one head alone; the whole model with its MLPs need not do the same ('toposcope trace')."
@@ -104,7 +125,7 @@ def _words(code: str | None) -> str:
 
 # ------------------------------------------------------------------ one flow
 def _one(page: Page, result: FlowResult, flow: Flow, heading: str, several: bool) -> None:
-    said = Row((_motion(flow), Summary(tuple(_summary(result, flow))))) if several else None
+    said = Row((_motion(flow), Summary((*_summary(result, flow), *_behind(flow))))) if several else None
     curves = [_paths(page, flow, f"Paths: {flow.encoding}" if several else "Paths", _plane(flow))]
     curves += _curves(page, flow, in_figure=not several)
     page.add(
@@ -131,7 +152,7 @@ def _plane(flow: Flow) -> str:
     """The plane that a picture shows."""
     moving, where = flow.trajectory, "the plane they lie in"
     if moving.share <= 0.9995:
-        where = f"the two main directions ({100 * moving.share:.0f} % of the squared norm)"
+        where = f"the two directions with most of the squared norm over the whole run ({100 * moving.share:.0f} %)"
     return where + (", rescaled at each moment by the largest norm" if moving.relative else "")
 
 
@@ -157,11 +178,8 @@ def _facts(flow: Flow) -> Pairs:
         ("log growth", f"{flow.log_growth:.3g}; at the end {flow.growth_rate:.3g} per unit of time"),
         ("evaluations", f"{flow.evaluations} in {flow.accepted_steps} steps, {flow.rejected_steps} rejected"),
     ]
-    title = _words(found.verdict) if found else "No theorem speaks of this"
-    if found and found.rule:
-        title += f", by {theorem(found.rule, found.verdict)}"
     return Pairs(
-        title, tuple((label, value) for label, value in items if value), dot=found.verdict if found else None
+        badge(flow), tuple((label, value) for label, value in items if value), dot=found.verdict if found else None
     )
 
 

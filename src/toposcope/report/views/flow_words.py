@@ -1,22 +1,35 @@
-"""A flow in words: whether tokens turn, gather and grow; why; what is certified, and how firmly."""
+"""A flow in words: whether tokens turn, gather and grow; why; what is certified, and for which weights."""
 
 from __future__ import annotations
 
 import math
 
 from toposcope.dynamics.flow import Flow, FlowResult, Theorem
-from toposcope.dynamics.observables import CLUSTER_SHARE
+from toposcope.dynamics.observables import CLUSTER_SHARE, MOST_PAIRED
 from toposcope.dynamics.regime import Verdict
 from toposcope.dynamics.theorems import in_words, theorem
+from toposcope.dynamics.trajectory import Status
+from toposcope.report.verdicts import word
 
 ALIKE = 0.99  # mean cosine of tokens that point one way
 TURNED = 0.1  # the least change of the mean cosine that is told
 RESIZED = 1.05  # the least ratio of norms that is told
 NEW = 0.5  # the most of the tokens that lay at the start where nearly all lie at the end, if that is told
 GROWTH = (Verdict.NOT_CONVERGENT, Verdict.DIVERGES, Verdict.DIVERGES_ABOVE)
-
-
-CLUSTERS = f"One cluster: tokens joined by steps of less than {100 * CLUSTER_SHARE:.0f} % of the cloud's size."
+DECIDED_BY_V = ("T5", "T6")  # rules whose margin may be set against the rounding of stored weights
+CLUSTERS = (
+    f"One cluster: tokens joined by steps of less than {100 * CLUSTER_SHARE:.0f} % of the tokens' RMS norm, or of "
+    "that at the start where it was larger."
+)
+ENDED = {
+    Status.HORIZON: "Still moving at the end, {t}.",
+    Status.CONVERGED: "Within a millionth of the limit at {t}.",
+    Status.GREW: "The run stops at this size (--growth-cap), {t}.",
+    Status.AT_REST: "At rest at the end, not at 0, {t}.",
+    Status.STIFF: "The run stops at {t}, where the equations turn stiff; what comes later is not known.",
+    Status.EXHAUSTED: "The run stops at {t} (--max-evaluations); what comes later is not known.",
+}
+LETTERS = "V O: value and output weights, W = Q^T K: query and key weights"
 
 
 def gist(flow: Flow) -> str:
@@ -36,56 +49,81 @@ def of_norms(flow: Flow) -> str | None:
     cosines, clusters = _ends(flow, "cosine_mean"), _ends(flow, "clusters")
     if not (cosines[1] - cosines[0] >= TURNED or clusters[1] < clusters[0]):
         return None
-    return "Only the growth is certified; that tokens gather is what this run shows."
+    return f"That tokens {'gather' if clusters[1] < clusters[0] else 'turn together'} is seen, not certified."
 
 
 def seen(flow: Flow) -> str:
-    """What the picture shows, and up to when."""
-    unit = "" if moves(flow) == "V" else " (a residual block is a step of 1)"
-    return f"{gist(flow).removesuffix('.')} by t = {flow.end:.3g}{unit}."
+    """What the picture shows, how the run ended, and when: a residual block is a step of 1."""
+    return f"{gist(flow)} {ENDED[flow.status].format(t=f't = {flow.end:.3g} in residual blocks')}"
 
 
 def why(result: FlowResult, flow: Flow) -> str | None:
     """How we read what is seen: a preset's reason, or which directions grow and whether tokens are there."""
     if result.why:
-        return f"How we read it: {result.why}."
+        return f"{result.why}."
     found = flow.verdict
     if found is None or found.scope != "first_token" or found.verdict not in GROWTH or not found.n_pos:
         return None
     count = found.n_pos + (found.n_neg or 0) + (found.n_zero or 0)
     if count == 1:
         return None
-    words = (
-        f"{found.n_pos} of the {count} eigenvalues of {moves(flow)} have positive real part: these directions grow."
-    )
+    words = f"{found.n_pos} of the {count} directions that {moves(flow)} moves grow (Re eig > 0)."
     lead = flow.leading
     if lead is None or lead.share_at_start > NEW or lead.directions >= found.n_pos:
-        return words
-    who = "the one that grows fastest holds" if lead.directions == 1 else f"the {lead.directions} fastest hold"
-    them = "it outgrows" if lead.directions == 1 else "they outgrow"
+        return words if found.n_pos < count else None  # of all the theorem says so
+    who = "the fastest ends" if lead.directions == 1 else f"the {lead.directions} fastest end"
     return (
-        f"{words} At the end {who} {_percent(lead.share_at_end)} of the tokens' squared norm "
-        f"({_percent(lead.share_at_start)} at the start). How we read it: {them} the rest, and tokens line up along "
+        f"{words.removesuffix('.')}; {who} with {_percent(lead.share_at_end)} of the tokens' squared norm "
+        f"({_percent(lead.share_at_start)} at the start): tokens line up along "
         f"{'it' if lead.directions == 1 else 'them'}."
     )
 
 
-def certified(flow: Flow, *, short: bool = False) -> str:
-    """What a theorem says of the system, by name, unless `short` with how it comes about."""
+def certified(flow: Flow) -> str:
+    """What a theorem says of the system: the verdict, by which theorem, and the reason."""
     found = flow.verdict
     if found is None:
-        return "No theorem speaks of this system: what is seen is all there is."
+        return "none speaks of this system; what is seen is all there is."
     if found.rule is None:
-        why_not = "" if found.statement == "no theorem applies" else f": {found.statement}"
-        return f"{_sentence(found.verdict.meaning)}{why_not}."
-    reason = "" if short else in_words(found.rule, moves(flow), found.scope)
-    reason = f"{reason}. {_sentence(found.statement)}" if reason else found.statement
-    said = f"{_sentence(theorem(found.rule, found.verdict))}: {reason}."
-    if not found.exact:
-        said += " Here this is outside the theorem's exact reach."
-    if found.verdict is Verdict.NOT_CONVERGENT and found.scope == "first_token" and not short:
-        said += " The verdict is 'not convergent'; 'diverges' is kept for growth from every start but one."
-    return said
+        said = "none decides" if found.verdict is Verdict.INDETERMINATE else found.verdict.meaning
+        return f"{said}{'' if found.statement == 'no theorem applies' else f': {found.statement}'}."
+    said = f"{word(found.verdict)}, by {theorem(found.rule, found.verdict, found.scope)}: {found.statement}."
+    return said if found.exact else f"{said} Here this is outside the theorem's exact reach."
+
+
+def scope(flow: Flow) -> str:
+    """Of which weights a verdict speaks, where that is not all that a reader may think of."""
+    found = flow.verdict
+    stored = found is not None and found.rule is not None and found.robust is False
+    return "for the stored weights only" if stored else ""
+
+
+def theorem_line(flow: Flow) -> str:
+    """The verdict, whether it is to be seen yet, and how firm it is, behind the weights it speaks of."""
+    found = flow.verdict
+    margin = firm(flow) if found is not None and found.rule in DECIDED_BY_V else None
+    unseen = f"{_sentence(flow.observed)}." if flow.agreement in ("not_yet", "contradicts") else None
+    return " ".join(filter(None, [certified(flow), margin, unseen, of_norms(flow)]))
+
+
+def mechanism(flow: Flow) -> str | None:
+    """How a theorem comes about, where its statement does not say that too."""
+    found = flow.verdict
+    said = in_words(found.rule, moves(flow), found.scope) if found is not None and found.rule else ""
+    return f"{_sentence(said)}." if said else None
+
+
+def badge(flow: Flow) -> str:
+    """The verdict of a flow as a heading: who grows, from which starts."""
+    found = flow.verdict
+    if found is None:
+        return "No theorem speaks of this"
+    said = _sentence(word(found.verdict))
+    if found.rule == "T5" and found.verdict in GROWTH:
+        who = "First token grows" if found.scope == "first_token" else "Tokens at one place grow"
+        starts = "almost every start" if found.verdict is Verdict.NOT_CONVERGENT else "every start but one"
+        said = f"{who} from {starts} ({word(found.verdict)})"
+    return f"{said}, by {theorem(found.rule, found.verdict, found.scope)}" if found.rule else said
 
 
 def firm(flow: Flow) -> str | None:
@@ -94,29 +132,27 @@ def firm(flow: Flow) -> str | None:
     if found is None or found.rule is None or found.margin is None:
         return None
     most = _percent(found.margin)
-    size = "its size" if weights(flow) == "V" else "their size"
     if found.rule[:2] in ("T3", "T4"):
         words = (
-            f"W and W V^-1 stay definite while W and V change by less than {most} of their size, but one of the two "
-            "must stay symmetric"
+            f"W and W V^-1 stay definite while W and V change by less than {most} of their size; the theorem also "
+            "needs one of the two symmetric"
         )
     elif found.margin:
-        words = f"any change of {weights(flow)} below {most} of {size} leaves it true"
+        size = "its size" if weights(flow) == "V" else "their size"
+        words = f"The verdict survives changes of {weights(flow)} below {most} of {size}"
     else:
-        words = f"the smallest change of {weights(flow)} may undo it"
-    return f"How firm: {words}.{_original(found)}"
+        words = f"The smallest change of {weights(flow)} may undo it"
+    return f"{'; '.join(filter(None, [words, _rounded(found)]))}."
 
 
-def _original(found: Theorem) -> str:
-    """Whether a verdict on stored weights holds for those before rounding."""
+def _rounded(found: Theorem) -> str:
+    """What the rounding of stored weights has changed, and whether a verdict survives that."""
     if found.robust is None or found.storage_error is None:
         return ""
-    size = f"about {_percent(found.storage_error)}"
-    if found.robust:
-        return f" These stored weights are rounded by less ({size}): the verdict survives that."
-    if found.rule in ("T5", "T6"):
-        return f" These stored weights are rounded by more ({size}): it may not hold for the original ones."
-    return " These are weights as stored: it may not hold for those before rounding."
+    if found.rule not in DECIDED_BY_V:
+        return "whether it survives the rounding of the stored weights is not known"
+    survives = ", which it survives" if found.robust else ""
+    return f"rounding changed them by about {_percent(found.storage_error)}{survives}"
 
 
 def _percent(share: float) -> str:
@@ -137,18 +173,34 @@ def weights(flow: Flow) -> str:
 
 
 def brief(result: FlowResult) -> list[str]:
-    """A line for what was seen of each flow, and one for what is certified of them, or of each where that differs."""
-    lines = [("Seen", flow.encoding, [seen(flow), why(result, flow)]) for flow in result.flows]
+    """What was seen, why, and what is certified, a line for each flow or for those of which the same is said."""
+    lines: list[tuple[str, str, str | None]] = [("Seen", flow.encoding, seen(flow)) for flow in result.flows]
+    lines += [("Why, as we read it", flow.encoding, why(result, flow)) for flow in result.flows]
     for flow in result.flows:
-        lines.append(("Theorem", flow.encoding, [certified(flow, short=True), of_norms(flow), firm(flow)]))
+        lines.append((", ".join(filter(None, ["Theorem", scope(flow)])), flow.encoding, theorem_line(flow)))
     several: dict[tuple[str, str], list[str]] = {}  # the flows of which the same is said
     for what, encoding, said in lines:
-        several.setdefault((what, " ".join(filter(None, said))), []).append(encoding)
+        if said:
+            several.setdefault((what, said), []).append(encoding)
     named = len(result.flows) > 1
-    return [
-        f"{what}{', ' + ' and '.join(of) if named else ''}: {words[:1].lower()}{words[1:]}"
+    told = [
+        f"{what}{', ' + ' and '.join(of) if named else ''}: {words[:1].lower() if what == 'Seen' else words[:1]}"
+        f"{words[1:]}"
         for (what, words), of in several.items()
     ]
+    return [*told, *filter(None, [legend(result)])]
+
+
+def legend(result: FlowResult) -> str | None:
+    """The letters that were used, and where the theorem stands."""
+    flow, told = result.flows[0], []
+    if flow.settings.layers is None:
+        brief_letters = "V O: value and output weights"
+        told.append("dx_i/dt = V sum_j softmax_j(x_i^T W x_j) x_j" if moves(flow) == "V" else brief_letters)
+    rules = dict.fromkeys(each.verdict.rule for each in result.flows if each.verdict and each.verdict.rule)
+    if rules:
+        told.append(f"{', '.join(f'Thm {rule[1:]}' for rule in rules)}: docs/theory.md")
+    return f"{'; '.join(told)}." if told else None
 
 
 def _sentence(words: str) -> str:
@@ -178,7 +230,17 @@ def _gathered(flow: Flow) -> str | None:
     if math.isnan(first) or math.isnan(last) or first == last:
         return None
     verb = "gather in" if last < first else "spread over"
-    return f"{verb} {_clusters(last)} ({int(first)} at the start)"  # what counts as one: CLUSTERS
+    start = f"{int(first)} at the start"
+    if 1 < first < min(flow.tokens, MOST_PAIRED):
+        start += ": some were already close"
+    return f"{verb} {_clusters(last)}{' relative to their size' * _apart(flow)} ({start})"  # as CLUSTERS says
+
+
+def _apart(flow: Flow) -> bool:
+    """Whether tokens are in fewer clusters though farther from one another: what counts as near grows with norms."""
+    (first, last), (before, after) = _ends(flow, "clusters"), _ends(flow, "distance_mean")
+    small, large = _ends(flow, "norm_max")
+    return last < first and min(before, small) > 0 and after > RESIZED * before and large > RESIZED * small
 
 
 def _clusters(number: float) -> str:
@@ -197,6 +259,9 @@ def _sizes(flow: Flow) -> str | None:
     """The largest norm, and the smallest where that goes another way."""
     largest, smallest = _resized(flow, "norm_max"), _resized(flow, "norm_min")
     told = f"the largest {largest}" if largest else None
+    if told and _apart(flow):
+        before, after = _ends(flow, "distance_mean")
+        told += f", the mean distance {_fold(after / before)}-fold"
     ways = [math.copysign(1, math.log(r)) if abs(math.log(r)) > math.log(RESIZED) else 0 for r in _ratios(flow)]
     if smallest and ways[0] != ways[1]:
         return f"{told or 'the largest norm hardly changes'}, the smallest {smallest.removeprefix('norm ')}"

@@ -105,6 +105,12 @@ _COLUMNS = (
     Column("certified", "certificate", "plain"),
     Column("remarks", "remarks", "text"),
 )
+# Which head a page opens at: that with most of the first that is known, and how that is called.
+_FIRST = (
+    ("fast_share", "largest share of Q and K in fast rotary pairs"),
+    ("contrast", "sharpest kernel"),
+    ("margin", "verdict with the largest margin"),
+)
 _BRIEF = ("layer", "head", "verdict", "margin", "robust", "growth_index", "spread_index", "pair_index")
 
 
@@ -122,10 +128,11 @@ def view(result: ScanResult, page: Page) -> None:
         (f"{result.spectra.context:,}", "context"),
     ]
     rows = _rows(result)
+    opened = _opened(rows)
     table = page.rows("heads", rows)
     sentences = summary(result)
     page.add("Summary", Summary(tuple(sentences[:FIRST])))
-    page.add("Head by head", _map(table, rows))
+    page.add("Head by head", _map(table, rows, opened))
     if sentences[FIRST:]:
         page.add("More of the same weights", Summary(tuple(sentences[FIRST:])), full=True)
     page.add("Verdicts", _verdicts(page, heads))
@@ -152,10 +159,10 @@ def view(result: ScanResult, page: Page) -> None:
     page.add("Every head", Listing("All heads", sentence, table, _COLUMNS, brief=_BRIEF), detail=True)
 
 
-def _map(table: str, rows: Sequence[Mapping[str, Any]]) -> HeadMap:
+def _map(table: str, rows: Sequence[Mapping[str, Any]], opened: str) -> HeadMap:
     return HeadMap(
         "Layers down, heads across",
-        "Each cell is a head; choose one to read about it.",
+        f"Each cell is a head; choose one to read about it. {opened}",
         table,
         measures(rows),
         facts=_COLUMNS[2:],
@@ -196,7 +203,7 @@ def _rows(result: ScanResult) -> list[dict[str, Any]]:
             {
                 **{key: getattr(head, key) for key in keys},
                 "verdict": head.verdict.value,
-                "theorem": theorem(head.rule, head.verdict),
+                "theorem": theorem(head.rule, head.verdict, head.scope),
                 "peak_offset": head.peak_offset,
                 "coupling": split[head.head].coupling if head.layer == 0 and head.head < len(split) else None,
                 "contrast": _contrast(head),
@@ -214,9 +221,19 @@ def _rows(result: ScanResult) -> list[dict[str, Any]]:
                 "key_energy": rounded(list(head.key_energy), 3),
             }
         )
-    interest = [(row["contrast"] or 0.0) + 0.2 * (head.rule == "T6") for head, row in zip(heads, rows, strict=True)]
-    rows[int(np.argmax(interest))]["shown_first"] = True
     return rows
+
+
+def _opened(rows: Sequence[dict[str, Any]]) -> str:
+    """Mark the head whose page is open at first, and say which and why: the first of the lists above and below."""
+    for key, reason in _FIRST:
+        known = [row for row in rows if row[key] is not None]
+        if known:
+            row = max(known, key=lambda row: float(row[key]))
+            row["shown_first"] = True
+            return f"{row['layer']}.{row['head']} is open: it has the {reason}."
+    rows[0]["shown_first"] = True
+    return f"{rows[0]['layer']}.{rows[0]['head']} is open, the first."
 
 
 def _contrast(head: ScanHead) -> float | None:
@@ -230,7 +247,7 @@ def _verdicts(page: Page, heads: Sequence[ScanHead]) -> Listing:
     for verdict in LETTERS:
         mine = [head for head in heads if head.verdict == verdict]
         if mine:
-            rules = dict.fromkeys(theorem(head.rule, head.verdict) for head in mine if head.rule)
+            rules = dict.fromkeys(theorem(head.rule, head.verdict, head.scope) for head in mine if head.rule)
             rows.append(
                 {
                     "verdict": verdict,
@@ -240,12 +257,17 @@ def _verdicts(page: Page, heads: Sequence[ScanHead]) -> Listing:
                     "robust": sum(head.robust for head in mine),
                 }
             )
-    columns = (
+    columns: tuple[Column, ...] = (
         Column("verdict", "verdict", "text"), Column("heads", "heads"), Column("theorem", "certified by", "plain"),
         Column("exact", "exact"), Column("robust", "survive rounding"),
     )  # fmt: skip
+    all_exact = all(head.exact for head in heads)
+    if all_exact:
+        columns = tuple(column for column in columns if column.key != "exact")
     senses = "; ".join(f"{word(str(row['verdict']))}: {meaning(str(row['verdict']))}" for row in rows)
-    sentence = f"Each for a head acting alone. {senses[:1].upper()}{senses[1:]}."
+    told = "survive rounding: sure to hold before the weights were rounded"
+    told += "" if all_exact else "; exact: covered by the theorem without any reservation"
+    sentence = f"Each for a head acting alone. {senses[:1].upper()}{senses[1:]}. {told[:1].upper()}{told[1:]}."
     return Listing("Heads by verdict", sentence, page.rows("verdicts", rows), columns)
 
 
@@ -303,7 +325,7 @@ def _layers(page: Page, result: ScanResult) -> Listing | None:
         Column("omega", "min Re"), Column("growth_index", "growth"), Column("rank_U", "rank"),
     )  # fmt: skip
     rows = [
-        {**vars(row), "verdict": row.verdict.value, "theorem": theorem(row.rule, row.verdict)}
+        {**vars(row), "verdict": row.verdict.value, "theorem": theorem(row.rule, row.verdict, row.scope)}
         for row in result.layers
     ]
     table = page.rows("layers as wholes", rows, [column.key for column in columns])

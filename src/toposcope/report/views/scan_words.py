@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from toposcope.report.blocks import count
-from toposcope.report.verdicts import meaning, scope_words, theorem
+from toposcope.report.verdicts import adjective, meaning, scope_words, theorem
 from toposcope.report.views import scan_spectra
 from toposcope.scanning.result import ScanHead, ScanResult
 
@@ -12,7 +12,7 @@ def says(head: ScanHead) -> str:
     """One head in a few sentences: what a theorem says, where its kernel peaks, and its share of fast pairs."""
     sense = meaning(head.verdict)
     if head.rule:
-        words = f"For {scope_words(head.scope)}: {sense}, by {theorem(head.rule, head.verdict)}"
+        words = f"For {scope_words(head.scope)}: {sense}, by {theorem(head.rule, head.verdict, head.scope)}"
         if head.margin is not None:
             words += f"; it survives a relative change of {head.margin:.2%} of V and O"
         words += "." if head.exact else ", though outside the theorem's exact reach."
@@ -36,15 +36,18 @@ def summary(result: ScanResult) -> list[str]:
         names = ", ".join(f"{head.layer}.{head.head} ({head.fast_share:.0%})" for head in ranked[:5])
         sentences.append(
             f"Heads with the largest share of Q and K in fast rotary pairs: {names}. They can tell neighbours apart "
-            "best (heuristic; 'toposcope trace' measures what heads attend to)."
+            "best (heuristic)."
         )
     calm, grow = counts.get("converges", 0), counts.get("diverges", 0) + counts.get("not_convergent", 0)
     if calm or grow:
-        sentences.append(
-            f"Repeated on its own, a head would draw what it moves to 0 in {calm} of {total} cases "
-            f"({calm / total:.0%}), and push at least {_pushed(result)} to infinity in {grow} "
-            f"({grow / total:.0%})."
-        )
+        parts = [f"{counts[key]} {adjective(key)}" for key in ("not_convergent", "diverges") if counts.get(key)]
+        sum_of = f": {' + '.join(parts)}" if len(parts) > 1 else ""
+        ways = [
+            (grow, f"push at least {_pushed(result)} to infinity", sum_of),
+            (calm, "draw what it moves to one point", ""),
+        ]
+        told = [f"{what} in {n} of {total} cases ({n / total:.0%}{rest})" for n, what, rest in ways if n]
+        sentences.append(f"Repeated on its own, a head would {', and '.join(told)}.")
     if counts.get("indeterminate"):
         sentences.append(f"For {counts['indeterminate']} of {total} heads no theorem decides.")
     bounded, above = counts.get("bounded", 0), counts.get("diverges_above", 0)
@@ -60,7 +63,7 @@ def summary(result: ScanResult) -> list[str]:
     elif decided > 0:
         sentences.append(
             f"The verdicts speak of the weights in this file; {model.robust or 'none'} of {decided} "
-            f"{'is' if model.robust < 2 else 'are'} sure to hold for the weights before they were rounded to it."
+            f"{'is' if model.robust < 2 else 'are'} sure to hold before rounding too."
         )
     sentences += _growth_words(result)
     inexact = sum(not head.exact for head in heads)

@@ -14,7 +14,8 @@ from toposcope.spectra.spectrum import SpectrumResult
 
 REACH = 32  # the largest factor of yarn that is offered
 GROUPS = (("bad", "bad"), ("after training", "only after more training"), ("cannot tell", "cannot tell"))
-WORTH = "A heuristic that reads no weights; measured losses: docs/spectrum.md. More numbers in a terminal: --full."
+PREDICTED = "Predicted from the encoding alone: "
+WORTH = "Measured losses: docs/spectrum.md. More numbers in a terminal: --full."
 
 
 def beyond_blocks(page: Page, result: SpectrumResult) -> tuple[list[Any], list[Any]]:
@@ -22,7 +23,7 @@ def beyond_blocks(page: Page, result: SpectrumResult) -> tuple[list[Any], list[A
     told = [(each, each.beyond) for each in result.encodings if each.beyond is not None]
     several = [_table(page, told, short=True)] if len(told) > 1 else []
     line = _next(result)
-    trying = [] if line is None else [Command("Would yarn reach that far?", line)]
+    trying = [] if line is None else [Command("Would yarn reach that far? Try:", line)]
     answer = [Summary((_sentence(told),)), *several, Paragraphs((WORTH,), soft=True), *trying]
     return answer, [_table(page, told), Paragraphs((_columns(told),), soft=True)]
 
@@ -49,10 +50,10 @@ def _sentence(told: Sequence[tuple[EncodingSpectrum, Beyond]]) -> str:
         if first.verdict == "cannot tell":
             return f"Whether {spec} is good for {asked} cannot be told from the encoding: {why(first)}."
         verdict = "good only after more training" if first.verdict == "after training" else first.verdict
-        return f"{spec} is {verdict} for {asked}: {why(first)}."
+        return f"{PREDICTED}{spec} is {verdict} for {asked}: {why(first)}."
     groups = {verdict: [each.spec for each, met in told if met.verdict == verdict] for verdict in get_args(Verdict)}
     good = ", ".join(groups["good"])
-    opening = f"Good for {asked}: {good}" if good else f"None is good for {asked}"
+    opening = f"{PREDICTED}{f'good for {asked}: {good}' if good else f'none is good for {asked}'}"
     return "; ".join([opening, *(f"{name}: {', '.join(groups[key])}" for key, name in GROUPS if groups[key])]) + "."
 
 
@@ -61,8 +62,8 @@ def _after(met: Sequence[Beyond]) -> str:
     lengths = sorted({each.trained for each in met})
     if len(lengths) > 1:
         guessed = next((each.trained for each in met if each.assumed), None)
-        return "" if guessed is None else f" (trained on {guessed:,} where nothing is said; --trained N)"
-    return f" after training on {lengths[0]:,}{' (assumed; --trained N)' if met[0].assumed else ''}"
+        return "" if guessed is None else f" (trained on {guessed:,} where nothing is said; set --trained)"
+    return f" after training on {lengths[0]:,}{' (assumed; set --trained)' if met[0].assumed else ''}"
 
 
 def why(met: Beyond) -> str:
@@ -107,8 +108,8 @@ def _table(page: Page, told: Sequence[tuple[EncodingSpectrum, Beyond]], *, short
         Column("encoding", "encoding", "wrap"),
         Column("verdict", f"at {length(told[0][1].context)}", "plain"),
         Column("unturned", "not turned"),
-        Column("new_pairs", "pairs at new angles"),
-        Column("new_from", "new from"),
+        Column("new_pairs", "pairs past trained angles"),
+        Column("new_from", "from distance"),
         Column("step", "step"),
         Column("factor", "shared content"),
         Column("why", "why", "wrap"),
@@ -135,7 +136,7 @@ def _columns(told: Sequence[tuple[EncodingSpectrum, Beyond]]) -> str:
         "fastest pair turns per token, relative to training (below 1, neighbours look nearer than in training). "
     )
     return (
-        f"{pairs if _turning(told) else ''}new from: the first distance with an angle "
+        f"{pairs if _turning(told) else ''}from distance: the first with an angle "
         "or value that training did not show. shared content: what position leaves of the logits of content that all "
         "tokens share (1: no effect of position)."
     )
