@@ -87,10 +87,8 @@ def test_each_kind_of_result_has_its_report(name: str) -> None:
 
 def test_loss_says_what_an_interval_allows() -> None:
     words = Reader(render([making.loss()])).words
-    assert "1.5000 ±" in words
-    assert "± 0.2500" in words
-    assert "(+0.0100 ± 0.2000)" in words
-    assert "+0.0100 ±" in words
+    assert "1.50 ± 0.25 nats" in words
+    assert "(+0.01 ± 0.20)" in words
 
 
 def test_ablation_names_the_head_that_matters_and_its_share() -> None:

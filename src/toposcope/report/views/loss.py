@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from toposcope.core.statistics import told_from_zero
+from toposcope.core.statistics import plus_minus, told_from_zero
 from toposcope.models.loss import Bin, Condition, LossResult
 from toposcope.report import charts
 from toposcope.report.blocks import Chart, Column, Listing, Page, Summary, count
@@ -41,13 +41,13 @@ def _summary(result: LossResult) -> list[str]:
     for row in sorted(others, key=lambda row: (not _told(row), -abs(row.difference)))[:TOLD]:
         half = row.half_width
         if half is None:
-            words = f"changes it by {row.difference:+.4f} nats per token (one sequence: no interval)"
+            words = f"changes it by {plus_minus(row.difference, None)} nats per token (one sequence: no interval)"
         elif not _told(row):
-            words = f"makes no difference that these sequences can show ({row.difference:+.4f} ± {half:.4f})"
+            words = f"makes no difference beyond noise ({plus_minus(row.difference, half)}); use more --sequences"
         else:
             verb = "costs" if row.difference > 0 else "saves"
-            words = f"{verb} {abs(row.difference):.4f} ± {half:.4f} nats per token"
-        sentences.append(f"{label(row)} {words}.")
+            words = f"{verb} {plus_minus(abs(row.difference), half, signed=False)} nats per token"
+        sentences.append(f"Encoding {label(row)} {words}.")
     if len(own.bins) > 2:
         first, last = own.bins[0], own.bins[-1]
         sentences.append(
@@ -64,8 +64,7 @@ def _told(row: Condition) -> bool:
 
 def _cost(part: Bin) -> str:
     """The mean loss of a range of positions with its interval, and the number of tokens it stands on."""
-    spread = "" if part.half_width is None else f" ± {part.half_width:.2f}"
-    return f"{part.loss:.2f}{spread} ({count(part.tokens, 'token')})"
+    return f"{plus_minus(part.loss, part.half_width, signed=False)} ({count(part.tokens, 'token')})"
 
 
 def _differences(page: Page, others: Sequence[Condition]) -> list[Any]:
@@ -78,6 +77,7 @@ def _differences(page: Page, others: Sequence[Condition]) -> list[Any]:
             "low": row.difference - (row.half_width or 0.0),
             "high": row.difference + (row.half_width or 0.0),
             "half_width": row.half_width,
+            "shown": plus_minus(row.difference, row.half_width),
         }
         for row in ranked
     ]
@@ -96,8 +96,7 @@ def _differences(page: Page, others: Sequence[Condition]) -> list[Any]:
     columns = (
         Column("condition", "condition", "plain"),
         Column("loss", "loss", ".3f"),
-        Column("difference", "difference", "+.4f"),
-        Column("half_width", "±", ".4f"),
+        Column("shown", "difference", "interval", by="difference"),
     )
     every = page.rows("conditions", rows) if len(rows) > DRAWN else table
     sentence = "Nats per token; ± is the 95 % interval of the difference, over sequences."
