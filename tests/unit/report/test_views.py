@@ -154,7 +154,7 @@ def test_a_sure_difference_is_told_before_a_large_one_and_tables_hold_what_is_dr
     result = replace(found, conditions=(own, *unsure, one("alibi", 0.01, 0.001)))
     page = page_of([result])
     (summary,) = blocks(page, Summary)
-    assert summary.sentences[1].startswith("alibi ")
+    assert summary.sentences[1].startswith("Encoding alibi ")
     (chart,) = [each for each in blocks(page, Chart) if each.title == "Loss by position"]
     (listing,) = [each for each in blocks(page, Listing) if each.title == "The same in numbers"]
     drawn = list(dict.fromkeys(page.tables[chart.table]["encoding"]))
