@@ -1,4 +1,4 @@
-"""Worker: WeightWatcher on attention matrices. The argument is an .npz file of them."""
+"""Worker: WeightWatcher on attention matrices. Arguments: an .npz file of them; anything more for all cores."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ import numpy as np
 from bench.peers import serve, timed
 
 
-def main(path: str) -> None:
+def main(path: str, *all_cores: str) -> None:
     import torch
     import weightwatcher  # type: ignore[import-not-found]
 
-    torch.set_num_threads(1)
+    if not all_cores:
+        torch.set_num_threads(1)
     model = torch.nn.ModuleDict()
     for name, matrix in np.load(path).items():
         model[name] = torch.nn.Linear(matrix.shape[1], matrix.shape[0], bias=False)
@@ -29,4 +30,4 @@ def main(path: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])
