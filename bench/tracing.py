@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 
@@ -12,6 +14,7 @@ import numpy as np
 from bench.row import Row, cpu, interleaved
 from bench.scaling import grown
 from toposcope.checkpoints.installed import MODELS
+from toposcope.core.cache import SETTING
 from toposcope.models.corpus import cut
 from toposcope.models.load import Reference, load_reference, read_text
 from toposcope.models.tracing.measure import REPEATS, trace_corpus
@@ -26,10 +29,9 @@ def measure() -> list[Row]:
         return []
     import torch
 
-    command = [sys.executable, "-m", "toposcope", "trace", "smollm2", "--json", "-"]
-    began = time.perf_counter()
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    wall = time.perf_counter() - began
+    with tempfile.TemporaryDirectory() as cache:  # the command's own, empty at first
+        (first,) = interleaved(1, lambda: _wall(cache))
+        (wall,) = interleaved(ROUNDS, lambda: _wall(cache))
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -42,14 +44,11 @@ def measure() -> list[Row]:
     finally:
         torch.set_num_threads(threads)
     passes = SEQUENCES + REPEATS
+    work = f"`toposcope trace smollm2`: 270 heads on {SEQUENCES} sequences of {TOKENS} tokens"
     return [
+        Row(work, f"{wall:.1f} s", "-", "-", f"<= {WALL} s", wall <= WALL),
         Row(
-            f"`toposcope trace smollm2`: 270 heads on {SEQUENCES} sequences of {TOKENS} tokens",
-            f"{wall:.1f} s",
-            "-",
-            "-",
-            f"<= {WALL} s",
-            wall <= WALL,
+            "the same, the first time: the file is converted for transformers", f"{first:.1f} s", "-", "-", "-", None
         ),
         Row(
             "the same, in units of the plain forward pass",
@@ -61,6 +60,18 @@ def measure() -> list[Row]:
         ),
         tokens,
     ]
+
+
+def _wall(cache: str) -> float:
+    """Seconds of the command, from start to end."""
+    began = time.perf_counter()
+    subprocess.run(
+        [sys.executable, "-m", "toposcope", "trace", "smollm2", "--json", "-"],
+        check=True,
+        stdout=subprocess.DEVNULL,
+        env={**os.environ, SETTING: cache},
+    )
+    return time.perf_counter() - began
 
 
 def _traced(reference: Reference, tokens: int, sequences: int) -> Callable[[], object]:

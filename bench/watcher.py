@@ -1,21 +1,24 @@
 """A scan of attention against WeightWatcher's analysis of the same layers. They answer different questions: it takes
 the singular values of each stored matrix and fits a power law to them; we take the products of each head and say what
 they do to tokens. The goal is that ours takes no more than half as long again: as a user runs both, each started
-anew on all cores, and as calls in a process that is there, on one."""
+anew, and as calls in a process that is there."""
 
 from __future__ import annotations
 
+import os
+import resource
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 import toposcope
-from bench.peers import MISSING, Peer, there
+from bench.peers import MISSING, PYTHON, ROOT, Peer, there
 from bench.row import Row, cpu, interleaved
 from toposcope.checkpoints.installed import MODELS
 from toposcope.checkpoints.view import Model
@@ -23,6 +26,8 @@ from toposcope.scanning.scan import scan
 
 ALL, FEW = range(30), (0, 15, 29)  # with few layers, what is read once weighs more: the moment of all tokens
 ROUNDS = 5
+ASKED = "{}\n"  # what makes the worker begin
+SINGLE = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 GOAL = 1.5  # times their time
 
 
@@ -32,35 +37,45 @@ def measure() -> list[Row]:
         return []
     with toposcope.load(path) as model:
         calls = [_compared(model, layers) for layers in (ALL, FEW)]
-        return [_started(model), *calls] if there() else calls
+        return [*_started(model), *calls] if there() else calls
 
 
-def _started(model: Model) -> Row:
+def _started(model: Model) -> list[Row]:
     """The command from the shell, beside a script that is handed its matrices."""
+    script = [sys.executable, "-m", "toposcope", "scan", MODELS[0].name, "--json", "-"]
     with tempfile.TemporaryDirectory() as name:
-        file = _stored(model, ALL, name)
+        theirs = [str(PYTHON), "-m", "bench.peer_weightwatcher", _stored(model, ALL, name)]
+        wall = interleaved(ROUNDS, lambda: _spent(script).wall, lambda: _spent([*theirs, "all cores"], ASKED).wall)
+        one = [*script, "--jobs", "1"]
+        cpus = interleaved(ROUNDS, lambda: _spent(one, **SINGLE).cpu, lambda: _spent(theirs, ASKED, **SINGLE).cpu)
+    return [_row_of("all cores", "s", wall), _row_of("one thread", "s of CPU", cpus)]
 
-        def ours() -> float:
-            began = time.perf_counter()
-            command = [sys.executable, "-m", "toposcope", "scan", MODELS[0].name, "--json", "-"]
-            subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-            return time.perf_counter() - began
 
-        def theirs() -> float:
-            began = time.perf_counter()
-            with Peer("bench.peer_weightwatcher", file, "all cores") as peer:
-                peer.ask()
-            return time.perf_counter() - began
-
-        mine, other = interleaved(ROUNDS, ours, theirs)
+def _row_of(where: str, unit: str, taken: Sequence[float]) -> Row:
+    mine, other = taken
     return Row(
-        "`toposcope scan smollm2` from the shell, from start to end, all cores",
-        f"{mine:.1f} s",
-        f"WeightWatcher on its attention, from start to end {other:.1f} s",
+        f"`toposcope scan smollm2` from the shell, from start to end, {where}",
+        f"{mine:.1f} {unit}",
+        f"WeightWatcher on its attention, from start to end {other:.1f} {unit}",
         f"{other / mine:.2f}x",
         f">= {1 / GOAL:.2f}x",
         mine <= GOAL * other,
     )
+
+
+class _Spent(NamedTuple):
+    wall: float
+    cpu: float  # of the process and all that it started
+
+
+def _spent(command: Sequence[str], given: str = "", **environment: str) -> _Spent:
+    before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    subprocess.run(
+        command, check=True, input=given, text=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        env={**os.environ, **environment}, cwd=ROOT,
+    )  # fmt: skip
+    wall, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
+    return _Spent(wall, after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime)
 
 
 def _compared(model: Model, layers: Sequence[int]) -> Row:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import io
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from toposcope.core.memory import available
 from toposcope.models.device import is_out_of_memory, memory_told
 from toposcope.models.smiles import is_smiles, smiles_tokenizer
 
+_log = logging.getLogger("toposcope")
 MEMORY_SHARE = 0.25  # of what is free that may be taken twice to read a model rather than map it
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.txt", "vocab.json", "spiece.model")
 
@@ -191,8 +194,10 @@ def _converted(place: _Place) -> _Place:
             if file is None:
                 return place
             copy = _Place(file.parent, file.name, ours=True)
-            tokenizer = _tokenizer(copy)
-            model = _model(copy, _Wish(True, "eager", "float32", tokenizer=True, device="cpu", device_map=None))
+            _log.info("converting %s for transformers, this once", file.name)
+            with _read_once():
+                tokenizer = _tokenizer(copy)
+                model = _model(copy, _Wish(True, "eager", "float32", tokenizer=True, device="cpu", device_map=None))
 
         def save(to: Path) -> None:
             from safetensors.torch import save_file
@@ -208,6 +213,26 @@ def _converted(place: _Place) -> _Place:
         gguf_cache.keep(directory, save)
     found = gguf_cache.find(directory)
     return place if found is None else _Place(found, None, ours=True)
+
+
+@contextmanager
+def _read_once() -> Iterator[None]:
+    """Keep what gguf makes of a file's header and of an architecture's names while the block lasts.
+
+    transformers asks for the first three times (tokenizer, settings, tensors), and for the second at each module of a
+    model: more than half of the time of a conversion.
+    """
+    require("gguf", "accelerate")
+    import gguf
+
+    kept = {name: getattr(gguf, name) for name in ("GGUFReader", "get_tensor_name_map")}
+    for name, made in kept.items():
+        setattr(gguf, name, cache(made))
+    try:
+        yield
+    finally:
+        for name, made in kept.items():
+            setattr(gguf, name, made)
 
 
 def _untied(model: Any) -> dict[str, Any]:

@@ -69,3 +69,17 @@ def test_it_can_be_switched_off(gguf: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv(gguf_cache.SETTING, "off")
     assert gguf_cache.directory_for(gguf) is None
     assert gguf_cache.find(None) is None
+
+
+def test_a_header_is_parsed_once_while_a_file_is_converted(monkeypatch: pytest.MonkeyPatch) -> None:
+    import gguf as package
+
+    from toposcope.models.load import _read_once
+
+    parsed = []
+    monkeypatch.setattr(package, "GGUFReader", parsed.append)
+    with _read_once():
+        for name in ("one", "one", "two"):
+            package.GGUFReader(name)
+    package.GGUFReader("one")
+    assert parsed == ["one", "two", "one"]
