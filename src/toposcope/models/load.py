@@ -90,10 +90,8 @@ def load_reference(
         place.directory, weights=place.gguf is None or path.is_dir(), given=path.name if path.is_file() else None
     )
     _refuse_adapter(place)
+    copy = place if place.gguf is None else _converted(place)
     with _quiet():
-        if place.gguf is None:
-            return _reference(path, place, wish)
-        copy = _converted(place)
         try:
             return _reference(path, copy, wish)
         except ToposcopeError as error:
@@ -195,7 +193,7 @@ def _converted(place: _Place) -> _Place:
                 return place
             copy = _Place(file.parent, file.name, ours=True)
             _log.info("converting %s for transformers, this once", file.name)
-            with _read_once():
+            with _read_once(), _quiet():
                 tokenizer = _tokenizer(copy)
                 model = _model(copy, _Wish(True, "eager", "float32", tokenizer=True, device="cpu", device_map=None))
 
@@ -210,7 +208,8 @@ def _converted(place: _Place) -> _Place:
                 del config.quantization_config
             config.save_pretrained(to)
 
-        gguf_cache.keep(directory, save)
+        with _quiet():
+            gguf_cache.keep(directory, save)
     found = gguf_cache.find(directory)
     return place if found is None else _Place(found, None, ours=True)
 

@@ -21,7 +21,7 @@ def view(result: LossResult, page: Page) -> None:
     own, others = result.conditions[0], result.conditions[1:]
     page.facts += [
         (f"{own.loss:.3f}", f"nats per {'hidden token' if result.predicts == 'masked token' else 'token'}"),
-        (str(len(own.by_sequence)), "sequences"),
+        (str(len(own.by_sequence)), "sequence" if len(own.by_sequence) == 1 else "sequences"),
         (str(sum(part.tokens for part in own.bins)), "tokens"),
     ]
     page.add("Summary", Summary(tuple(_summary(result))))
