@@ -340,6 +340,17 @@ def test_links_between_pages_lead_somewhere() -> None:
             assert (page.parent / target).exists(), f"{page.relative_to(ROOT)} links to {target}"
 
 
+def test_modules_named_by_their_path_exist() -> None:
+    """`scanning/scan.py` or `cli/scan`: a path below src/toposcope in which no part is a stand-in, as NAME is."""
+    home = ROOT / "src/toposcope"
+    rooms = "|".join(sorted(each.name for each in home.iterdir() if each.is_dir()))
+    path = re.compile(rf"`(?:src/toposcope/)?((?:{rooms})/[a-z0-9_/.]+)`")
+    named = {(page.name, each) for page in PAGES for each in path.findall(page.read_text())}
+    assert len(named) > 20
+    gone = {(page, each) for page, each in named if not any((home / f"{each}{end}").exists() for end in ("", ".py"))}
+    assert gone == set()
+
+
 def test_every_function_of_the_map_exists() -> None:
     text = (ROOT / "docs/theory.md").read_text()
     packages = sorted(path.name for path in (ROOT / "src/toposcope").iterdir() if path.is_dir())

@@ -20,7 +20,7 @@ from toposcope.studies.reproduce.result import ClaimVerdict, ReproducedClaim
 
 Array = NDArray[np.float64]
 DRAWS, WIDTH = 50, 40
-TRAINED = "regimes compared by training"  # what stands here until models are trained (lab/text)
+TRAINED = "regimes compared by training"  # what stands here until models are trained (studies/language)
 
 
 @dataclass(frozen=True)
