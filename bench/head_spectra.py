@@ -8,14 +8,15 @@ import scipy.linalg
 from bench.row import Row, cpu, interleaved
 from toposcope.dynamics.factored import sym_eigs
 
-# model width, head width, goal against dense (gram route)
-CASES = ((576, 64, 25), (768, 64, 60), (4096, 128, 400))
+# model width, head width, goals of the Gram route: against dense (none where the bound itself is not far from it), and
+# in units of the bound
+CASES = ((576, 64, None, 1.25), (768, 64, None, 1.25), (4096, 128, 400, 1.5))
 
 
 def measure() -> list[Row]:
     rows = []
     random = np.random.default_rng(0)
-    for width, head, goal in CASES:
+    for width, head, goal, close in CASES:
         left, right = random.standard_normal((width, head)), random.standard_normal((head, width))
 
         def dense(left: np.ndarray = left, right: np.ndarray = right) -> object:
@@ -51,8 +52,8 @@ def measure() -> list[Row]:
                 f"{gram * 1e3:.2f} ms (QR route {qr * 1e3:.2f} ms){error}",
                 f"dense {reference * 1e3:.0f} ms; products + eigenvalues {limit * 1e3:.2f} ms",
                 f"{reference / gram:.0f}x dense (QR {reference / qr:.0f}x), {gram / limit:.2f}x of the bound",
-                f">= {goal}x dense, <= 1.5x of the bound",
-                reference / gram >= goal and gram / limit <= 1.5,
+                f"{'' if goal is None else f'>= {goal}x dense, '}<= {close}x of the bound",
+                reference / gram >= (goal or 0) and gram / limit <= close,
                 f"the bound itself is {reference / limit:.0f}x dense: eigenvalues of size {2 * head} alone take "
                 f"{small * 1e3:.2f} ms.",
             )
