@@ -8,8 +8,8 @@ import scipy.linalg
 from bench.row import Row, cpu, interleaved
 from toposcope.dynamics.factored import sym_eigs
 
-# model width, head width, goals of the Gram route: against dense (none where the bound itself is not far from it), and
-# in units of the bound
+# model width, head width, goals of the Gram route: against dense (none where the bound is not far from it either),
+# and in units of the bound
 CASES = ((576, 64, None, 1.25), (768, 64, None, 1.25), (4096, 128, 400, 1.5))
 
 

@@ -105,8 +105,8 @@ def _compared(model: Model, layers: Sequence[int]) -> Row:
         f">= {1 / GOAL:.2f}x",
         mine <= GOAL * theirs,
         "a head's verdict with its certificate is more work than four singular value decompositions shared among "
-        "nine heads; so are its part of the layer as a whole and its kernel. With few layers the moment of all tokens, "
-        "which is formed once, weighs more.",
+        "nine heads; so are its part of the layer as a whole and its kernel. With few layers the moment of all "
+        "tokens, which is formed once, weighs more.",
     )
 
 
