@@ -344,7 +344,8 @@ def shown(value: Any, how: str = "number") -> str:
     if isinstance(value, int | float) and how[:1] in (".", "+", ","):
         if value == 0 and how.endswith("e"):
             return "0"
-        return format(value, how)
+        text = format(value, how)
+        return format(0.0, how) if text.startswith("-") and not text.strip("-0.%") else text
     if isinstance(value, int | float) and how != "plain":
         if how == "percent":
             return f"{100 * value:.2f} %" if abs(value) < 0.1 else f"{100 * value:.1f} %"

@@ -19,11 +19,12 @@ MANY = 5  # curves with bands: of more, bands are fainter
 _BINARY = "datum.value >= {0} ? format(datum.value / {0}, '~r') + '{1}' : "
 POWERS: dict[str, Any] = {  # of two, as contexts are told: 512, 1k, 128k, 1M
     "labelExpr": _BINARY.format(2**20, "M") + _BINARY.format(2**10, "k") + "format(datum.value, '~r')",
-    "labelOverlap": "greedy",
+    "labelOverlap": "parity",
     "labelSeparation": 6,
 }
 _POWER = "log(datum.value) / LN10"
 DECADES: dict[str, Any] = {  # of a logarithmic axis: a line and a number for each power of ten
+    "labelOverlap": "greedy",  # numbers between powers of ten make room for these
     "gridOpacity": {"condition": {"test": f"abs({_POWER} - round({_POWER})) < 1e-6", "value": 1}, "value": 0},
     "labelExpr": "datum.label && (datum.value >= 1e4 ? format(datum.value, '~s') : "
     "datum.value < 9e-5 ? format(datum.value, '.0e') : datum.label)",
@@ -219,7 +220,7 @@ def stacked(
             "x": {
                 "field": x,
                 "type": "ordinal",
-                "axis": {"labelAngle": 0, "labelOverlap": "greedy", "labelSeparation": 6},
+                "axis": {"labelAngle": 0, "labelOverlap": "parity", "labelSeparation": 6},
             },
             "y": _counted(y),
             "color": coloured(colour, {name: colours.get(name, PALETTE[-1]) for name in order}),
@@ -266,7 +267,7 @@ def dots_and_mean(
 def binned(x: str, y: str, count: str, *, rows: bool = False, height: int = 240) -> Spec:
     """Counts in cells that are given by their edges `x`, `x_end` (and `y`, `y_end`, or a row for each `y`)."""
     vertical: Spec = (
-        {"field": y, "type": "ordinal", "axis": {"labelOverlap": "greedy", "labelSeparation": 3}}
+        {"field": y, "type": "ordinal", "axis": {"labelOverlap": "parity", "labelSeparation": 3}}
         if rows
         else quantity(y)
     )

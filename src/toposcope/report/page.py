@@ -43,6 +43,10 @@ SCRIPTS = ("core.js", "heatmap.js", "attention.js", "particles.js", *CHARTS, "re
 STYLE = "toposcope.css"
 LONGEST_PARAGRAPH = 100_000
 MOST_ROWS = 1000  # of a table that is read; its data hold all
+_TOGETHER = re.compile(
+    r"(?<=\d) (?=%)|(?<=\bThm) (?=\d)|(?<=\bV) (?=O\b)|(?<=\bO) (?=V\b)"
+)  # spaces that do not break
+_WHOLE = re.compile(r"(?<![\w-])--[a-z][a-z-]*|\d(?:\.\d+)?e-\d+")
 _UNSAFE: dict[str, str | int | None] = {each: f"\\u{ord(each):04x}" for each in "<>&\u2028\u2029"}
 
 
@@ -67,7 +71,7 @@ def page_html(page: Page, results: Sequence[Mapping[str, Any]]) -> str:
         loader=PackageLoader("toposcope.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True, finalize=_typeset,
     )  # fmt: skip
-    environment.filters["shown"] = shown
+    environment.filters |= {"shown": shown, "prose": _prose}
     text = environment.get_template("page.html.j2").render(
         title=page.title,
         line=page.line,
@@ -132,9 +136,16 @@ def readable(value: Any) -> Any:
 
 
 def _typeset(value: Any) -> Any:
-    """The same, with a number and its % in one line."""
+    """The same, with a number and its %, the number of a theorem, and a product of matrices in one line."""
     seen = readable(value)
-    return re.sub(r"(?<=\d) %", "\u00a0%", seen) if type(seen) is str else seen
+    return _TOGETHER.sub("\u00a0", seen) if type(seen) is str else seen
+
+
+def _prose(value: str) -> str:
+    """A sentence in which options (--text) and small numbers (4e-16) are not broken at their hyphens."""
+    from markupsafe import Markup, escape
+
+    return Markup(_WHOLE.sub(r'<span class="whole">\g<0></span>', str(escape(_typeset(value)))))
 
 
 def for_scripts(value: Any) -> Any:

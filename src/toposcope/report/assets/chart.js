@@ -56,13 +56,13 @@
   }
 
   toposcope.chart = async (place, spec, rows) => {
-    const quiet = { labelOverlap: "greedy", labelSeparation: 5, labelFontSize: 11, titleFontSize: 12, titleFontWeight: 500, domain: false, ticks: false, labelPadding: 6, gridOpacity: 1 };
+    const quiet = { labelOverlap: "parity", labelSeparation: 5, labelFontSize: 11, titleFontSize: 12, titleFontWeight: 500, domain: false, ticks: false, labelPadding: 6, gridOpacity: 1 };
     const whole = {
       width: "container", height: 220, background: "transparent", autosize: { type: "fit-x", contains: "padding", resize: true },
       ...unkeyed(spec),
       data: { values: rows },
       config: {
-        font: getComputedStyle(document.body).fontFamily, view: { stroke: null }, axis: quiet, axisX: { ...quiet, domain: true, ticks: true, tickSize: 4, grid: false },
+        font: getComputedStyle(document.body).fontFamily, view: { stroke: null }, axis: quiet, axisX: { ...quiet, domain: true, ticks: true, tickSize: 4, grid: false }, axisXQuantitative: { tickCount: { expr: "clamp(width / 45, 3, 16)" } },
         legend: { labelFontSize: 11, titleFontSize: 12, titleFontWeight: 500, orient: "bottom", columns: 4, labelLimit: 220, symbolStrokeWidth: 2 },
         range: { category: toposcope.palette }, line: { strokeWidth: 1.8, color: toposcope.palette[0] }, point: { filled: true, size: 26 }, bar: { color: toposcope.palette[0] },
         numberFormat: ".5~g", ...(spec.config || {}),

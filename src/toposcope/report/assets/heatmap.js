@@ -72,7 +72,7 @@ toposcope.heatmap = (place, options) => {
     rows.forEach((label, i) => { if (i % every(height, 13) === 0) pen.fillText(label, gutter - 5, top + (i + 0.5) * height); });
     pen.textAlign = "center";
     const wide = 10 + 7 * Math.max(1, ...columns.map((label) => String(label).length));
-    columns.forEach((label, j) => { if (j % every(width, wide) === 0) pen.fillText(label, gutter + (j + 0.5) * width, 9); });
+    columns.forEach((label, j) => { if (j % every(width, wide) === 0) pen.fillText(label, Math.min(gutter + (j + 0.5) * width, across - pen.measureText(label).width / 2), 9); });
     const gap = width > 9 ? 1 : 0;
     const known = measure.kind === "category" ? null : scale();
     pen.font = `600 ${Math.min(12, height * 0.66)}px ${colour("sans")}`;
