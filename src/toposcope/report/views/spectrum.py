@@ -70,9 +70,9 @@ def _summary(found: Sequence[EncodingSpectrum]) -> list[str]:
     if len(ends) > 1:
         least, most = min(ends), max(ends, key=lambda end: end[1])
         if least[1] <= min(end[0] for end in ends if end is not least):
-            sentences.append(f"At the longest context {least[2]} keeps the least of the logits of like content.")
+            sentences.append(f"At the longest context the factor is smallest for {least[2]}.")
         if most[0] >= max(end[1] for end in ends if end is not most):
-            sentences.append(f"At the longest context {most[2]} keeps the most of the logits of like content.")
+            sentences.append(f"At the longest context the factor is largest for {most[2]}.")
     return sentences
 
 
@@ -111,8 +111,9 @@ def _legend(found: Sequence[EncodingSpectrum]) -> list[str]:
     }
     used = {point.statement for point in points}
     return [
-        "factor: the shared-content factor, the kernel's spectral norm over the context: what position leaves of the "
-        "logits of content that all tokens share (1: no effect). eff. rank: exp of the spectrum's entropy.",
+        "factor: the shared-content factor, the kernel's spectral norm over the context: the norm of the logits of "
+        "tokens with the same content, relative to that without position (1: position has no effect). eff. rank: exp "
+        "of the spectrum's entropy.",
         f"The norm is {'; '.join(words for key, words in ways.items() if key in used)}.",
         *(
             words
@@ -194,7 +195,7 @@ def _by_context(page: Page, found: Sequence[EncodingSpectrum]) -> list[Chart]:
             if point.statement == "bound":
                 norms.append({**at, "curve": "law or upper bound", "factor": point.upper, "is": "an upper bound"})
             if point.law is not None:
-                norms.append({**at, "curve": "law or upper bound", "factor": point.law, "is": "the law of S5g"})
+                norms.append({**at, "curve": "law or upper bound", "factor": point.law, "is": "the law (see below)"})
             if point.effective_rank is not None:
                 ranks.append({**at, "rank": point.effective_rank, "is": point.effective_rank_statement})
     norms = [row for row in norms if row["factor"] > 0]

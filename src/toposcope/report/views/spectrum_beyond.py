@@ -15,7 +15,7 @@ from toposcope.spectra.spectrum import SpectrumResult
 REACH = 32  # the largest factor of yarn that is offered
 GROUPS = (("bad", "bad"), ("after training", "only after more training"), ("cannot tell", "cannot tell"))
 PREDICTED = "Predicted from the encoding alone: "
-WORTH = "Measured losses: docs/spectrum.md. More numbers in a terminal: --full."
+WORTH = "A prediction, not a measurement: docs/spectrum.md has losses that were measured."
 
 
 def beyond_blocks(page: Page, result: SpectrumResult) -> tuple[list[Any], list[Any]]:
@@ -109,7 +109,7 @@ def _table(page: Page, told: Sequence[tuple[EncodingSpectrum, Beyond]], *, short
         Column("verdict", f"at {length(told[0][1].context)}", "plain"),
         Column("unturned", "not turned"),
         Column("new_pairs", "pairs past trained angles"),
-        Column("new_from", "from distance"),
+        Column("new_from", "unseen from"),
         Column("step", "step"),
         Column("factor", "shared content"),
         Column("why", "why", "wrap"),
@@ -136,9 +136,9 @@ def _columns(told: Sequence[tuple[EncodingSpectrum, Beyond]]) -> str:
         "fastest pair turns per token, relative to training (below 1, neighbours look nearer than in training). "
     )
     return (
-        f"{pairs if _turning(told) else ''}from distance: the first with an angle "
-        "or value that training did not show. shared content: what position leaves of the logits of content that all "
-        "tokens share (1: no effect of position)."
+        f"{pairs if _turning(told) else ''}unseen from: the first distance with an "
+        "angle or a value that training did not show. shared content: the norm of the logits of tokens with the same "
+        "content, relative to that without position (1: position has no effect)."
     )
 
 
@@ -166,4 +166,8 @@ def number(value: float | None) -> str | None:
     """A factor in four digits."""
     if value is None:
         return None
-    return f"{value:.4f}" if 0.001 <= abs(value) < 1000 or value == 0 else f"{value:.3g}"
+    if 0.001 <= abs(value) < 10 or value == 0:
+        return f"{value:.4f}"
+    return (
+        f"{value:.4g}" if 10 <= abs(value) < 1000 else f"{value:,.0f}" if 1000 <= abs(value) < 1e6 else f"{value:.3g}"
+    )
