@@ -18,6 +18,7 @@ from toposcope.report.views.flow_words import (
     LETTERS,
     badge,
     firm,
+    fold,
     mechanism,
     moves,
     scope,
@@ -82,7 +83,7 @@ def _summary(result: FlowResult, flow: Flow) -> list[str]:
     """What was seen, why as we read it, and what is certified."""
     reason = why(result, flow)
     of = ", ".join(filter(None, ["Theorem", scope(flow)]))
-    said = [seen(flow), f"Why, as we read it: {reason}" if reason else None, f"{of}: {theorem_line(flow)}"]
+    said = [seen(flow), f"Likely reason: {reason}" if reason else None, f"{of}: {theorem_line(flow)}"]
     return [*filter(None, said)]
 
 
@@ -165,7 +166,8 @@ def _facts(flow: Flow) -> Pairs:
         kept = ", below which W and W V^-1 stay definite" if found.rule and found.rule[:2] in ("T3", "T4") else ""
         margin = f"{shown(found.margin, 'percent')} relative change of {weights(flow)}{kept}"
     if found and found.alpha is not None:
-        spectrum = f"{shown(found.omega)} to {shown(found.alpha)}"
+        low, high = shown(found.omega), shown(found.alpha)
+        spectrum = low if low == high else f"{low} to {high}"
     items = [
         ("encoding", used.encoding + (f" ({used.absolute})" if used.absolute else "")),
         ("attention mask", mask),
@@ -176,7 +178,7 @@ def _facts(flow: Flow) -> Pairs:
         ("margin", margin),
         (f"Re eig({moves(flow)})", spectrum),
         ("log growth", f"{flow.log_growth:.3g}; at the end {flow.growth_rate:.3g} per unit of time"),
-        ("evaluations", f"{flow.evaluations} in {flow.accepted_steps} steps, {flow.rejected_steps} rejected"),
+        ("evaluations", f"{flow.evaluations:,} in {flow.accepted_steps:,} steps, {flow.rejected_steps} rejected"),
     ]
     return Pairs(
         badge(flow), tuple((label, value) for label, value in items if value), dot=found.verdict if found else None
@@ -323,10 +325,14 @@ def _from_zero(values: Sequence[float]) -> tuple[float, float]:
 
 
 def _number(value: float) -> str | None:
-    return None if math.isnan(value) else f"{value + 0.0:.4g}"
+    if math.isnan(value):
+        return None
+    return f"{value:,.0f}" if 1000 <= abs(value) < 1e6 else f"{value + 0.0:.4g}"
 
 
 def _change(first: float, last: float, ratio: bool) -> str:
     if math.isnan(first) or math.isnan(last):
         return ""
-    return f"x {last / first:.3g}" if ratio and first > 0 and last > 0 else f"{last - first:+.3g}"
+    if ratio and first > 0 and last > 0:
+        return f"x {fold(last / first)}"
+    return f"{last - first:+,.0f}" if 1000 <= abs(last - first) < 1e6 else f"{last - first:+.3g}"

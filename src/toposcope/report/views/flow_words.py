@@ -49,7 +49,8 @@ def of_norms(flow: Flow) -> str | None:
     cosines, clusters = _ends(flow, "cosine_mean"), _ends(flow, "clusters")
     if not (cosines[1] - cosines[0] >= TURNED or clusters[1] < clusters[0]):
         return None
-    return f"That tokens {'gather' if clusters[1] < clusters[0] else 'turn together'} is seen, not certified."
+    what = "gathering" if clusters[1] < clusters[0] else "turning together"
+    return f"That the tokens are {what} is what the run shows; no theorem certifies it."
 
 
 def seen(flow: Flow) -> str:
@@ -175,7 +176,7 @@ def weights(flow: Flow) -> str:
 def brief(result: FlowResult) -> list[str]:
     """What was seen, why, and what is certified, a line for each flow or for those of which the same is said."""
     lines: list[tuple[str, str, str | None]] = [("Seen", flow.encoding, seen(flow)) for flow in result.flows]
-    lines += [("Why, as we read it", flow.encoding, why(result, flow)) for flow in result.flows]
+    lines += [("Likely reason", flow.encoding, why(result, flow)) for flow in result.flows]
     for flow in result.flows:
         lines.append((", ".join(filter(None, ["Theorem", scope(flow)])), flow.encoding, theorem_line(flow)))
     several: dict[tuple[str, str], list[str]] = {}  # the flows of which the same is said
@@ -261,7 +262,7 @@ def _sizes(flow: Flow) -> str | None:
     told = f"the largest {largest}" if largest else None
     if told and _apart(flow):
         before, after = _ends(flow, "distance_mean")
-        told += f", the mean distance {_fold(after / before)}-fold"
+        told += f", the mean distance {fold(after / before)}-fold"
     ways = [math.copysign(1, math.log(r)) if abs(math.log(r)) > math.log(RESIZED) else 0 for r in _ratios(flow)]
     if smallest and ways[0] != ways[1]:
         return f"{told or 'the largest norm hardly changes'}, the smallest {smallest.removeprefix('norm ')}"
@@ -286,10 +287,10 @@ def _resized(flow: Flow, name: str) -> str | None:
     ratio = last / first
     if 1 / RESIZED < ratio < RESIZED:
         return None
-    return f"norm {'grows' if ratio > 1 else 'falls'} {_fold(max(ratio, 1 / ratio))}-fold"
+    return f"norm {'grows' if ratio > 1 else 'falls'} {fold(max(ratio, 1 / ratio))}-fold"
 
 
-def _fold(factor: float) -> str:
+def fold(factor: float) -> str:
     return f"{factor:,.0f}" if 1000 <= factor < 1e6 else f"{factor:.3g}"
 
 
