@@ -469,18 +469,22 @@ def _deposits(page: Page, layers: Sequence[LayerDeposit]) -> list[Any]:
             }
         )
     table = page.rows("deposits", rows)
-    columns = (
+    named = (
         Column("layer", "layer"), Column("name", "worst", "plain"), Column("damage", "damage", "+.3f"),
         Column("index", "deposit", ".3f"), Column("low", "from", ".3f"), Column("high", "to", ".3f"),
         Column("share", "share", ".2f"), Column("gini", "Gini", ".2f"), Column("same_head", "same head", ".0%"),
     )  # fmt: skip
+    columns = tuple(column for column in named if any(row[column.key] is not None for row in rows))
+    known = {column.key for column in columns}
     words = (
         "Deposit index (how much hangs on a single head): 1 if one head carries all that position is worth, 0 if at "
-        "least two matter equally or none does alone. share, Gini: of the damages in the layer. same head: how often "
-        "resampled sequences have the same worst head."
+        "least two matter equally or none does alone."
     )
-    if all(row["index"] is None for row in rows):
-        words += " It is undefined here: the loss with positions off is unknown, or too near."
+    if "index" not in known:
+        words += " It is undefined here: the loss with positions off was not measured, or is not clearly higher."
+    words += " share, Gini: of the damages in the layer." if "share" in known else ""
+    words += " same head: how often resampled sequences have the same worst head." if "same_head" in known else ""
+    if "index" not in known:
         return [Listing("Layer by layer", words, table, columns, top=64)]
     spec: dict[str, Any] = {
         "height": 220,
@@ -488,7 +492,7 @@ def _deposits(page: Page, layers: Sequence[LayerDeposit]) -> list[Any]:
             {
                 "mark": {"type": "bar", "color": charts.PALETTE[0]},
                 "encoding": {
-                    "x": {"field": "layer", "type": "ordinal", "axis": {"labelAngle": 0, "labelOverlap": "greedy"}},
+                    "x": {"field": "layer", "type": "ordinal", "axis": {"labelAngle": 0, "labelOverlap": "parity"}},
                     "y": charts.quantity("index", "deposit index"),
                     "tooltip": [{"field": name} for name in ("layer", "name", "index", "low", "high")],
                 },

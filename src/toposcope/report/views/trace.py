@@ -45,7 +45,7 @@ TARGETS = {
     "first": "the first token", "induction": "what followed before", "local": "a local window",
 }  # fmt: skip
 LABORATORY = "lab"  # the family of models that 'toposcope train' wrote
-LETTERS = {"previous": "p", "next": "n", "self": "s", "first": "1", "induction": "i", "local": "l"}
+LETTERS = {"previous": "p", "next": "n", "self": "s", "first": "1", "induction": "i", "local": "w"}
 NONE = "none"
 NAMED = 6  # heads listed after a pattern
 KERNELS = 6  # heads whose kernels are drawn
@@ -58,8 +58,11 @@ METRICS = {
     ),
     "erank_ratio": ("Rank ratio", "Effective rank of the logits over that of the same content without position."),
     "maj_gap": ("Ky Fan gap", "0 or below: position contracts every Ky Fan norm of the logits."),
-    "toeplitz": ("Toeplitz", "Share of the logits' energy that depends on the offset alone."),
-    "toeplitz_centred": ("Toeplitz, centred", "The same with the mean of the logits removed."),
+    "toeplitz": ("Raw Toeplitz", "Share of the logits' energy that depends on the offset alone, with their mean."),
+    "toeplitz_centred": (
+        "Toeplitz",
+        "Share of the logits' energy that depends on the offset alone, without their mean.",
+    ),
     "content": ("Content", "Share of the logits' variance due to content alone."),
     "position": ("Position", "Share of the logits' variance due to position alone."),
     "coupling": ("Interaction", "Content x position: share of the logits' variance in which both act together."),
@@ -117,7 +120,7 @@ def view(result: TraceResult, page: Page) -> None:
     page.add("Logits and their Toeplitz part", *(Row(_picture(each)) for each in result.logits))
     page.add("By depth", Row(tuple(_by_layer(page, rows))))
     if result.agreement is not None:
-        page.add("Would the weights alone have told?", *_agreement(page, result.agreement), full=True)
+        page.add("Could the weights alone tell?", *_agreement(page, result.agreement), full=True)
     add_depth(result, page)
     _add_missing(page, result)
 
@@ -194,8 +197,8 @@ def _most_positional(result: TraceResult) -> list[str]:
             spread, best = ranked[0]
             half = sum(spread.median > 0.5 for spread, _ in ranked)
             return [
-                f"Positional heads: in {half} of {count(len(ranked), 'head')} position alone makes more than half of "
-                f"{what}, most of all in {best.name} ({spread.median:.0%}).{noise}"
+                f"Positional heads: in {half} of {count(len(ranked), 'head')} position alone accounts for more than "
+                f"half of {what}, most of all in {best.name} ({spread.median:.0%}).{noise}"
             ]
     return []
 
@@ -298,9 +301,7 @@ def _listing(page: Page, rows: Sequence[dict[str, Any]], there: Sequence[str]) -
     shares = [f"on_{name}" for name in WORDS if any(row[f"on_{name}"] is not None for row in rows)]
     keys = ("name", "pattern", *there, "peak_offset", *shares)
     headings = {
-        "rho": "norm with / without position",
-        "toeplitz": "raw Toeplitz",
-        "toeplitz_centred": "Toeplitz",
+        "rho": "norm ratio",
         "gram_content": "G cc",
         "gram_mixed": "G cp",
         "gram_position": "G pp",
@@ -313,7 +314,7 @@ def _listing(page: Page, rows: Sequence[dict[str, Any]], there: Sequence[str]) -
         *(Column(key, key.removeprefix("on_"), ".2f") for key in shares),
     )
     explained = {
-        "rho": "norm with / without position: of the logits (1: position has no effect)",
+        "rho": "norm ratio: of the logits, over that without position (1: position has no effect)",
         "toeplitz_centred": "Toeplitz: share of the logits' energy that depends on the offset alone (raw: with their "
         "mean)",
         "position": "content, position, interaction: shares of the logits' variance",

@@ -112,7 +112,8 @@ def _phase(phase: Phase, cosines: Sequence[float], begins: bool) -> str:
     """One way of the cosine: from where to where, and the few layers that hold most of it."""
     verb = "rises" if phase.move == "together" else "falls"
     start = f"{verb} from {phase.start:.2f} to" if begins else f"then {verb} to"
-    words = f"{start} {phase.end:.2f} over {_layers(phase.first, phase.last)}"
+    where = "in" if phase.first == phase.last else "over"
+    words = f"{start} {phase.end:.2f} {where} {_layers(phase.first, phase.last)}"
     first, last = steepest(cosines, phase)
     if 2 * (last - first + 1) > phase.last - phase.first + 1:
         return words
@@ -210,7 +211,7 @@ def _with_interval(mean: Mean | None) -> str:
     if told_from_zero(mean.mean, mean.half_width):  # few digits may hide that 0 lies outside
         while digits < MOST_DIGITS and f"{abs(mean.mean):.{digits}f}" == f"{mean.half_width:.{digits}f}":
             digits += 1
-    return f"{mean.mean:+.{digits}f} ± {mean.half_width:.{digits}f}"
+    return f"{round(mean.mean, digits) + 0.0:+.{digits}f} ± {mean.half_width:.{digits}f}"
 
 
 def _how(own: Stream) -> str:
