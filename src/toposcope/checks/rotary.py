@@ -49,7 +49,7 @@ def rotation(model: Model) -> Iterator[Finding]:
                 "ok",
                 "the rotation keeps lengths and depends on the offset only",
                 f"In {where}: lengths change by {length:.0e}{factor}, logits by {drift:.0e} when both positions are "
-                f"shifted by up to {max(SHIFTS)}.",
+                f"shifted by up to {max(SHIFTS):,}.",
                 layers=layers,
                 evidence={"length_change": length, "shift_change": drift},
             )

@@ -125,7 +125,8 @@ def _check_live(
         if name in wanted:
             begun = time.perf_counter()
             new = _probe(name, running, recovery, described, found, progress)
-            ran.append(Probe(name, bool(new), f"{_WHAT[name]} ({time.perf_counter() - begun:.1f} s)"))
+            told = f" ({time.perf_counter() - begun:.1f} s)" if new else "; this model has nothing to try it on"
+            ran.append(Probe(name, bool(new), _WHAT[name] + told))
             found += new
             _tell_left(forecast, name, begun)
             tick()

@@ -198,7 +198,7 @@ def what_is_right(right: Verified, probe: str) -> Iterator[Finding]:
             f"live-{probe}",
             "ok",
             "queries and keys turn as configured",
-            f"{right.pairs - right.slow} channel pairs, up to position {right.context - 1}: angles to "
+            f"{right.pairs - right.slow:,} channel pairs, up to position {right.context - 1:,}: angles to "
             f"{right.angle:.1g} rad{precise}, in {right.dtype}.{_beside(right)}",
             layers=layers,
             evidence=numbers,

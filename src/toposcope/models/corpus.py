@@ -166,7 +166,7 @@ def _words(
     what = f"{len(whole)} {'line' if lines else 'stretch'}{'' if len(whole) == 1 else 's' if lines else 'es'}"
     sizes = sorted({len(each) for each in whole})
     span = f"{sizes[0]}" if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
-    said = f"{what} of {span} tokens of {name}" + (f" from character {begin} on" if begin else "")
+    said = f"{what} of {span} tokens of {name}" + (f" from character {begin:,} on" if begin else "")
     if length < tokens:
         said += f" (of {tokens} asked for: the model's context is {limit})"
     if len(whole) < count:

@@ -12,6 +12,8 @@ from toposcope.report.blocks import Chart, Column, Listing, Page, Summary, count
 
 AWAY = "leads away from B"  # a share below 0
 
+LEAST = 1e-9  # nats: what a logarithmic axis shows of none
+
 
 def view(result: AgainstResult, page: Page) -> None:
     """Add the sections of two engines against each other."""
@@ -25,7 +27,11 @@ def view(result: AgainstResult, page: Page) -> None:
     page.add("Do the two agree?", Summary(tuple(_summary(result))))
     if result.hypotheses:
         page.add("Which known bug explains it", *_hypotheses(page, result))
-    page.add("Where they part", *_by_position(page, result), _by_length(page, result))
+    page.add(
+        "By position and length" if result.first_apart is None else "Where they part",
+        *_by_position(page, result),
+        _by_length(page, result),
+    )
     if result.not_simulated and result.first_apart is not None:
         rows = [{"bug": each.bug, "why": each.why} for each in result.not_simulated]
         columns = (Column("bug", "bug", "plain"), Column("why", "why not", "wrap"))
@@ -112,7 +118,7 @@ def _share(value: float) -> str:
 def _by_position(page: Page, result: AgainstResult) -> list[Any]:
     best: Hypothesis | None = result.hypotheses[0] if result.hypotheses else None
     rows = [
-        {"position": (part.first + part.last) / 2, "nats": max(value, 1e-9), "of": name}
+        {"position": (part.first + part.last) / 2, "nats": max(value, LEAST), "of": name}
         for part in result.positions
         for name, value in (
             ("B - A", part.rms),
@@ -124,13 +130,14 @@ def _by_position(page: Page, result: AgainstResult) -> list[Any]:
     spec = charts.line("position", "nats", colour="of", log_x=True, log_y=True, points=True, y_title="nats (rms)")
     spec = charts.from_zero(spec, max((part.last for part in result.positions), default=1))
     words = "Root mean square of the difference in log-probability, by the position that predicts."
+    words += f" No difference is drawn at {LEAST:.0e}." if any(row["nats"] == LEAST for row in rows) else ""
     chart = Chart("Difference by position", words, page.rows("difference by position", rows), spec, in_figure=True)
     columns = [
-        Column("positions", "positions", "plain"), Column("tokens", "tokens"), Column("rms", "rms", ".2e"),
-        Column("mean", "mean B - A", "+.2e"), Column("largest", "largest", ".2e"),
+        Column("positions", "positions", "plain"), Column("tokens", "tokens"), Column("rms", "rms", ".1e"),
+        Column("mean", "mean B - A", "+.1e"), Column("largest", "largest", ".1e"),
     ]  # fmt: skip
     if best is not None:
-        columns.append(Column("left", f"rms left by {best.bug}", ".2e"))
+        columns.append(Column("left", f"rms left by {best.bug}", ".1e"))
     numbers = [
         {**vars(part), "positions": str(part.first) if part.first == part.last else f"{part.first}-{part.last}"}
         for part in result.positions
@@ -148,8 +155,8 @@ def _by_length(page: Page, result: AgainstResult) -> Listing:
         for each in result.lengths
     ]
     columns = (
-        Column("length", "tokens"), Column("texts", "texts"), Column("rms", "rms", ".2e"),
-        Column("largest", "largest", ".2e"), Column("first_apart", "part from", "plain"),
+        Column("length", "tokens"), Column("texts", "texts"), Column("rms", "rms", ".1e"),
+        Column("largest", "largest", ".1e"), Column("first_apart", "part from", "plain"),
     )  # fmt: skip
     words = f"{count(len(rows), 'length')} of text; an encoding that depends on the length shows here."
     return Listing("By length", words, page.rows("difference by length", rows), columns, top=12)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from toposcope.checkpoints.inspect import InspectedLayer, InspectResult
+from toposcope.checkpoints.inspect import InspectedHead, InspectedLayer, InspectResult
 from toposcope.core.ranges import show_range
 from toposcope.report.blocks import Column, HeadMap, Listing, Measure, Page, Paragraphs, Summary, count
 
@@ -63,17 +63,26 @@ def view(result: InspectResult, page: Page) -> None:
         if not few:
             page.add("Layers", _strengths(page, layers))
         page.add("Heads by layer", HeadMap("How strongly heads look and write", words, table, present), detail=True)
-        every = Listing("All heads", STRENGTHS, table, _HEADS, top=FEW)
+        every = Listing("All heads", STRENGTHS, table, _columns(heads), top=FEW)
         page.add("Strength of every head", every, detail=not few)
     page.add("Not read", _not_read(result))
 
 
+def _columns(heads: Sequence[InspectedHead]) -> tuple[Column, ...]:
+    """Those that say something: no share that turns where none does, no groups of one head each."""
+    told = {column.key for column in _HEADS if any(getattr(head, column.key) is not None for head in heads)}
+    if all(head.kv_group == head.head for head in heads):
+        told.discard("kv_group")
+    return tuple(column for column in _HEADS if column.key in told)
+
+
 def _summary(result: InspectResult) -> list[str]:
-    stored = ", ".join(f"{name} x{number}" for name, number in list(result.dtypes.items())[:4])
-    sentences = [f"{result.stored_bytes / 1e6:,.1f} MB of tensors: {stored}."]
+    sentences = []
     for stack, kind in dict.fromkeys((row.stack, row.kind) for row in result.layers):
         rows = [row for row in result.layers if (row.stack, row.kind) == (stack, kind)]
-        sentences.append(f"{stack}: {count(len(rows), 'layer')} of {_shape(rows[0])}.")
+        sentences.append(f"{stack.capitalize()}: {count(len(rows), 'layer')} of {_shape(rows[0])}.")
+    stored = ", ".join(f"{name} x{number}" for name, number in list(result.dtypes.items())[:4])
+    sentences.append(f"{result.stored_bytes / 1e6:,.1f} MB of tensors: {stored}.")
     shared = sum(row.shared_with is not None for row in result.layers)
     return [*sentences, f"{shared} layers use another layer's weights."] if shared else sentences
 

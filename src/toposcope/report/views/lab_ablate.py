@@ -93,7 +93,7 @@ def _summary(found: AblationMap, worst: dict[str, Any]) -> list[str]:
     sure = told_from_zero(worst["damage_zero"], half)
     first = (
         f"Head {worst['layer']}.{worst['head']} {'matters most' if sure else 'measures worst'}: without it "
-        f"{worst['accuracy_zero']:.1%} are right instead of {found.base:.1%} (the difference is known to "
+        f"{worst['accuracy_zero']:.1%} are right instead of {found.base:.1%} (± "
         f"{100 * half:.1f} points, 95 %)"
     )
     if sure:
@@ -107,8 +107,8 @@ def _summary(found: AblationMap, worst: dict[str, Any]) -> list[str]:
     if joint is not None and joint.heads:
         names = ", ".join(f"{layer}.{head}" for layer, head in joint.heads)
         said.append(
-            f"Without the worst head of every layer ({names}) {joint.accuracy:.1%} are right; without one of them "
-            f"alone {', '.join(f'{each:.1%}' for each in joint.alone)}."
+            f"Without the worst head of every layer ({names}) {joint.accuracy:.1%} are right; without just one "
+            f"of them: {', '.join(f'{each:.1%}' for each in joint.alone)}."
         )
     return said
 
@@ -150,7 +150,8 @@ def _deposits(page: Page, found: AblationMap, brief: bool) -> list[Any]:
         f"least two matter, or none alone. Intervals from {found.draws:,} resamplings of sentences."
     )
     keys = ("what", "index", "low", "high", "head", "share")
-    listing = Listing("Layer by layer", words, page.rows("deposits", rows), columns, brief=keys, top=24)
+    same = "its share, Gini: of the damages in the layer. same head in draws: how often the same head is the worst."
+    listing = Listing("Layer by layer", same, page.rows("deposits", rows), columns, brief=keys, top=24)
     known: Sequence[dict[str, Any]] = [row for row in rows if row["index"] is not None]
     if not known:
         return [listing]

@@ -100,7 +100,7 @@ def _differences(page: Page, others: Sequence[Condition]) -> list[Any]:
     )
     every = page.rows("conditions", rows) if len(rows) > DRAWN else table
     sentence = "Nats per token; ± is the 95 % interval of the difference, over sequences."
-    return [chart, Listing("All conditions", sentence, every, columns, folded=len(rows) > 8, top=16)]
+    return [chart, Listing("Loss under each", sentence, every, columns, folded=len(rows) > 8, top=16)]
 
 
 def _by_position(page: Page, result: LossResult) -> list[Any]:

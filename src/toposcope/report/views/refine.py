@@ -52,7 +52,7 @@ def _summary(result: RefineResult) -> list[str]:
     )
     said.append(f"{times.diagonal:.2f} s per step with D, {times.control:.2f} s with the control.")
     if result.directory is not None:
-        said.append(f"Result and D in {result.directory}: result.json, diagonal.safetensors")
+        said.append(f"Result and D are in {result.directory}: result.json, diagonal.safetensors.")
     return said
 
 

@@ -35,6 +35,7 @@ _MEANING = {
 _DECIDED = ("holds", "does not hold", "equivalent")
 MOST = 8  # claims that the summary tells in full
 _BESIDE = "(beside: "  # how the outcome marks what does not decide
+_MODELS = {"described": "as described", "published": "as released"}
 _DOTS = {"holds": "converges", "does not hold": "diverges"}
 
 
@@ -56,7 +57,7 @@ def view(result: ReproduceResult, page: Page) -> None:
         if both
         else (Column("verdict", "outcome", "plain"),)
     )
-    columns = (Column("claim", "the claim", "wrap"), *kinds, Column("id", "called", "wrap"))
+    columns = (Column("claim", "the claim", "wrap"), *kinds, Column("id", "short name", "wrap"))
     told = [f"{_WORDS[word]}: {_MEANING[word]}" for word in _MEANING if word in _used(claims)]
     sentence = "; ".join(told) + "."
     listing = Listing(
@@ -92,7 +93,9 @@ def _used(claims: Sequence[ReproducedClaim]) -> set[str]:
 def _summary(result: ReproduceResult, both: bool) -> list[str]:
     """The claims that these runs decide, each in a sentence of its own; then how many they do not."""
     claims = result.claims
-    said = [f"{count(len(claims), 'claim')} {'was' if len(claims) == 1 else 'were'} put to the test."]
+    tried = sum(set(_both(claim)) - {None, "not measured here"} != set() for claim in claims)
+    of = "" if tried == len(claims) else f" of {len(claims)}"
+    said = [f"{tried}{of} claim{'s' * (len(claims) != 1)} {'was' if tried == 1 else 'were'} put to the test."]
     decided = [claim for claim in claims if set(_DECIDED) & set(_both(claim))]
     said += [_told(claim, both) for claim in decided[:MOST]]
     if len(decided) > MOST:
@@ -170,14 +173,22 @@ def _accuracies(page: Page, cells: Sequence[CouplingCell]) -> None:
     for task in dict.fromkeys(cell.task for cell in cells):
         mine = [cell for cell in cells if cell.task == task]
         page.add(f"Accuracy: {task}", _who_learns(page, task, mine))
-    columns = (
+    every = (
         Column("variant", "models", "plain"), Column("task", "task", "plain"),
         Column("encoding", "encoding", "plain"), Column("seeds", "seeds"), Column("accuracy", "accuracy, %", ".1f"),
         Column("half", "±", ".1f"), Column("floor", "floor, %", ".1f"), Column("ceiling", "ceiling, %", ".1f"),
         Column("reported", "reported, %"), Column("deposit_0", "deposit, layer 0", ".2f"),
         Column("deposit_1", "deposit, layer 1", ".2f"),
     )  # fmt: skip
-    rows = [{key: value for key, value in plain(cell).items() if key != "runs"} for cell in cells]
+    rows = [
+        {**{key: value for key, value in plain(cell).items() if key != "runs"}, "variant": _MODELS[cell.variant]}
+        for cell in cells
+    ]
+    columns = tuple(
+        column
+        for column in every
+        if not column.key.startswith("deposit") or any(row[column.key] is not None for row in rows)
+    )
     words = (
         "Accuracy, and the deposit index (how much hangs on a single head) of each layer: 1 where one head carries "
         "all, none where nothing was learned."
@@ -190,7 +201,7 @@ def _accuracies(page: Page, cells: Sequence[CouplingCell]) -> None:
 def _who_learns(page: Page, task: str, cells: Sequence[CouplingCell]) -> Chart:
     rows: list[dict[str, Any]] = [
         {
-            "model": f"{cell.encoding}, {'as described' if cell.variant == 'described' else 'as released'}",
+            "model": f"{cell.encoding}, {_MODELS[cell.variant]}",
             "accuracy": cell.accuracy,
             "low": max(cell.accuracy - (cell.half or 0.0), 0.0),  # no accuracy is beyond these
             "high": min(cell.accuracy + (cell.half or 0.0), 100.0),
@@ -263,7 +274,10 @@ def _probe(page: Page, cells: Sequence[ProbeRow]) -> None:
 
 
 def _numbers(page: Page, result: ReproduceResult) -> Listing:
-    rows = [{**number, "runs": " ".join(number["runs"])} for number in result.rows("numbers")]
+    rows = [
+        {**number, "runs": " ".join(number["runs"]), "variant": _MODELS.get(number["variant"], number["variant"])}
+        for number in result.rows("numbers")
+    ]
     columns = (
         *((Column("claim", "claim", "wrap"),) if len({row["claim"] for row in rows}) > 1 else ()),
         *((Column("variant", "models", "plain"),) if len({row["variant"] for row in rows}) > 1 else ()),

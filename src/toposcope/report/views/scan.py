@@ -427,7 +427,8 @@ def _clouds(page: Page, heads: Sequence[ScanHead]) -> Row | None:
         (
             Chart(
                 "All heads together",
-                "Eigenvalues of V O in the upper half plane, each over its own head's largest; stronger is more.",
+                "Eigenvalues of V O in the upper half plane, each divided by its head's largest; the stronger the "
+                "colour, the more of them.",
                 page.rows("eigenvalue cloud", plane),
                 charts.binned("real", "imaginary", "eigenvalues"),
             ),

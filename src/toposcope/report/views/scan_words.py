@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 from toposcope.report.blocks import count
 from toposcope.report.verdicts import adjective, meaning, scope_words, theorem
 from toposcope.report.views import scan_spectra
 from toposcope.scanning.result import ScanHead, ScanResult
+
+_REMARKS = {"left_out": "what inspect notes is left out", "post_norm": "post-norm"}
 
 
 def says(head: ScanHead) -> str:
@@ -62,8 +66,8 @@ def summary(result: ScanResult) -> list[str]:
         sentences.append("Every verdict survives the rounding of the stored weights.")
     elif decided > 0:
         sentences.append(
-            f"The verdicts speak of the weights in this file; {model.robust or 'none'} of {decided} "
-            f"{'is' if model.robust < 2 else 'are'} sure to hold before rounding too."
+            f"These verdicts are about the weights as stored; {model.robust or 'none'} of {decided} "
+            f"{'is' if model.robust < 2 else 'are'} certain for the weights before rounding, too."
         )
     sentences += _growth_words(result)
     inexact = sum(not head.exact for head in heads)
@@ -71,7 +75,7 @@ def summary(result: ScanResult) -> list[str]:
         reasons = sorted({warning for head in heads for warning in head.warnings})
         sentences.append(
             f"{inexact} of {total} heads lie outside the theorems' exact reach "
-            f"({', '.join(reasons).replace('_', ' ') or 'no theorem applies'})."
+            f"({', '.join(_REMARKS.get(each, each.replace('_', ' ')) for each in reasons) or 'no theorem applies'})."
         )
     return sentences
 
@@ -86,6 +90,10 @@ def _pushed(result: ScanResult) -> str:
         if masked == {False}
         else "the first token, or tokens that have come together,"
     )
+
+
+def _fold(log_growth: float) -> str:
+    return f"{math.exp(log_growth):,.3g}" if log_growth < math.log(1000) else f"10^{log_growth / math.log(10):.0f}"
 
 
 def _growth_words(result: ScanResult) -> list[str]:
@@ -108,8 +116,8 @@ def _growth_words(result: ScanResult) -> list[str]:
         )
     if model.log_growth is not None:
         sentences.append(
-            f"Looped, without norms and with attention only, the first token would grow by "
-            f"10^{model.log_growth / 2.302585:.0f} in one pass (heuristic): the norms are what holds it."
+            f"With attention only and no norms, one pass through all layers would make {_pushed(result).rstrip(',')} "
+            f"grow {_fold(model.log_growth)}-fold (heuristic): the norms prevent that."
         )
     return sentences
 

@@ -125,5 +125,5 @@ def _every_cell(page: Page, result: SweepResult) -> Listing:
         Column("most", "most", "percent"), Column("floor", "floor", "percent"),
         Column("ceiling", "ceiling", "percent"), Column("seconds", "seconds a run"),
     )  # fmt: skip
-    words = f"Mean over seeds ± half of Student's 95 % interval; {FLOOR}; ceiling: all known."
+    words = f"Mean over seeds ± half of Student's 95 % interval; {FLOOR}; ceiling: best possible score."
     return Listing("Encodings and tasks", words, page.rows("accuracies", result.rows("cells")), columns)
