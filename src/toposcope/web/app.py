@@ -292,6 +292,7 @@ def _templates() -> Environment:
         lstrip_blocks=True,
     )
     made.filters["number"] = _number
+    made.filters["share"] = _share
     made.filters["moment"] = _moment
     return made
 
@@ -304,7 +305,14 @@ def _number(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, list) and all(isinstance(each, str | int | float) for each in value):
         return ", ".join(map(_number, value))
+    if isinstance(value, int) and abs(value) >= 1000:
+        return f"{value:,}"
     return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _share(value: Any) -> str:
+    """A share of 1 in percent; what is none as it is."""
+    return f"{100 * value:.1f} %" if isinstance(value, int | float) else _number(value)
 
 
 def _moment(value: Any) -> str:

@@ -121,7 +121,7 @@ def test_runs(client: TestClient) -> None:
     assert one["result"]["accuracy"] == 0.625
     assert client.get("/api/runs/cccc3333").json()["result"] is None
     assert html.escape(HOSTILE) in client.get("/runs/bbbb2222").text
-    assert "0.625" in client.get("/runs").text
+    assert "62.5 %" in client.get("/runs").text
 
 
 def test_the_model_a_run_has_trained(client: TestClient) -> None:

@@ -63,11 +63,12 @@ const toposcope = (() => {
     if (typeof value === "boolean") return value ? "yes" : "no";
     if (typeof value !== "number") return String(value).replaceAll("_", " ");
     if (format === "percent") return (100 * value).toFixed(Math.abs(value) < 0.1 ? 2 : 1) + " %";
-    if (format === "integer" || Number.isInteger(value)) return String(value);
     const size = Math.abs(value);
-    if (size >= 1000 && size < 1e6) return String(Math.round(value));
+    if (format === "integer" || Number.isInteger(value) || (size >= 1000 && size < 1e6)) return Math.round(value).toLocaleString("en");
     return size !== 0 && (size < 1e-3 || size >= 1e6) ? value.toExponential(2) : String(Number(value.toPrecision(3)));
   }
+  /** From the least to the largest, where they differ. */
+  const span = (low, high) => (show(low) === show(high) ? show(low) : `${show(low)} to ${show(high)}`);
   /** An element with attributes and children; text is always text, never markup. */
   function element(name, attributes = {}, ...children) {
     const made = document.createElement(name);
@@ -148,6 +149,6 @@ const toposcope = (() => {
 
   return {
     get palette() { if (!palette[0]) palette = Array.from({ length: 12 }, (_, i) => colour("palette-" + i)); return palette; },
-    theme, colour, ramp, sequential, diverging, inkOn, show, element, byKeys, save, csv, copy, saveButtons,
+    theme, colour, ramp, sequential, diverging, inkOn, show, span, element, byKeys, save, csv, copy, saveButtons,
   };
 })();

@@ -327,7 +327,9 @@ def _from_zero(values: Sequence[float]) -> tuple[float, float]:
 def _number(value: float) -> str | None:
     if math.isnan(value):
         return None
-    return f"{value:,.0f}" if 1000 <= abs(value) < 1e6 else f"{value + 0.0:.4g}"
+    if 1000 <= abs(value) < 1e6:
+        return f"{value:,.0f}"
+    return f"{value + 0.0:{'.4g' if 0.01 <= abs(value) < 1000 else '.3g'}}"
 
 
 def _change(first: float, last: float, ratio: bool) -> str:

@@ -90,12 +90,13 @@
   const fact = (id, words) => { document.getElementById(id).textContent = words; };
   let latest = null;
   let kept = null;
-  const STATEMENTS = { theorem: "a theorem: a closed form, exact up to rounding", measured: "measured", bound: "a bound" };
+  const STATEMENTS = { theorem: "exact, from a closed form", measured: "measured", bound: "a bound" };
 
   function draw(found) {
     latest = found;
     const point = found.point;
     fact("rho", point ? (point.statement === "bound" ? "≥ " : "") + show4(point.lambda_max_over_n) : "–");
+    for (const name of ["law", "gap"]) document.getElementById(name).parentElement.hidden = point?.law == null; // plain RoPE alone has one
     fact("law", point?.law != null ? show4(point.law) : "–");
     fact("gap", point?.law != null ? signed(point.law - point.lambda_max_over_n) : "–");
     fact("rank", point?.effective_rank != null ? mark(point) + compact(point.effective_rank) : "–");
@@ -133,7 +134,7 @@
     const between = point.statement === "bound" ? `; it lies between ${show4(point.lower)} and ${show4(point.upper)}` : "";
     const rotary = ["rotary", "none"].includes(byName[chosen.value].mechanism);
     const what = rotary ? "the shared-content factor is" : "the kernel's largest eigenvalue, over n, is";
-    return `At ${n} positions ${what} ${show4(point.lambda_max_over_n)}${rotary ? " of 1, which would mean no effect of position" : ""} (${said}${between}).`;
+    return `At ${n} positions ${what} ${show4(point.lambda_max_over_n)}${rotary ? " (1 would mean that position has no effect)" : ""}: ${said}${between}.`;
   }
 
   const status = document.getElementById("status");

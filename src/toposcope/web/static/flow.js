@@ -1,7 +1,7 @@
 /* Token flow: two matrices, a preset or a head of a model. */
 "use strict";
 (() => {
-  const { element, slider, choice, tick, show, query } = toposcope;
+  const { element, slider, choice, tick, show, span, query } = toposcope;
   const presets = toposcope.given("presets");
   const models = toposcope.given("models");
   const remembered = new URLSearchParams(location.search);
@@ -119,9 +119,9 @@
   function draw(found) {
     moving.set(found);
     if (source !== "matrices" && !touched.horizon) horizon.value = Math.min(316, Math.max(1, found.horizon));
-    text("status-words", found.meaning.charAt(0).toUpperCase() + found.meaning.slice(1) + ` (t = ${show(found.end)}).`);
+    text("status-words", found.meaning.charAt(0).toUpperCase() + found.meaning.slice(1) + ` (t\u00a0=\u00a0${show(found.end)}).`);
     const axes = found.axes === "coordinates" ? "" : ` Shown: the three directions in which the tokens are widest (${Math.round(100 * found.axes_share)} % of their squares).`;
-    text("axes", (found.settled ? `${found.evaluations} evaluations of the field.` : "A preview; the whole run follows when the controls rest.") + axes);
+    text("axes", (found.settled ? `${show(found.evaluations)} evaluations of the field.` : "A preview; the whole run follows when the controls rest.") + axes);
     text("flow-notes", found.notes.map((note) => note.charAt(0).toUpperCase() + note.slice(1) + ".").join(" "));
     if (found.V) { for (const { letter, shown } of [V, W]) shown.textContent = letter.toUpperCase() + " = " + rows(found[letter.toUpperCase()]); }
     if (found.verdict) verdict(found.verdict, found);
@@ -145,7 +145,7 @@
     text("verdict-statement", given.statement.charAt(0).toUpperCase() + given.statement.slice(1) + ".");
     text("agreement", found.observed ? "The run: " + found.observed + "." : "");
     const pairs = [["theorem", given.theorem], ["holds for", given.speaks_of], ["exact", given.exact], ["margin", given.margin === null ? "–" : ["T5", "T6"].includes(given.rule) ? show(given.margin, "percent") + " (relative change of V and O it survives)" : show(given.margin)],
-      ["real parts of V", `${show(given.omega)} to ${show(given.alpha)}`], ["sym(W)", `${show(given.w_min)} to ${show(given.w_max)}`], ["sym(VᵀW)", `${show(given.a_min)} to ${show(given.a_max)}`], ["growth index", show(given.growth_index) + " (heuristic)"]];
+      ["real parts of V", span(given.omega, given.alpha)], ["sym(W)", span(given.w_min, given.w_max)], ["sym(VᵀW)", span(given.a_min, given.a_max)], ["growth index", show(given.growth_index) + " (heuristic)"]];
     if (given.distance) pairs.push([`distance to Re = ${show(given.distance.s)}`, `proven ≥ ${show(given.distance.lower)}, attained ${show(given.distance.upper)}`]);
     if (given.certificate) {
       pairs.push(["certificate (T8)", `w′ = ${show(given.certificate.w_prime)}, bound ${show(given.certificate.bound)}`]);

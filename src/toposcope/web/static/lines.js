@@ -60,7 +60,7 @@ toposcope.lines = (place, options) => {
     const size = Math.abs(value);
     if (size >= 1e6) return Number((value / 1e6).toPrecision(3)) + "M";
     if (size >= 1e4) return Number((value / 1e3).toPrecision(3)) + "k";
-    if (size !== 0 && size < 1e-3) return "1e" + Math.round(Math.log10(size));
+    if (size !== 0 && size < 1e-3) return String(Number(value.toPrecision(2)).toExponential());
     return String(Number(value.toPrecision(4)));
   };
 

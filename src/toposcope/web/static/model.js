@@ -1,7 +1,7 @@
 /* The head browser: a map of layers and heads, and a page for the chosen one. */
 "use strict";
 (() => {
-  const { element, show, query } = toposcope;
+  const { element, show, span, query } = toposcope;
   const model = toposcope.given("model");
   const status = document.getElementById("status");
   const bar = document.getElementById("progress");
@@ -73,9 +73,9 @@
     text("verdict-word", show(given.verdict) + (given.rule ? `, by ${given.theorem}` : ""));
     text("verdict-statement", given.statement.charAt(0).toUpperCase() + given.statement.slice(1) + ". " + given.meaning.charAt(0).toUpperCase() + given.meaning.slice(1) + ".");
     const row = rows.get(found.layer + "." + found.head) || {};
-    const pairs = [["theorem", given.theorem], ["holds for", given.speaks_of], ["exact", given.exact], ["margin", given.margin === null ? "–" : show(given.margin, "percent")], ["survives the rounding of the stored weights", given.robust],
-      ["real parts of V O", `${show(given.omega)} to ${show(given.alpha)}`], ["signs of V O", `${given.n_pos} positive, ${given.n_neg} negative, ${given.n_zero} zero`], ["sym(W)", `${show(given.w_min)} to ${show(given.w_max)}`],
-      ["growth, spread, pair", [found.growth_index, found.spread_index, found.pair_index].map((v) => show(v)).join(", ") + " (heuristics)"], ["metastable", found.metastable], ["its kernel", found.kernel ? found.kernel.looks : "–"], ["key-value group", found.kv_group], ["encoding", found.encoding]];
+    const pairs = [["theorem", given.theorem], ["holds for", given.speaks_of], ["exact", given.exact], ["margin", given.margin === null ? "–" : show(given.margin, "percent")], ["survives rounding", given.robust],
+      ["real parts of V O", span(given.omega, given.alpha)], ["signs of V O", `${given.n_pos} positive, ${given.n_neg} negative, ${given.n_zero} zero`], ["sym(W)", span(given.w_min, given.w_max)],
+      ["growth, spread, pair", [found.growth_index, found.spread_index, found.pair_index].map((v) => show(v)).join(", ") + " (heuristics)"], ["metastable", found.metastable], ...(found.kernel ? [["its kernel", found.kernel.looks]] : []), ["key-value group", found.kv_group], ["encoding", found.encoding]];
     if (row.lambda_max_over_n != null) pairs.push(["shared-content factor", `${show(row.lambda_max_over_n)} (1: position has no effect)`]);
     if (found.rope) pairs.push(["rotation against W: ρ", found.rope.rho], ["diagonal that is enough: τ", found.rope.tau_uniform]);
     if (given.distance) pairs.push([`distance to Re = ${show(given.distance.s)}`, `proven ≥ ${show(given.distance.lower)}, attained ${show(given.distance.upper)}`]);

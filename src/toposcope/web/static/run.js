@@ -5,6 +5,10 @@
   const place = document.getElementById("learning");
   if (!place || !curve.length) return;
   const points = (name) => curve.filter((row) => typeof row[name] === "number").map((row) => [row.step, row[name]]);
-  toposcope.lines(place, { name: "learning curve", label: "loss and accuracy over training", x: { title: "step", short: "step", key: "step" }, y: { title: "loss, accuracy", key: "value" } })
-    .set([{ name: "training loss", look: "line", points: points("loss"), colour: "low-2" }, { name: "accuracy", look: "line", points: points("accuracy"), colour: "high-2" }]);
+  for (const [name, title, words, colour] of [["accuracy", "Accuracy", "On test sentences.", "high-2"], ["loss", "Training loss", "On the sentences of each step, in nats.", "low-2"]]) {
+    const at = toposcope.element("div");
+    place.append(toposcope.element("figure", { class: "card" }, toposcope.element("figcaption", {}, toposcope.element("h3", {}, title), toposcope.element("p", {}, words)), at));
+    toposcope.lines(at, { name: `${name} by step`, label: `${name} over training`, x: { title: "step", short: "step", key: "step" }, y: { title: name, min: 0, key: name } })
+      .set([{ name, look: "line", points: points(name), colour }]);
+  }
 })();
