@@ -57,6 +57,7 @@ SAME = {"norm_max": (2.0, 2.0), "norm_min": (1.0, 1.0), "cosine_mean": (0.1, 0.1
         ({"cosine_mean": (0.1, 0.5)}, ["towards", "0.50"], ["one direction", "-fold"]),
         ({"cosine_mean": (0.5, 0.1)}, ["away from", "0.10"], ["towards"]),
         ({"clusters": (6.0, 2.0)}, ["gather in 2 clusters (6"], ["spread"]),
+        ({"clusters": (16.0, 15.0)}, ["15 clusters"], ["gather"]),  # one of sixteen is no crowd
         ({"clusters": (1.0, 4.0)}, ["spread over 4 clusters (1"], ["gather"]),
         ({"norm_max": (2.0, 0.0), "norm_min": (1.0, 0.0)}, ["largest norm goes to 0"], ["-fold"]),
         ({"norm_max": (14.0, 1.0), "norm_min": (2.0, 0.1)}, ["falls 14-fold"], ["smallest"]),

@@ -381,3 +381,53 @@ def test_a_map_of_few_heads_is_for_pages_alone() -> None:
     few, many = (on_texts({"text": tuple(0.1 * each for each in range(n))}, 0.01, n) for n in (3, 20))
     shown_of = [[each.title for each in page_of([made]).sections if not each.detail] for made in (few, many)]
     assert ["Ablation map" in titles for titles in shown_of] == [False, True]
+
+
+# ---------------------------------------------------------------- what a page leaves out, and how it sets words
+def test_no_zero_has_a_sign_of_its_own() -> None:
+    assert shown(-0.001, "+.2f") == "+0.00"
+    assert shown(-0.01, "+.2f") == "-0.01"
+    assert shown(-2e-5, ".0%") == "0%"
+    assert shown(-1e-9, ".1e") == "-1.0e-09"
+
+
+def test_options_and_small_numbers_are_not_broken_and_stay_text() -> None:
+    page = Page()
+    page.add("Words", Summary(("Set --max-evaluations; off by 4e-16, by <b>Thm 5</b> for 95 % of V O.",)))
+    text = page_html(page, [])
+    assert '<span class="whole">--max-evaluations</span>' in text
+    assert '<span class="whole">4e-16</span>' in text
+    assert "&lt;b&gt;Thm\u00a05&lt;/b&gt;" in text
+    assert "95\u00a0% of V\u00a0O" in text
+
+
+def test_a_deposit_that_is_undefined_has_no_columns_of_dashes() -> None:
+    result = making.ablated()
+    bare = replace(result.layers[0].deposit, d_rel=None, share=None, gini=None, di=None)
+    page = page_of(
+        [replace(result, layers=tuple(replace(each, deposit=bare, spread=None) for each in result.layers))]
+    )
+    (listing,) = [each for each in blocks(page, Listing) if each.title == "Layer by layer"]
+    assert [column.key for column in listing.columns] == ["layer", "name", "damage"]
+
+
+def test_claims_that_were_not_measured_are_not_counted_as_tried(tmp_path: Path) -> None:
+    file = tmp_path / "coupling.json"
+    file.write_text(json.dumps(making.coupled()))
+    (result,) = read_results([file])
+    tried = sum(each.verdict != "not measured here" for each in result.claims)
+    first = blocks(page_of([result]), Summary)[0].sentences[0]
+    assert re.findall(r"\d+", first) == [str(tried), str(len(result.claims))]
+
+
+def test_heads_without_rotation_or_groups_have_no_such_columns(tmp_path: Path) -> None:
+    from tests.unit.tiny import write_llama
+
+    def columns(model: Path) -> set[str]:
+        file = tmp_path / "inspect.json"
+        file.write_text(json.dumps(making.command("inspect", str(model), out=tmp_path / "made.json")))
+        (listing,) = [each for each in blocks(page_of(read_results([file])), Listing) if each.title == "All heads"]
+        return {column.key for column in listing.columns}
+
+    assert {"kv_group", "rotating_share"} <= columns(write_llama(tmp_path / "grouped", num_key_value_heads=2))
+    assert "kv_group" not in columns(write_llama(tmp_path / "own", num_key_value_heads=4))

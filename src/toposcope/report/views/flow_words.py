@@ -13,6 +13,7 @@ from toposcope.report.verdicts import word
 
 ALIKE = 0.99  # mean cosine of tokens that point one way
 TURNED = 0.1  # the least change of the mean cosine that is told
+MERGED = 0.9  # the most clusters at the end over those at the start, or the other way, if that is told
 RESIZED = 1.05  # the least ratio of norms that is told
 NEW = 0.5  # the most of the tokens that lay at the start where nearly all lie at the end, if that is told
 GROWTH = (Verdict.NOT_CONVERGENT, Verdict.DIVERGES, Verdict.DIVERGES_ABOVE)
@@ -47,9 +48,10 @@ def of_norms(flow: Flow) -> str | None:
     if flow.tokens == 1 or flow.verdict is None or flow.verdict.verdict not in GROWTH:
         return None
     cosines, clusters = _ends(flow, "cosine_mean"), _ends(flow, "clusters")
-    if not (cosines[1] - cosines[0] >= TURNED or clusters[1] < clusters[0]):
+    gathered = clusters[1] <= MERGED * clusters[0]
+    if not (cosines[1] - cosines[0] >= TURNED or gathered):
         return None
-    what = "gathering" if clusters[1] < clusters[0] else "turning together"
+    what = "gathering" if gathered else "turning together"
     return f"That the tokens are {what} is what the run shows; no theorem certifies it."
 
 
@@ -228,7 +230,7 @@ def _turned(flow: Flow) -> str | None:
 
 def _gathered(flow: Flow) -> str | None:
     first, last = _ends(flow, "clusters")
-    if math.isnan(first) or math.isnan(last) or first == last:
+    if math.isnan(first) or math.isnan(last) or MERGED * first < last < first / MERGED:
         return None
     verb = "gather in" if last < first else "spread over"
     start = f"{int(first)} at the start"

@@ -282,7 +282,7 @@ def _numbers(page: Page, result: ReproduceResult) -> Listing:
         *((Column("claim", "claim", "wrap"),) if len({row["claim"] for row in rows}) > 1 else ()),
         *((Column("variant", "models", "plain"),) if len({row["variant"] for row in rows}) > 1 else ()),
         Column("what", "what", "wrap"), Column("mean", "mean"), Column("half", "±"),
-        Column("unit", "unit", "plain"), Column("n", "seeds"),
+        *((Column("unit", "unit", "plain"),) if any(row["unit"] for row in rows) else ()), Column("n", "seeds"),
         Column("decides", "decides", "text"),
     )  # fmt: skip
     words = "Each estimate behind a verdict, and those that stand beside it; its runs are in the data."
