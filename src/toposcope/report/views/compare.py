@@ -197,7 +197,9 @@ def _depth_words(result: CompareResult) -> list[str]:
         return []
     which = "later" if late > 1.2 * early else "earlier" if early > 1.2 * late else None
     if which is None:
-        return [f"Early and late layers changed by about as much ({early:.1%} and {late:.1%}, first and last third)."]
+        return [
+            f"Early and late layers changed by similar amounts ({early:.1%} and {late:.1%}, first and last third)."
+        ]
     return [f"The {which} layers changed more ({max(early, late):.1%} against {min(early, late):.1%})."]
 
 
