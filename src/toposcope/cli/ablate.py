@@ -39,7 +39,9 @@ def run(
         Literal["exact", "screen"], typer.Option("--mode", help="Every head, or those that backward passes name.")
     ] = "exact",
     layers: LayersOption = None,
-    heads: Annotated[str | None, typer.Option("--heads", metavar="3.2,5.0", help="Only these heads.")] = None,
+    heads: Annotated[
+        str | None, typer.Option("--heads", metavar="3.2,5.0|positional", help="Only these heads.")
+    ] = None,
     pairs: Annotated[
         str | None,
         typer.Option(

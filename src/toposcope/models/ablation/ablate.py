@@ -20,6 +20,7 @@ from toposcope.core.ranges import parse_heads
 from toposcope.core.result import Provenance
 from toposcope.core.statistics import from_error
 from toposcope.models.ablation.foreseen import TimeLeft
+from toposcope.models.ablation.positional import POSITIONAL, positional_heads, shares_of_position
 from toposcope.models.ablation.replacement import METHODS, Method
 from toposcope.models.ablation.result import TOP_PAIRS, AblateResult, Mode, pairs_to_try, summarise
 from toposcope.models.ablation.runner import (
@@ -82,6 +83,7 @@ def ablate(
     `method` is what stands in for a head's output: zero, its mean, or its output on another sequence (resample).
     `mode` "screen" measures the fifth of the heads whose removal is expected to cost most, and a random `sample` of
     the others.
+    `heads` may be "positional": those in whose logits position alone makes more than half.
     `pairs` ("layer0", "all-top") are removed together too. In the directory `out` every measurement is kept as it is
     made, and the same call continues there; a * in its name becomes the model's name and the sweep's key. `batch`
     removals are run side by side (default: as many as have 512 tokens); `device`, `dtype` and `device_map` say where
@@ -94,7 +96,8 @@ def ablate(
     if isinstance(model, str | Path) and model_directory(model) is not None:
         raise BadValue(f"'{model}' is a model of the laboratory, which reads no text: use toposcope.ablate_lab.")
     names = _texts(only)
-    asked = None if heads in (None, "all") else [(each,) for each in parse_heads(str(heads))]
+    positional = heads == POSITIONAL
+    asked = None if positional or heads in (None, "all") else [(each,) for each in parse_heads(str(heads))]
     reference, corpus = on_text(
         model, text, tokens=tokens, sequences=sequences, begin=begin, lines=lines, head=True,
         place=placement(device, dtype, device_map),
@@ -123,8 +126,12 @@ def ablate(
             ablation_runner(reference.model, texts, **how) as runner,
         ):
             wanted = runner.wanted(layers, asked)
+            if positional:
+                _log.info("Looking for the heads that are positional.")
+                wanted = positional_heads(reference, corpus, wanted)
             screen, tried = _measure(runner, wanted, mode, pairs, sample, seed, progress, loading)
             found = summarise(runner, wanted, mode=mode, pairs=tried, screen=screen)
+            found = _with_shares(found, reference, corpus)
             ran = with_rounding(computation(reference.model), reference.model, texts[0].trials[0])
     finally:
         if journal is not None:
@@ -135,6 +142,16 @@ def ablate(
     if where is not None:
         found.save(where / RESULT)
     return found
+
+
+def _with_shares(found: AblateResult, reference: Reference, corpus: Corpus) -> AblateResult:
+    """The result with the share of position in the logits of each head; a note where it could not be measured."""
+    try:
+        shares = shares_of_position(reference, corpus, [((each.layer, each.head),) for each in found.heads])
+    except BadValue as error:
+        return replace(found, notes=(*found.notes, f"No share of position: {error}"))
+    heads = tuple(replace(each, positional=shares.get(((each.layer, each.head),))) for each in found.heads)
+    return replace(found, heads=heads)
 
 
 def warn_of_few(found: int, asked: int) -> None:

@@ -40,7 +40,8 @@ class HeadDamage:
 
     `half_width` is that of Student's 95 % interval of the damage on the text, None for one sequence. `position` is
     the damage on the text less that on its shuffled copy: above 0, the head is worth more where the order of words
-    tells something (a heuristic). `estimate` is what the screen foretold.
+    tells something (a heuristic). `estimate` is what the screen foretold. `positional` is the share of the head's
+    logits that position alone makes, as `trace` measures it.
     """
 
     layer: int
@@ -51,6 +52,7 @@ class HeadDamage:
     half_width: float | None
     position: float | None
     estimate: float | None = None
+    positional: float | None = None
 
     @property
     def name(self) -> str:

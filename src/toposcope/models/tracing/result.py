@@ -14,6 +14,7 @@ from toposcope.models.tracing.logits import LogitPicture
 from toposcope.models.tracing.stream import Stream
 from toposcope.models.tracing.verify import HeadRun, VerdictSummary
 
+MOSTLY = 0.5  # the share of position in its logits from which on a head is called positional
 METRICS = (
     "rho",
     "erank_ratio",

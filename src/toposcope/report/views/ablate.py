@@ -7,9 +7,11 @@ from statistics import fmean
 from typing import Any
 
 from toposcope.core.statistics import from_error, half_width, interval, plus_minus, told_from_zero
+from toposcope.models.ablation.positional import POSITIONAL
 from toposcope.models.ablation.replacement import METHODS
 from toposcope.models.ablation.result import AblateResult, HeadDamage, LayerDeposit, PairDamage
 from toposcope.models.ablation.screen import Screen, ScreenRecall
+from toposcope.models.tracing.result import MOSTLY
 from toposcope.report import charts
 from toposcope.report.blocks import (
     Chart,
@@ -42,6 +44,7 @@ FEW = 20  # heads from which on a map of letters shows more than the table
 _WORDS = {
     "position": "text less shuffled: above 0 the head is worth more where the order of words tells something (a "
     "heuristic).",
+    "positional": "positional: share of the logits' variance that position alone accounts for.",
     "repeated": "repeated: the second half of random tokens that stand twice, which takes position and copying only.",
 }
 
@@ -64,13 +67,14 @@ def view(result: AblateResult, page: Page) -> None:
     table = page.rows("damages", rows)
     alone = len(rows) == 1  # the same numbers as in the summary
     page.add("The heads that matter most", *_heads(page, result, ranked, texts), full=alone)
-    page.add("Ablation map", _map(result, rows, texts, table), detail=len(rows) < FEW)
+    page.add("Ablation map", _map(result, rows, texts, table), full=True, detail=len(rows) < FEW)
     if result.layers:
-        page.add("Does a layer hang on one head?", *_deposits(page, result.layers))
+        asked = result.screen is None and not _chosen_by_hand(result)
+        page.add("Does a layer hang on one head?", *_deposits(page, result.layers), full=not asked)
     if result.pairs:
         page.add("Pairs", _pairs(page, result.pairs, len(result.texts[0].base)))
     if result.screen is not None:
-        page.add("What the screen may have missed", Paragraphs(tuple(_screen(result.screen))))
+        page.add("What the screen may have missed", Paragraphs(tuple(_screen(result.screen))), full=True)
     if result.notes:
         page.add("Notes", Paragraphs(result.notes, soft=True))
 
@@ -108,15 +112,45 @@ def _in_order(result: AblateResult, rows: Sequence[dict[str, Any]]) -> list[dict
 def _summary(result: AblateResult) -> list[str]:
     """The answer first, then what it is measured by; nothing is said to rise whose interval includes 0."""
     ranked = result.ranked()
-    told = [*_answer(result, ranked), *_worth(result)] if ranked else ["Nothing was measured on the text itself."]
+    told = ["Nothing was measured on the text itself."]
+    if ranked:
+        told = [*_answer(result, ranked), *_positional(result, ranked), *_worth(result)]
     told += [_elsewhere(result, text.name) for text in result.texts if text.name != "text"]
     deposit, sequences = _deposit(result.layers), len(result.texts[0].base) if result.texts else 0
-    told += [] if deposit is None else [deposit]
+    told += [] if deposit is None or result.screen is not None else [deposit]
+    told += [] if result.screen is None else [_found(result.screen)]
     spread = "; ±: 95 % interval over sequences" if sequences > 1 else ""
     told.append(f"Heads are layer.head, both from 0{spread}. Measured on {result.text}; {METHODS[result.method]}.")
     if ranked and _chosen_by_hand(result):
         told.append("Next, the worst heads of the whole model: --mode screen --only text, without --heads.")
     return told
+
+
+def _found(screen: Screen) -> str:
+    """That a screen may miss heads, and how many it missed where that was tested."""
+    seen = screen.recall
+    share = f"{seen.found / max(seen.looked_for, 1):.0%}, at least {seen.least:.0%}"
+    return (
+        f"{len(screen.chosen)} of {len(screen.estimates)} heads were measured, chosen by a screen, which on "
+        f"{seen.model} finds {seen.found} of the {seen.looked_for} worst heads ({share})."
+    )
+
+
+def _positional(result: AblateResult, ranked: Sequence[HeadDamage]) -> list[str]:
+    """Which of the heads that the model needs are positional."""
+    needed, _, _ = split(ranked, "text")
+    known = [each for each in needed if each.positional is not None]
+    if not known:
+        return []
+    if len(ranked) == 1:
+        return [f"Position alone accounts for {known[0].positional:.0%} of its logits' variance."]
+    what = f"position alone accounts for more than {MOSTLY:.0%} of the logits' variance"
+    if result.provenance.options.get("heads") == POSITIONAL:
+        return [f"All {len(ranked)} are positional: {what}."]
+    most = [each.name for each in known if (each.positional or 0.0) > MOSTLY]
+    names = ", ".join(most[:NAMED]) + (f" and {len(most) - NAMED} more" if len(most) > NAMED else "")
+    some = f"{len(most)} of these {count(len(known), 'head')}" if most else "none of these heads"
+    return [f"Positional ({what}): {some}{': ' if names else ''}{names}."]
 
 
 def _chosen_by_hand(result: AblateResult) -> bool:
@@ -151,14 +185,12 @@ def _answer(result: AblateResult, ranked: Sequence[HeadDamage]) -> list[str]:
         if higher:
             verbs = "measures" if len(higher) == 1 else "measure"
             words += f" {_listed(higher, 'text')} {verbs} higher, but may be noise: use more --sequences."
-        elif others:
-            words += " None clearly leads."
     rest = [each for each in unsure if each not in higher]
     if rest:
         names = ", ".join(each.name for each in rest) if len(rest) <= NAMED else f"{len(rest)} heads"
         words += f" Within noise of 0: {names}."
     if len(ranked) >= MANY:
-        words += " By chance, 1 idle head in 40 would pass too."
+        words += " Of heads without any effect, 1 in 40 would look so by chance."
     return [words, *falls]
 
 
@@ -303,7 +335,7 @@ def _screen(found: Screen) -> list[str]:
     if found.miss is not None:
         miss = found.miss
         said.append(
-            f"Missed of the true top tenth: {miss.rate:.0%} (95 %: {miss.low:.0%} to {miss.high:.0%}; {miss.found} "
+            f"Missed of the worst tenth: {miss.rate:.0%} (95 %: {miss.low:.0%} to {miss.high:.0%}; {miss.found} "
             f"of {miss.sampled} drawn)."
         )
     return [*said, _recall(found.recall)]
@@ -311,10 +343,10 @@ def _screen(found: Screen) -> list[str]:
 
 def _recall(seen: ScreenRecall) -> str:
     return (
-        f"Tested on {seen.model} with all heads measured ({', '.join(seen.texts)}; {seen.sequences} x {seen.tokens} "
-        f"tokens, none used to design it), it found {seen.found} of the {seen.looked_for} heads of the true top "
-        f"tenth: {seen.found / max(seen.looked_for, 1):.0%}, at least {seen.least:.0%} (95 %). The missed ones hold "
-        f"{seen.lost:.0%} of the tenth's damage. Other models may differ: --sample N tests it on this one."
+        f"It was tested on {seen.model} with all heads measured ({', '.join(seen.texts)}; {seen.sequences} x "
+        f"{seen.tokens} tokens, not used to design it): of the worst tenth of the heads, {seen.looked_for}, it chose "
+        f"{seen.found}; those it missed account for {seen.lost:.0%} of that tenth's damage. Other models may differ: "
+        "--sample N tests it on this one."
     )
 
 
@@ -334,6 +366,7 @@ def _row(result: AblateResult, head: HeadDamage, texts: Sequence[str]) -> dict[s
         **{f"told_{name}": _told(head, name) for name in texts},
         "half_width": half,
         "position": head.position,
+        "positional": head.positional,
         "estimate": head.estimate,
         "says": words,
         "shown_first": False,
@@ -356,18 +389,18 @@ def _marked(value: float, half: float | None) -> str:
 def _heads(page: Page, result: AblateResult, ranked: Sequence[dict[str, Any]], texts: Sequence[str]) -> list[Any]:
     columns = [Column("name", "head", "plain")]
     columns += [Column(f"told_{name}", name, "interval", f"damage_{name}") for name in texts]
+    if any(row["positional"] is not None for row in ranked):
+        columns.append(Column("positional", "positional", ".0%"))
     if any(row["position"] is not None for row in ranked):
         columns.append(Column("position", "text less shuffled", "+.3f"))
     if result.screen is not None:
         columns.append(Column("estimate", "estimate", "+.3f"))
     words = [f"How much the {_what(result)} rises without each head ({result.unit})"]
     if any(row["half_width"] is not None for row in ranked):
-        words[0] += (
-            ", those clearly above 0 on the text first, by the lower end of their interval; in brackets: within "
-            "noise of 0"
-        )
+        words[0] += ", the surest first (by the lower end of the 95 % interval); in brackets: not told from 0"
     words[0] += "."
-    words += [said for key, said in _WORDS.items() if key in texts or any(column.key == key for column in columns)]
+    known = {*texts, *(column.key for column in columns)}
+    words += [said for key, said in _WORDS.items() if key in known]
     keys = [*(column.key for column in columns), *(f"{kind}_{name}" for name in texts for kind in ("damage", "half"))]
     table = page.rows("heads by damage", ranked, keys)
     listing = Listing(
@@ -377,7 +410,7 @@ def _heads(page: Page, result: AblateResult, ranked: Sequence[dict[str, Any]], t
         tuple(columns),
         top=WORST,
         answer=tuple(column.key for column in columns if column.key not in ("position", "estimate")),
-        answer_sentence=words[0],
+        answer_sentence=" ".join([words[0], *(_WORDS[key] for key in ("positional",) if key in known)]),
     )
     return [_chart(page, result, ranked), listing]
 
@@ -417,6 +450,9 @@ def _map(result: AblateResult, rows: Sequence[dict[str, Any]], texts: Sequence[s
         for name in texts
         if any(row[f"damage_{name}"] is not None for row in rows)
     ]
+    if any(row["positional"] is not None for row in rows):
+        said = "Share of the logits' variance that position alone accounts for."
+        measures.append(Measure("positional", "Positional", "sequential", said, "percent", 0.0, 1.0))
     if any(row["position"] is not None for row in rows):
         measures.append(Measure("position", "Text less shuffled", "diverging", _WORDS["position"].partition(": ")[2]))
     bars = {

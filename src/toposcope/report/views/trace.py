@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from toposcope.models.ablation.positional import POSITIONAL
 from toposcope.models.corpus import RANDOM
 from toposcope.models.rank import RankCorrelation
 from toposcope.models.tracing.agreement import Agreement
 from toposcope.models.tracing.logits import LogitPicture
 from toposcope.models.tracing.patterns import WORDS, together
-from toposcope.models.tracing.result import HeadTrace, TraceResult
+from toposcope.models.tracing.result import MOSTLY, HeadTrace, TraceResult
 from toposcope.report import charts
 from toposcope.report.attention import attention_block
 from toposcope.report.blocks import (
@@ -49,7 +50,7 @@ LETTERS = {"previous": "p", "next": "n", "self": "s", "first": "1", "induction":
 NONE = "none"
 NAMED = 6  # heads listed after a pattern
 KERNELS = 6  # heads whose kernels are drawn
-ASKED = 5  # heads that the next step asks about
+ASKED = 5  # heads that are listed, and that the next step asks about where none is positional
 TELLING = 16  # sequences of it: the damage of one head of many is small, and fewer seldom tell it from 0
 METRICS = {
     "rho": (
@@ -79,8 +80,8 @@ OTHERS = {  # measured, and in no table of the page
 }
 AXES = {"rho": "logit norm ratio", "toeplitz": "Toeplitz share", "distance": "distance, tokens"}
 ORDER = {  # what orders the list of heads, by the best measure there is
-    "position": "share of the logits' variance that position alone makes",
-    "gram_position": "share of the logits that position alone makes",
+    "position": "share of the logits' variance that position alone accounts for",
+    "gram_position": "share of the logits that position alone accounts for",
     "toeplitz": "share of the logits' energy that depends on the offset alone",
 }
 PEAK = "peak: the offset at which the mean logit is largest (1: the token before)"
@@ -134,14 +135,20 @@ def heads_of(result: TraceResult) -> tuple[list[dict[str, Any]], tuple[Measure, 
 
 # ------------------------------------------------------------------ words
 def _next_step(result: TraceResult, rows: Sequence[dict[str, Any]]) -> Command:
-    """What a head does is not what it is worth: the command that measures that, for the heads just named."""
-    question = "Are they needed?"
+    """What a head does is not what it is worth: the command that measures that, for the positional heads."""
+    question = "Which of them does the model need?"
     if any(each.family == LABORATORY for each in result.provenance.subjects):  # all heads, on its own task
         return Command(question, " ".join(command(result, "ablate")))
+    options = result.provenance.options
+    some = options.get("heads") not in (None, "all") or not any(
+        (each.positional or 0) > MOSTLY for each in result.heads
+    )
     named = ",".join(row["name"] for row in sorted(rows, key=_positional, reverse=True)[:ASKED])
-    drawn = result.provenance.options.get("text") == RANDOM  # a loss needs a text: the command then takes its own
-    words = command(result, "ablate", () if drawn else ("text", "begin", "lines"))
-    return Command(question, " ".join([*words, "--heads", named, "--sequences", str(TELLING)]))
+    asked = ["--heads", named] if some else ["--heads", POSITIONAL, "--only", "text"]
+    drawn = options.get("text") == RANDOM  # a loss needs a text: the command then takes its own
+    kept = (() if drawn else ("text", "begin", "lines"), () if some else ("layers",))
+    words = command(result, "ablate", [name for names in kept for name in names])
+    return Command(question, " ".join([*words, *asked, "--sequences", str(TELLING)]))
 
 
 def _summary(result: TraceResult) -> list[str]:
@@ -195,7 +202,7 @@ def _most_positional(result: TraceResult) -> list[str]:
                 else ""
             )
             spread, best = ranked[0]
-            half = sum(spread.median > 0.5 for spread, _ in ranked)
+            half = sum(spread.median > MOSTLY for spread, _ in ranked)
             return [
                 f"Positional heads: in {half} of {count(len(ranked), 'head')} position alone accounts for more than "
                 f"half of {what}, most of all in {best.name} ({spread.median:.0%}).{noise}"
@@ -279,19 +286,20 @@ def _patterns(page: Page, result: TraceResult) -> Listing:
             "pattern": WORDS[name],
             "threshold": threshold,
             "heads": len(result.patterns[name]),
-            "strongest": ", ".join(f"{each.name} {each.score(name):.2f}" for each in result.named(name)[:NAMED]),
+            "strongest": ", ".join(f"{each.name} {each.score(name):.0%}" for each in result.named(name)[:NAMED]),
         }
         for name, threshold in result.thresholds.items()
         if any(each.score(name) is not None for each in result.heads)
     ]
     columns = (
-        Column("pattern", "pattern", "plain"), Column("threshold", "from", ".2f"), Column("heads", "heads"),
+        Column("pattern", "pattern", "plain"), Column("threshold", "from", ".0%"), Column("heads", "heads"),
         Column("strongest", "the strongest, with their share of attention", "wrap"),
     )  # fmt: skip
     none = sum(not each.names for each in result.heads)
     words = (
-        "Share of attention, median over sequences; a head is named from the threshold on, and may have several "
-        f"names. {none} of {len(result.heads)} heads have none. Heads are named layer.head, both counted from 0."
+        "Share of attention, median over sequences; induction on repeated random tokens. A head is named from the "
+        "threshold on, local window only where no narrower pattern is. "
+        f"{none} of {len(result.heads)} heads have no name. Heads are layer.head, both from 0."
     )
     return Listing("Named patterns", words, page.rows("patterns", rows), columns)
 
@@ -309,9 +317,9 @@ def _listing(page: Page, rows: Sequence[dict[str, Any]], there: Sequence[str]) -
     columns = (
         Column("name", "head", "plain"),
         Column("pattern", "pattern", "plain"),
-        *(Column(key, headings.get(key, _within(METRICS[key][0])), ".2f") for key in there),
+        *(Column(key, headings.get(key, _within(METRICS[key][0])), _digits(key)) for key in there),
         Column("peak_offset", "peak"),
-        *(Column(key, key.removeprefix("on_"), ".2f") for key in shares),
+        *(Column(key, key.removeprefix("on_"), ".0%") for key in shares),
     )
     explained = {
         "rho": "norm ratio: of the logits, over that without position (1: position has no effect)",
@@ -327,11 +335,7 @@ def _listing(page: Page, rows: Sequence[dict[str, Any]], there: Sequence[str]) -
     if "on_next" in shares:
         attended += "; next: on the one after"
     answer = tuple(filter(None, ("name", order, "peak_offset", *(f"on_{name}" for name in ANSWERED))))
-    short = (
-        ""
-        if order is None
-        else f"{headings.get(order, _within(METRICS[order][0]))}: {ORDER[order]}, by which heads are ordered; "
-    )
+    short = "" if order is None else f"{headings.get(order, _within(METRICS[order][0]))}: {ORDER[order]}; "
     return Listing(
         "Every head",
         f"Medians over sequences, the most positional first. {words[:1].upper()}{words[1:]}; {PEAK}; then shares of "
@@ -343,6 +347,11 @@ def _listing(page: Page, rows: Sequence[dict[str, Any]], there: Sequence[str]) -
         answer=answer,
         answer_sentence=f"{short[:1].upper()}{short[1:]}{PEAK}; {attended}. Medians over sequences.",
     )
+
+
+def _digits(metric: str) -> str:
+    """How a measure is written in a table: shares of a whole in percent."""
+    return ".0%" if metric in ("content", "position", "coupling") else ".2f"
 
 
 def _head_map(result: TraceResult, rows: Sequence[dict[str, Any]], table: str, there: Sequence[str]) -> HeadMap:

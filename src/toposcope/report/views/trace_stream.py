@@ -31,14 +31,15 @@ ALONE = 0.5  # share of all squared norms from which one token speaks for the cl
 def add_stream(result: TraceResult, page: Page, sentences: Sequence[str]) -> None:
     """Add the summary, tokens first and heads second, the tokens through depth beside it, and what else is known."""
     answer, *parts_said = stream_summary(result) or [""]
-    said = Summary(tuple(filter(None, (answer, *sentences[:1], *parts_said, *sentences[1:]))))
+    said = Summary(tuple(filter(None, (answer, *sentences))))
     if not result.stream:
         page.add("Summary", said)
         return
     headline = _headline(result, page)
     page.add("Summary", Row((headline, said)))
     numbers, parts = _numbers(page, result.stream), _parts(page, result)
-    page.add("Tokens through depth", numbers, parts, _others(headline.table, result.stream), full=True)
+    words = Paragraphs(tuple(parts_said)) if parts_said else None
+    page.add("Tokens through depth", words, numbers, parts, _others(headline.table, result.stream), full=True)
     how = Paragraphs((ALONE_WORDS, _how(result.stream[0])), soft=True)
     page.add("Tokens at every place", _every(page, result.stream), how, detail=True)
 
