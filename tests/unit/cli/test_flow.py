@@ -58,7 +58,7 @@ def test_a_preset_prints_a_verdict_beside_what_was_observed() -> None:
     assert out.returncode == 0, out.stderr
     assert "Thm 4a" in out.stdout
     assert "--html" in out.stdout  # a table does not move: how to watch it
-    assert "1e+04" in next(line for line in out.stdout.splitlines() if line.startswith("  largest norm"))
+    assert "x 10,000" in next(line for line in out.stdout.splitlines() if line.startswith("  largest norm"))
     assert max(map(len, out.stdout.splitlines())) <= 80
 
 
