@@ -66,6 +66,24 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AblationRunner]:
         yield runner
 
 
+def test_positional_heads_are_chosen_and_told(tmp_path: Path) -> None:
+    given = {"tokens": LENGTH, "sequences": 3, "lines": True, "only": "text"}
+    model, text = write_planted(tmp_path, (2,)), tmp_path / "text.txt"
+    every = toposcope.ablate(model, text, **given)
+    traced = toposcope.trace(model, text, tokens=LENGTH, sequences=3, lines=True, jobs=1)
+    shares = {each.name: each.positional for each in traced.heads}
+    assert {each.name: each.positional for each in every.heads} == shares
+    found = toposcope.ablate(model, text, heads="positional", **given)
+    assert [each.name for each in found.heads] == [name for name, share in shares.items() if (share or 0) > 0.5]
+    assert "0.2" in {each.name for each in found.heads}
+    assert len(found.heads) < len(every.heads)
+    unplaced = load_reference(model, head=True, attention="sdpa")
+    with torch.no_grad():
+        unplaced.model.transformer.wpe.weight.zero_()
+    with pytest.raises(BadValue, match="positional"):
+        toposcope.ablate(unplaced, text, heads="positional", **given)
+
+
 def test_the_one_positional_head_is_found(one: AblationRunner) -> None:
     found = summarise(one)
     first, second, *_ = found.ranked()

@@ -352,9 +352,9 @@ def test_phases_are_the_turns_of_the_curve(cosines: list[float]) -> None:
     ("cosines", "words"),
     [
         ([0.1, 0.5, 0.9], ["move together", "0.10 to 0.90 over layers 0 to 1"]),
-        ([0.9, 0.2], ["move apart", "0.90 to 0.20 over layer 0"]),
-        ([0.1, 0.8, 0.3], ["move together", "0.10 to 0.80 over layer 0", "to 0.30 over layer 1"]),
-        ([0.1, 0.8, 0.12], ["as close together as they began", "to 0.12 over layer 1"]),
+        ([0.9, 0.2], ["move apart", "0.90 to 0.20 in layer 0"]),
+        ([0.1, 0.8, 0.3], ["move together", "0.10 to 0.80 in layer 0", "to 0.30 in layer 1"]),
+        ([0.1, 0.8, 0.12], ["as close together as they began", "to 0.12 in layer 1"]),
         ([0.1, 0.3, 0.6, 0.6, 0.55, 0.6, 0.7], ["over layers 0 to 5", "layers 0 to 1: 0.10 to 0.60"]),
         ([0.1, 0.3, 0.5, 0.7, 0.62], ["0.10 to 0.70 over layers 0 to 2", "back to 0.62 in layer 3"]),
         ([0.9, 0.9, 0.9, 0.9, 0.6, 0.3], ["move apart", "layers 3 to 4"]),
