@@ -127,8 +127,8 @@ def ablate(
         ):
             wanted = runner.wanted(layers, asked)
             if positional:
-                _log.info("Looking for the heads that are positional.")
-                wanted = positional_heads(reference, corpus, wanted)
+                wanted, said = positional_heads(reference, corpus, wanted)
+                _log.info("%s", said)
             screen, tried = _measure(runner, wanted, mode, pairs, sample, seed, progress, loading)
             found = summarise(runner, wanted, mode=mode, pairs=tried, screen=screen)
             found = _with_shares(found, reference, corpus)

@@ -15,6 +15,7 @@ from toposcope.models.tracing.result import MOSTLY
 
 POSITIONAL = "positional"  # what stands for these heads where heads are named
 SEQUENCES = 4  # on which it is measured
+FEW = 5  # heads that are taken where none is positional
 
 
 def shares_of_position(reference: Reference, corpus: Corpus, heads: Sequence[Heads]) -> dict[Heads, float]:
@@ -27,18 +28,21 @@ def shares_of_position(reference: Reference, corpus: Corpus, heads: Sequence[Hea
     return {((row.layer, row.head),): row.positional for row in found.heads if row.positional is not None}
 
 
-def positional_heads(reference: Reference, corpus: Corpus, heads: Sequence[Heads]) -> list[Heads]:
-    """Those of the heads in whose logits position alone makes more than half."""
+def positional_heads(reference: Reference, corpus: Corpus, heads: Sequence[Heads]) -> tuple[list[Heads], str]:
+    """Those of the heads in whose logits position alone makes more than half, and who they are in words.
+
+    Where it is so in none, the few in whose logits it makes most.
+    """
     shares = shares_of_position(reference, corpus, heads)
-    found = [each for each in heads if shares.get(each, 0.0) > MOSTLY]
-    if found:
-        return found
     if not shares:
-        raise BadValue(
-            f"the share of position could not be measured in any head: name --heads instead of {POSITIONAL}."
-        )
-    most = max(shares, key=lambda each: shares[each])
-    raise BadValue(
-        f"none of {len(shares)} heads is positional here: position alone makes {shares[most]:.0%} of the logits' "
-        f"variance at most (head {most[0][0]}.{most[0][1]}), not {MOSTLY:.0%}. Name --heads, or leave it out."
+        raise BadValue(f"no head's share of position can be measured: name --heads instead of '{POSITIONAL}'.")
+    ranked = sorted(shares, key=lambda each: -shares[each])
+    found = [each for each in ranked if shares[each] > MOSTLY]
+    most = f"{shares[ranked[0]]:.0%} of the logits' variance at most"
+    if found:
+        return sorted(found), f"{len(found)} of {len(shares)} heads are positional (position alone makes {most})."
+    few = sorted(ranked[:FEW])
+    return (
+        few,
+        f"No head is positional (position alone makes {most}): the {len(few)} in which it makes most are removed.",
     )

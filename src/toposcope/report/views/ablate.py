@@ -145,9 +145,9 @@ def _positional(result: AblateResult, ranked: Sequence[HeadDamage]) -> list[str]
     if len(ranked) == 1:
         return [f"Position alone accounts for {known[0].positional:.0%} of its logits' variance."]
     what = f"position alone accounts for more than {MOSTLY:.0%} of the logits' variance"
-    if result.provenance.options.get("heads") == POSITIONAL:
-        return [f"All {len(ranked)} are positional: {what}."]
     most = [each.name for each in known if (each.positional or 0.0) > MOSTLY]
+    if len(most) == len(known) and result.provenance.options.get("heads") == POSITIONAL:
+        return [f"All {len(ranked)} are positional: {what}."]
     names = ", ".join(most[:NAMED]) + (f" and {len(most) - NAMED} more" if len(most) > NAMED else "")
     some = f"{len(most)} of these {count(len(known), 'head')}" if most else "none of these heads"
     return [f"Positional ({what}): {some}{': ' if names else ''}{names}."]
