@@ -47,11 +47,11 @@ MEANINGS = {  # of what is measured, by its name in `OBSERVABLES`
     "cosine_mean": "over pairs: 1 is one direction for all",
     "effective_rank": "how many directions the tokens fill",
     "clusters": f"groups with gaps below {100 * CLUSTER_SHARE:.0f} % of the RMS norm",
-    "attention_entropy": "mean over tokens, in nats: 0 is attention to one token",
-    "log_energy": "log of the sum of exp(logit): never rises under Thm 3b, never falls under Thm 4b",
-    "pair_form_min": "difference of two tokens, squared as Thm 1 weighs it; none falls where that applies",
+    "attention_entropy": "in nats: 0 is attention to one token",
+    "log_energy": "log sum exp(logit): falls in Thm 3b, rises in 4b",
+    "pair_form_min": "squared difference of a pair, as Thm 1 weighs it",
     "pair_form_mean": "the same, over all pairs",
-    "pair_form_max": "the same, of the pair where it is largest",
+    "pair_form_max": "the same, where it is largest",
 }
 OPTIONS = ("text", "start", "tokens", "seed", "norms", "family", "adapter")  # as a command has them
 UNPLACED = "no positional encoding"
