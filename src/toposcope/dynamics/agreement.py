@@ -47,7 +47,7 @@ def _converges(result: Trajectory) -> RunAgreement:
         shrunk = int((np.nan_to_num(result.token_log_growth, nan=-1.0) < 0).sum())
         who = f"all {shrunk:,}" if shrunk == result.count else f"{shrunk:,} of {result.count:,}"
         words = "the token has shrunk " if result.count == 1 else f"{who} tokens have shrunk, the largest norm "
-        words += f"{np.exp(-result.log_growth):.3g}-fold; the run ended before that was 0"
+        words += f"{_fold(-result.log_growth)}-fold; the run ended before that was 0"
         return RunAgreement("agrees", words)
     if result.status is Status.GREW and result.growth_rate > 0 and result.log_growth > np.log(1e3):
         if result.log_growth < np.log(1e8):
@@ -117,5 +117,13 @@ def first_token_rate(result: Trajectory) -> float:
 
 
 def _fold(log_growth: float) -> str:
-    factor = np.exp(min(log_growth, 700))
-    return f"{factor:,.0f}" if 1000 <= factor < 1e6 else f"{factor:.3g}"
+    return fold(float(np.exp(min(log_growth, 700))))
+
+
+def fold(factor: float) -> str:
+    """How many fold, to two digits, or three from 100 to 1,000: 6.4, 185, about 16,000, about 2.3e8."""
+    if factor < 1000:
+        return f"{factor:.3g}" if factor >= 99.5 else f"{factor:.2g}"
+    short = float(f"{factor:.2g}")
+    words = f"{short:,.0f}" if short < 1e6 else f"{short:.2g}".replace("e+0", "e").replace("e+", "e")
+    return words if abs(factor / short - 1) < 1e-3 else f"about {words}"

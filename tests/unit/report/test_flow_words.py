@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 import toposcope
+from toposcope.dynamics.agreement import fold
 from toposcope.dynamics.flow import Flow
+from toposcope.dynamics.observables import OBSERVABLES
 from toposcope.dynamics.regime import Verdict
 from toposcope.dynamics.trajectory import Status
 from toposcope.report.blocks import Page, Pairs
@@ -16,15 +18,18 @@ from toposcope.report.verdicts import word
 from toposcope.report.views import flow as view
 from toposcope.report.views.flow_words import (
     ENDED,
+    MEANINGS,
     badge,
     brief,
     certified,
     firm,
     gist,
     legend,
+    next_steps,
     of_norms,
     scope,
     seen,
+    setup,
     why,
 )
 
@@ -89,8 +94,8 @@ def test_a_verdict_of_growth_beside_tokens_that_gather_is_explained(measured: Fl
 @pytest.mark.parametrize(
     ("rule", "robust", "there", "absent"),
     [
-        ("T5", True, ["8.8 %", "which it survives"], []),
-        ("T5", False, ["8.8 %"], ["which it survives"]),
+        ("T5", True, ["8.8 %", "survives"], []),
+        ("T5", False, ["8.8 %", "far"], ["survives"]),
         ("T3a", False, ["symmetric", "not known"], ["8.8 %", "survives changes"]),
         ("T5", None, [], ["8.8 %", "rounding"]),
     ],
@@ -125,26 +130,73 @@ def test_directions_that_grow_are_told_and_tokens_on_them_only_where_they_came_t
     assert why(result, replace(flow, verdict=None)) is None
     assert why(result, replace(there, verdict=replace(flow.verdict, n_pos=3, n_neg=0))) is None  # the theorem says so
     lines = brief(result)
-    assert len(lines) == 4
-    assert seen(flow)[1:] in lines[0]
-    assert words in lines[1]
-    assert certified(flow) in lines[2]
-    assert lines[3] == legend(result)
+    assert len(lines) == 5
+    assert lines[0] == setup(result)
+    assert seen(flow)[1:] in lines[1]
+    assert words in lines[2]
+    assert certified(flow) in lines[3]
+    assert lines[4] == legend(result)
     other = replace(flow, encoding="other", observables=changed(flow, norm_max=(1.0, 7.0)).observables)
-    assert len(brief(replace(result, flows=(flow, other)))) == 5  # of both the reason and the theorem are the same
+    assert len(brief(replace(result, flows=(flow, other)))) == 6  # of both the reason and the theorem are the same
 
 
-def test_clusters_among_growing_distances_are_said_to_be_relative(measured: Flow) -> None:
+def test_clusters_among_growing_distances_say_that_those_grow_too(measured: Flow) -> None:
     gathered = {**SAME, "clusters": (6.0, 2.0)}
     grown = {"norm_max": (1.0, 200.0), "norm_min": (1.0, 200.0), "distance_mean": (1.0, 9.0)}
     words = gist(changed(measured, **{**gathered, **grown}))
-    assert "relative to their size" in words
-    assert "9-fold" in words
-    assert "relative" not in gist(changed(measured, **gathered, distance_mean=(1.0, 0.5)))
+    assert "but less (9-fold)" in words
+    faster = gist(changed(measured, **{**gathered, **grown, "distance_mean": (1.0, 16189.0)}))
+    assert "(about 16,000-fold)" in faster
+    assert "less" not in faster
+    assert "distance" not in gist(changed(measured, **gathered, distance_mean=(1.0, 0.5)))
     apart = changed(measured, **gathered, distance_mean=(1.0, 1.4))  # two ends of a sphere: no norm has grown
-    assert "relative" not in gist(apart)
-    assert "already close" in gist(changed(measured, **{**SAME, "clusters": (5.0, 2.0)}))
-    assert "already close" not in gist(changed(measured, **gathered))
+    assert "distance" not in gist(apart)
+
+
+@pytest.mark.parametrize(
+    ("factor", "words"),
+    [
+        (6.44, "6.4"),
+        (99.4, "99"),
+        (99.7, "99.7"),
+        (185.2, "185"),
+        (1e4, "10,000"),
+        (16189, "about 16,000"),
+        (1e6, "1e6"),
+    ],
+)
+def test_factors_have_no_more_digits_than_they_are_worth(factor: float, words: str) -> None:
+    assert fold(factor) == words
+
+
+def test_the_first_sentence_names_preset_mask_and_encoding_once_each() -> None:
+    collapse = setup(toposcope.flow(preset="collapse", horizon=0.1))
+    assert collapse.startswith("Preset collapse")
+    assert collapse.count("no mask") == 1
+    assert collapse.count("ositional encoding") == 1
+    causal = setup(toposcope.flow(preset="explode", horizon=0.1, encoding="alibi", causal=True))
+    assert "ALiBi" in causal
+    assert "causal mask" in causal
+
+
+def test_a_run_that_used_up_its_evaluations_says_how_far_it_was_to_go() -> None:
+    result = toposcope.flow(preset="collapse", max_evaluations=40)
+    words = seen(result.flows[0])
+    assert result.flows[0].status is Status.EXHAUSTED
+    assert all(number in words for number in ("100", "40", "80"))
+
+
+def test_the_next_step_of_a_preset_is_a_change_of_it() -> None:
+    lines = [step.line for step in next_steps(toposcope.flow(preset="helix", horizon=0.1))]
+    assert lines == [
+        "toposcope flow --preset helix --add-diagonal 1",
+        "toposcope flow --preset helix --encoding none",
+    ]
+    assert not next_steps(toposcope.flow(W=np.eye(2), V=-np.eye(2), tokens=2, horizon=0.1))
+
+
+def test_every_series_is_described() -> None:
+    assert set(MEANINGS) == {each.name for each in OBSERVABLES}
 
 
 def test_what_is_seen_says_how_the_run_ended(measured: Flow) -> None:
@@ -152,7 +204,7 @@ def test_what_is_seen_says_how_the_run_ended(measured: Flow) -> None:
     assert measured.status is Status.HORIZON
     moving = ENDED[Status.HORIZON].split("{t}")[0]
     assert moving in seen(measured)
-    assert moving in brief(toposcope.flow(preset="clusters", tokens=6, horizon=0.1))[0]
+    assert moving in brief(toposcope.flow(preset="clusters", tokens=6, horizon=0.1))[1]
     for status in set(Status) - {Status.HORIZON}:
         assert moving not in seen(replace(measured, status=status))
 

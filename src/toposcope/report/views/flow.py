@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from toposcope.dynamics.agreement import fold
 from toposcope.dynamics.flow import Flow, FlowResult
 from toposcope.dynamics.observables import OBSERVABLES
 from toposcope.report import charts
@@ -15,17 +16,21 @@ from toposcope.report.blocks import Chart, Column, Listing, Page, Pairs, Paragra
 from toposcope.report.views.flow_words import (
     CLUSTERS,
     DECIDED_BY_V,
+    HANDLED,
     LETTERS,
+    MEANINGS,
     badge,
     firm,
-    fold,
     mechanism,
     moves,
+    next_steps,
     scope,
     seen,
+    setup,
     theorem_line,
     weights,
     why,
+    written,
 )
 
 ACROSS = 4  # flows side by side in one table
@@ -39,18 +44,20 @@ def view(result: FlowResult, page: Page) -> None:
     flows, several = result.flows, len(result.flows) > 1
     if several:
         page.facts += [(str(flows[0].tokens), "tokens"), (str(len(flows)), "encodings")]
-        page.add("Summary", Summary((*_start(result), *(_in_short(flow) for flow in flows))))
+        page.add("Summary", Summary((setup(result), *(_in_short(flow) for flow in flows))))
         page.add("Side by side", *_side_by_side(page, flows))
     else:
-        page.add("Summary", Row((_motion(flows[0]), Summary((*_start(result), *_summary(result, flows[0]))))))
+        page.add("Summary", Row((_motion(flows[0]), Summary((setup(result), *_summary(result, flows[0]))))))
         page.add("Theorem and run", Paragraphs(tuple(_behind(flows[0]))), full=True)
     for flow in flows:
         _one(page, result, flow, flow.encoding if several else "From start to end", several)
-    notes = tuple(dict.fromkeys(f"{_sentence(note)}." for flow in flows for note in flow.notes))
-    tries = tuple(f"Try {option}: {effect}." for option, effect in result.suggestions.items())
+    notes = tuple(dict.fromkeys(f"{_sentence(note)}." for flow in flows for note in _notes(flow)))
     terms = tuple(dict.fromkeys(words for flow in flows for words in _terms(flow)))
-    if terms or notes or tries:
-        page.add("Notes", Paragraphs((*terms, *notes, *tries), soft=True))
+    if terms or notes:
+        page.add("Notes", Paragraphs((*terms, *notes), soft=True))
+    steps = next_steps(result)
+    if steps:
+        page.add("Next", *steps)
 
 
 def view_several(results: Sequence[FlowResult], page: Page) -> None:
@@ -73,12 +80,6 @@ def _title(result: FlowResult) -> str:
 
 
 # ------------------------------------------------------------------ sentences
-def _start(result: FlowResult) -> list[str]:
-    """What flows, and where the tokens of a model come from."""
-    where = f"{_sentence(result.flows[0].title)}: " if result.provenance.subjects else ""
-    return [f"{where}{result.sentence.rstrip('.')}."]
-
-
 def _summary(result: FlowResult, flow: Flow) -> list[str]:
     """What was seen, why as we read it, and what is certified."""
     reason = why(result, flow)
@@ -106,10 +107,13 @@ def _terms(flow: Flow) -> list[str]:
     if moves(flow) != "V":
         terms.append(f"{LETTERS}.")
     if flow.settings.head is not None:
-        terms.append(
-            "This is one head alone; the whole model with its MLPs need not do the same ('toposcope trace')."
-        )
+        terms.append("This is one head alone; the whole model with its MLPs need not do the same.")
     return terms
+
+
+def _notes(flow: Flow) -> list[str]:
+    """The notes of a flow, without the dimensions that the first sentence has named."""
+    return [note for note in flow.notes if not (written(flow) and note.startswith("shown is the part"))]
 
 
 def _in_short(flow: Flow) -> str:
@@ -172,7 +176,7 @@ def _facts(flow: Flow) -> Pairs:
         ("encoding", used.encoding + (f" ({used.absolute})" if used.absolute else "")),
         ("attention mask", mask),
         ("added diagonal", shown(used.diagonal) if used.diagonal else None),
-        ("norms", used.norms),
+        ("norms", HANDLED.get(used.norms or "", used.norms)),
         ("tokens", str(flow.tokens)),
         ("integration time", f"{flow.end:.3g}"),
         ("margin", margin),
@@ -191,10 +195,13 @@ def _observables(page: Page, flow: Flow) -> Listing:
         if each.name in flow.observables:
             first, last = flow.observables[each.name][0], flow.observables[each.name][-1]
             change = _change(first, last, each.logarithmic)
-            rows.append({"what": each.words, "start": _number(first), "end": _number(last), "change": change})
+            start, end = (_number(value, exact=each.logarithmic) for value in (first, last))
+            meaning = MEANINGS[each.name]
+            rows.append({"what": each.words, "start": start, "end": end, "change": change, "meaning": meaning})
     columns = (
         Column("what", "observable", "text"),
         *(Column(name, name) for name in ("start", "end", "change")),
+        Column("meaning", "which is", "wrap"),
     )
     sentence = "Every observable at the first and at the last moment."
     table = page.rows(f"{flow.encoding} observables", rows)
@@ -324,9 +331,12 @@ def _from_zero(values: Sequence[float]) -> tuple[float, float]:
     return 0.0, 1.08 * max(values, default=0.0) or 1.0
 
 
-def _number(value: float) -> str | None:
+def _number(value: float, *, exact: bool = True) -> str | None:
+    """A number as text; what is no size of a token has no digits below 1e-12."""
     if math.isnan(value):
         return None
+    if not exact and 0 < abs(value) < 1e-12:
+        return "under 1e-12" if value > 0 else "0"
     if 1000 <= abs(value) < 1e6:
         return f"{value:,.0f}"
     return f"{value + 0.0:{'.4g' if 0.01 <= abs(value) < 1000 else '.3g'}}"
@@ -336,5 +346,5 @@ def _change(first: float, last: float, ratio: bool) -> str:
     if math.isnan(first) or math.isnan(last):
         return ""
     if ratio and first > 0 and last > 0:
-        return f"x {fold(last / first)}"
+        return f"x {fold(last / first).removeprefix('about ')}"
     return f"{last - first:+,.0f}" if 1000 <= abs(last - first) < 1e6 else f"{last - first:+.3g}"

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import math
 
-from toposcope.dynamics.flow import Flow, FlowResult, Theorem
-from toposcope.dynamics.observables import CLUSTER_SHARE, MOST_PAIRED
+from toposcope.dynamics.agreement import fold
+from toposcope.dynamics.flow import Flow, FlowResult
+from toposcope.dynamics.integrate import MAX_EVALUATIONS
+from toposcope.dynamics.observables import CLUSTER_SHARE
 from toposcope.dynamics.regime import Verdict
+from toposcope.dynamics.run import GROWTH_CAP
+from toposcope.dynamics.sources import SINGULAR
 from toposcope.dynamics.theorems import in_words, theorem
 from toposcope.dynamics.trajectory import Status
+from toposcope.report.blocks import Command
+from toposcope.report.commands import command, loss_line
 from toposcope.report.verdicts import word
 
 ALIKE = 0.99  # mean cosine of tokens that point one way
 TURNED = 0.1  # the least change of the mean cosine that is told
 MERGED = 0.9  # the most clusters at the end over those at the start, or the other way, if that is told
 RESIZED = 1.05  # the least ratio of norms that is told
+FAR = 3  # rounding over margin from which on it is far more
 NEW = 0.5  # the most of the tokens that lay at the start where nearly all lie at the end, if that is told
 GROWTH = (Verdict.NOT_CONVERGENT, Verdict.DIVERGES, Verdict.DIVERGES_ABOVE)
 DECIDED_BY_V = ("T5", "T6")  # rules whose margin may be set against the rounding of stored weights
@@ -22,14 +29,32 @@ CLUSTERS = (
     f"One cluster: tokens joined by steps of less than {100 * CLUSTER_SHARE:.0f} % of the tokens' RMS norm, or of "
     "that at the start where it was larger."
 )
-ENDED = {
+ENDED = {  # {t}: the time with its unit
     Status.HORIZON: "Still moving at the end, {t}.",
     Status.CONVERGED: "Within a millionth of the limit at {t}.",
-    Status.GREW: "The run stops at this size (--growth-cap), {t}.",
+    Status.GREW: "The run ends at this size (--growth-cap), {t}.",
     Status.AT_REST: "At rest at the end, not at 0, {t}.",
-    Status.STIFF: "The run stops at {t}, where the equations turn stiff; what comes later is not known.",
-    Status.EXHAUSTED: "The run stops at {t} (--max-evaluations); what comes later is not known.",
+    Status.STIFF: "Stopped early at {t}: the equations turn stiff, attention jumps from token to token.",
+    Status.EXHAUSTED: "Stopped early at {t}, of {horizon:.3g}, by --max-evaluations {most}; {more} would go on.",
 }
+HANDLED = {"on": "applied all the time", "start": "applied once, at the start", "off": "left out"}
+MEANINGS = {  # of what is measured, by its name in `OBSERVABLES`
+    "norm_min": "of the shortest token",
+    "norm_median": "half of the tokens are shorter",
+    "norm_max": "of the longest token",
+    "distance_mean": "over pairs of tokens",
+    "dispersion": "root mean square distance from the mean token",
+    "cosine_mean": "over pairs: 1 is one direction for all",
+    "effective_rank": "how many directions the tokens fill",
+    "clusters": f"groups with gaps below {100 * CLUSTER_SHARE:.0f} % of the RMS norm",
+    "attention_entropy": "in nats: 0 is attention to one token",
+    "log_energy": "log sum exp(logit): falls in Thm 3b, rises in 4b",
+    "pair_form_min": "squared difference of a pair, as Thm 1 weighs it",
+    "pair_form_mean": "the same, over all pairs",
+    "pair_form_max": "the same, where it is largest",
+}
+OPTIONS = ("text", "start", "tokens", "seed", "norms", "family", "adapter")  # as a command has them
+UNPLACED = "no positional encoding"
 LETTERS = "V O: value and output weights, W = Q^T K: query and key weights"
 
 
@@ -40,7 +65,7 @@ def gist(flow: Flow) -> str:
     turned, gathered, sizes = _turned(flow), _gathered(flow), _sizes(flow)
     moves = [each for each in (turned, gathered) if each]
     said = f"The {flow.tokens:,} tokens {' and '.join(moves)}" if moves else _unchanged(flow)
-    return f"{said}; {sizes or 'the largest norm hardly changes'}."
+    return f"{said}{' while' if _apart(flow) else ';'} {sizes or 'the largest norm hardly changes'}."
 
 
 def of_norms(flow: Flow) -> str | None:
@@ -51,13 +76,116 @@ def of_norms(flow: Flow) -> str | None:
     gathered = clusters[1] <= MERGED * clusters[0]
     if not (cosines[1] - cosines[0] >= TURNED or gathered):
         return None
-    what = "gathering" if gathered else "turning together"
-    return f"That the tokens are {what} is what the run shows; no theorem certifies it."
+    what = "gather" if gathered else "turn together"
+    alone = flow.verdict.scope == "first_token"
+    said = "Its norm grows without bound" if alone else "The theorem speaks of norms"
+    return f"{said}; that the tokens {what} is only seen."
 
 
 def seen(flow: Flow) -> str:
-    """What the picture shows, how the run ended, and when: a residual block is a step of 1."""
-    return f"{gist(flow)} {ENDED[flow.status].format(t=f't = {flow.end:.3g} in residual blocks')}"
+    """What the picture shows, how the run ended, and when."""
+    used = flow.settings
+    more = 2 * used.max_evaluations
+    ended = ENDED[flow.status].format(
+        t=f"t = {flow.end:.3g}{_unit(flow)}", horizon=used.horizon, most=used.max_evaluations, more=more
+    )
+    return f"{gist(flow)} {ended}"
+
+
+def _unit(flow: Flow) -> str:
+    """What a step of 1 is in the model."""
+    used = flow.settings
+    if used.layers is not None:
+        return " (1: one layer)"
+    if used.layer is None:
+        return ""
+    return f" (1: the {'layer' if used.head is None else 'head'} applied once)"
+
+
+def setup(result: FlowResult) -> str:
+    """What flows: which part of which model, which tokens, and with which encoding where that is one."""
+    flow, told = result.flows[0], result.sentence.rstrip(".")
+    used = flow.settings
+    around = [used.encoding.split(",")[0]] if len(result.flows) == 1 else []
+    if used.causal is not None and (not used.causal or not result.provenance.subjects):
+        around.append("causal mask" if used.causal else "no mask")
+    around = [each for each in around if each.lower() not in told.lower()]
+    if not result.provenance.subjects:
+        preset = result.provenance.options.get("preset")
+        told = f"Preset {preset}: {told}" if preset else told
+        return ". ".join(filter(None, [told, _sentence(", ".join(around))])) + "."
+    alone = " acting alone, again and again" if used.head is not None else ""
+    moved = written(flow)
+    where = f", in the {moved} of {used.width} dimensions that it writes" if moved else ""
+    return f"{_sentence(flow.title)}{alone}: {told}{where}; {', '.join(around)}.".replace("; .", ".")
+
+
+def written(flow: Flow) -> int | None:
+    """How many dimensions a head can move, where only these are followed."""
+    found = flow.verdict
+    if flow.settings.head is None or found is None or found.n_pos is None or SINGULAR in flow.notes:
+        return None
+    return found.n_pos + (found.n_neg or 0) + (found.n_zero or 0)
+
+
+def next_steps(result: FlowResult) -> list[Command]:
+    """What to look at next: the same without position, the whole model; a change of a preset, or a real head."""
+    if not result.provenance.subjects:
+        preset = result.provenance.options.get("preset")
+        if preset is None:
+            return []
+        tries = [
+            Command(f"{_sentence(effect)}:", f"toposcope flow --preset {preset} {option}")
+            for option, effect in result.suggestions.items()
+        ]
+        return tries or [Command("A head of a real model:", "toposcope flow smollm2 --head 2.1 --horizon 20")]
+    found = []
+    own = result.flows[0].settings.encoding != UNPLACED and not _given(result, "encoding")
+    if own and not str(result.provenance.options.get("start")).startswith("array"):  # which no command could name
+        words = [*command(result, "flow"), *_place(result), *command(result, "", OPTIONS)[3:], *_changed(result)]
+        words.append("--encoding none")
+        found.append(Command("No position:", " ".join(words)))
+    read_as = any(_given(result, name) for name in ("family", "num_heads", "adapter"))
+    if not read_as and loss_line(result) is not None:  # else it could not be run, or not as it was read
+        found.append(Command("In the whole model:", " ".join(command(result, "trace"))))
+    return found
+
+
+def _given(result: FlowResult, name: str) -> bool:
+    return result.provenance.options.get(name) not in (None, "", [], ())
+
+
+def _place(result: FlowResult) -> list[str]:
+    """The part of the model, also where Python was given a pair, and layer 0."""
+    used = result.flows[0].settings
+    if used.layers is not None:
+        return ["--stack"]
+    return [f"--head {used.layer}.{used.head}" if used.head is not None else f"--layer {used.layer}"]
+
+
+def _changed(result: FlowResult) -> list[str]:
+    """Options whose names or whose defaults a command has otherwise."""
+    given, words = result.provenance.options, []
+    if given.get("causal") is not None:
+        words.append("--causal" if given["causal"] else "--no-causal")
+    defaults = {
+        "horizon": None,
+        "cloud": "vocabulary",
+        "absolute": "input",
+        "max_evaluations": MAX_EVALUATIONS,
+        "rtol": 1e-6,
+    }
+    for name, usual in {**defaults, "growth_cap": GROWTH_CAP}.items():
+        if given.get(name) not in (None, usual):
+            value = given[name]
+            words.append(f"--{name.replace('_', '-')} {f'{value:g}' if isinstance(value, float) else value}")
+    if str(given.get("diagonal") or 0) not in ("0", "0.0"):
+        words.append(f"--add-diagonal {given['diagonal']}")
+    if _given(result, "token_ids"):
+        words.append(f"--token-ids {str(given['token_ids']).strip('[]').replace(' ', '')}")
+    if _given(result, "num_heads"):
+        words.append(f"--num-heads {given['num_heads']}")
+    return words
 
 
 def why(result: FlowResult, flow: Flow) -> str | None:
@@ -74,11 +202,10 @@ def why(result: FlowResult, flow: Flow) -> str | None:
     lead = flow.leading
     if lead is None or lead.share_at_start > NEW or lead.directions >= found.n_pos:
         return words if found.n_pos < count else None  # of all the theorem says so
-    who = "the fastest ends" if lead.directions == 1 else f"the {lead.directions} fastest end"
+    who = "the fastest holds" if lead.directions == 1 else f"the {lead.directions} fastest hold"
     return (
-        f"{words.removesuffix('.')}; {who} with {_percent(lead.share_at_end)} of the tokens' squared norm "
-        f"({_percent(lead.share_at_start)} at the start): tokens line up along "
-        f"{'it' if lead.directions == 1 else 'them'}."
+        f"{words.removesuffix('.')}; {who} {_percent(lead.share_at_end)} of the tokens' squared norm at the end, "
+        f"{_percent(lead.share_at_start)} at the start."
     )
 
 
@@ -90,7 +217,9 @@ def certified(flow: Flow) -> str:
     if found.rule is None:
         said = "none decides" if found.verdict is Verdict.INDETERMINATE else found.verdict.meaning
         return f"{said}{'' if found.statement == 'no theorem applies' else f': {found.statement}'}."
-    said = f"{word(found.verdict)}, by {theorem(found.rule, found.verdict, found.scope)}: {found.statement}."
+    said = f"{theorem(found.rule, found.verdict, found.scope)}: {found.statement}."
+    if found.verdict not in GROWTH:  # else the name says so, and 'not convergent' beside tokens that gather puzzles
+        said = f"{word(found.verdict)}, by {said}"
     return said if found.exact else f"{said} Here this is outside the theorem's exact reach."
 
 
@@ -106,7 +235,7 @@ def theorem_line(flow: Flow) -> str:
     found = flow.verdict
     margin = firm(flow) if found is not None and found.rule in DECIDED_BY_V else None
     unseen = f"{_sentence(flow.observed)}." if flow.agreement in ("not_yet", "contradicts") else None
-    return " ".join(filter(None, [certified(flow), margin, unseen, of_norms(flow)]))
+    return " ".join(filter(None, [certified(flow), of_norms(flow), margin, unseen]))
 
 
 def mechanism(flow: Flow) -> str | None:
@@ -135,27 +264,24 @@ def firm(flow: Flow) -> str | None:
     if found is None or found.rule is None or found.margin is None:
         return None
     most = _percent(found.margin)
-    if found.rule[:2] in ("T3", "T4"):
-        words = (
-            f"W and W V^-1 stay definite while W and V change by less than {most} of their size; the theorem also "
-            "needs one of the two symmetric"
-        )
-    elif found.margin:
-        size = "its size" if weights(flow) == "V" else "their size"
-        words = f"The verdict survives changes of {weights(flow)} below {most} of {size}"
-    else:
-        words = f"The smallest change of {weights(flow)} may undo it"
-    return f"{'; '.join(filter(None, [words, _rounded(found)]))}."
-
-
-def _rounded(found: Theorem) -> str:
-    """What the rounding of stored weights has changed, and whether a verdict survives that."""
-    if found.robust is None or found.storage_error is None:
-        return ""
     if found.rule not in DECIDED_BY_V:
-        return "whether it survives the rounding of the stored weights is not known"
-    survives = ", which it survives" if found.robust else ""
-    return f"rounding changed them by about {_percent(found.storage_error)}{survives}"
+        unknown = " Whether it survives the rounding of the stored weights is not known." * (found.robust is not None)
+        if found.rule[:2] not in ("T3", "T4"):
+            return f"The verdict survives changes of {weights(flow)} below {most} of their size.{unknown}"
+        return (
+            f"W and W V^-1 stay definite while W and V change by less than {most} of their size. One of these two "
+            f"must also stay symmetric, which almost any change undoes.{unknown}"
+        )
+    if found.robust is None or found.storage_error is None:
+        size = "its size" if weights(flow) == "V" else "their size"
+        if not found.margin:
+            return f"The smallest change of {weights(flow)} may undo it."
+        return f"The verdict survives changes of {weights(flow)} below {most} of {size}."
+    rounding = f"rounding (about {_percent(found.storage_error)})"
+    if found.robust:
+        return f"The verdict survives {rounding}: the margin is {most} of {weights(flow)}."
+    how = "far above" if found.storage_error > FAR * found.margin else "not below"
+    return f"Not certified for the weights before rounding: {rounding} is {how} the margin ({most})."
 
 
 def _percent(share: float) -> str:
@@ -191,15 +317,18 @@ def brief(result: FlowResult) -> list[str]:
         f"{words[1:]}"
         for (what, words), of in several.items()
     ]
-    return [*told, *filter(None, [legend(result)])]
+    steps = [f"{step.question} {step.line}" for step in next_steps(result)]
+    return [setup(result), *told, *filter(None, [legend(result)]), *steps]
 
 
 def legend(result: FlowResult) -> str | None:
     """The letters that were used, and where the theorem stands."""
     flow, told = result.flows[0], []
     if flow.settings.layers is None:
-        brief_letters = "V O: value and output weights"
+        brief_letters = "V O: value, output weights"
         told.append("dx_i/dt = V sum_j softmax_j(x_i^T W x_j) x_j" if moves(flow) == "V" else brief_letters)
+    if moves(flow) != "V" and any(_gathered(each) for each in result.flows):
+        told.append(f"cluster: gaps < {100 * CLUSTER_SHARE:.0f} % of norm")
     rules = dict.fromkeys(each.verdict.rule for each in result.flows if each.verdict and each.verdict.rule)
     if rules:
         told.append(f"{', '.join(f'Thm {rule[1:]}' for rule in rules)}: docs/theory.md")
@@ -233,10 +362,7 @@ def _gathered(flow: Flow) -> str | None:
     if math.isnan(first) or math.isnan(last) or MERGED * first < last < first / MERGED:
         return None
     verb = "gather in" if last < first else "spread over"
-    start = f"{int(first)} at the start"
-    if 1 < first < min(flow.tokens, MOST_PAIRED):
-        start += ": some were already close"
-    return f"{verb} {_clusters(last)}{' relative to their size' * _apart(flow)} ({start})"  # as CLUSTERS says
+    return f"{verb} {_clusters(last)} ({int(first)} at the start)"
 
 
 def _apart(flow: Flow) -> bool:
@@ -263,8 +389,9 @@ def _sizes(flow: Flow) -> str | None:
     largest, smallest = _resized(flow, "norm_max"), _resized(flow, "norm_min")
     told = f"the largest {largest}" if largest else None
     if told and _apart(flow):
-        before, after = _ends(flow, "distance_mean")
-        told += f", the mean distance {fold(after / before)}-fold"
+        (before, after), (small, large) = _ends(flow, "distance_mean"), _ends(flow, "norm_max")
+        less = after / before < large / small
+        told += f"; distances grow too{', but less' * less} ({fold(after / before)}-fold)"
     ways = [math.copysign(1, math.log(r)) if abs(math.log(r)) > math.log(RESIZED) else 0 for r in _ratios(flow)]
     if smallest and ways[0] != ways[1]:
         return f"{told or 'the largest norm hardly changes'}, the smallest {smallest.removeprefix('norm ')}"
@@ -290,10 +417,6 @@ def _resized(flow: Flow, name: str) -> str | None:
     if 1 / RESIZED < ratio < RESIZED:
         return None
     return f"norm {'grows' if ratio > 1 else 'falls'} {fold(max(ratio, 1 / ratio))}-fold"
-
-
-def fold(factor: float) -> str:
-    return f"{factor:,.0f}" if 1000 <= factor < 1e6 else f"{factor:.3g}"
 
 
 def _cosine(value: float) -> str:
