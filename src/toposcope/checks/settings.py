@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from toposcope.checkpoints.config_only import without_weights
 from toposcope.checkpoints.view import Model
 from toposcope.checks.findings import Finding, say_layers
 from toposcope.checks.keys import ORIGINAL, PLACES, mentions, near_misses, unread
@@ -70,6 +71,7 @@ def _in_force(
     remarks = [note for note in encoding.notes if any(word in note for word in _ODD)]
     notes = [note for note in encoding.notes if note not in remarks]
     said = f"In {say_layers(layers, len(model.layers))}: {encoding.title}."
+    stand = "set in the configuration" if without_weights(model.source) else "in force"
     if remarks and not quiet:
         yield Finding(
             "rotary-settings",
@@ -82,7 +84,7 @@ def _in_force(
     yield Finding(
         "rotary-settings",
         "ok",
-        f"rotary settings in force: {_briefly(encoding, rotary)}",
+        f"rotary settings {stand}: {_briefly(encoding, rotary)}",
         f"{said} {_sentences([*notes, *remarks])}".strip(),
         layers=layers,
         evidence={

@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         except ToposcopeError as error:
             more = f"\n  (more: toposcope explain {type(error).__name__})"
             words = sentences(error, keep="")  # one paragraph: a name with a line end cannot add lines of its own
-            sys.stderr.write(f"toposcope: {words}{more}\n")
+            sys.stderr.write(f"{_wrapped(f'toposcope: {words}')}{more}\n")
             raise SystemExit(2) from None
         except BrokenPipeError:  # the reader of a pipe went away: not our failure
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -68,6 +68,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
             code, words = _last_resort(error)
             sys.stderr.write(words)
             raise SystemExit(code) from None
+
+
+def _wrapped(words: str) -> str:
+    """Words in lines that fit a terminal; a quoted command stays in one line, to be pasted. Elsewhere, one line."""
+    if not sys.stderr.isatty():
+        return words
+    import re
+    import shutil
+    import textwrap
+
+    kept = re.sub(r"(?:pip install )?(?<!\w)'[^']{1,70}'(?!\w)", lambda found: found[0].replace(" ", "\0"), words)
+    width = min(shutil.get_terminal_size().columns, 100)
+    lines = textwrap.wrap(kept, max(width, 40), break_long_words=False, break_on_hyphens=False)
+    return "\n".join(lines).replace("\0", " ")
 
 
 def _present_name(word: str, former: Mapping[str, str]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import shlex
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ from toposcope.checks.expected import Expectation, expectations, expected
 from toposcope.checks.findings import CheckResult, Finding, outcome
 from toposcope.checks.model import check_files, check_model
 from toposcope.core.errors import BadValue, did_you_mean
+from toposcope.core.printable import printable
 from toposcope.core.progress import Progress, steps
 from toposcope.core.result import Provenance
 from toposcope.live import foreseen
@@ -31,7 +33,7 @@ from toposcope.live.recover import Recovery, recover
 from toposcope.live.result import LiveCheckResult
 from toposcope.live.running import Running
 from toposcope.models.device import Placement, placement
-from toposcope.models.load import Reference, load_reference
+from toposcope.models.load import Reference, load_reference, require
 from toposcope.models.running import running_subject
 
 _log = logging.getLogger(__name__)
@@ -88,8 +90,17 @@ def check(
         raise BadValue("an open checkpoint does not run: give its name or path, or the loaded model.")
     if family is not None or num_heads is not None or adapter is not None:
         raise BadValue("family, num_heads and adapter say how files are read; a running model is taken as it is.")
+    _require_installed(model)
     placed = placement(device, dtype, device_map)
     return _check_live(model, probes or list(_WHAT), weights, placed, expectations(expect), progress)
+
+
+def _require_installed(model: Any) -> None:
+    """Complain before the work where what runs a model in files is missing, and name the check that does without."""
+    if isinstance(model, str | Path):
+        needed = ("torch",) if model_directory(model) is not None else ("torch", "transformers")
+        named = printable(shlex.quote(str(model)))
+        require(*needed, instead=f"'toposcope check {named}' reads the files alone.")
 
 
 def _check_live(
@@ -160,7 +171,7 @@ def _foretell(running: Running, model: Model, wanted: Sequence[str], weights: bo
     expected = foreseen.seconds(model, size, wanted, weights=weights, slower=foreseen.slower())
     if expected > foreseen.PATIENCE:
         told = foreseen.span(expected)
-        _log.info("%s: the model runs whole, cached, chunked, padded, at several lengths", told)
+        _log.info("Running the model (whole, with cache, in chunks, with padding): %s", told)
     return foreseen.Forecast({name: foreseen.part(model, size, name) for name in {*wanted, "fit"}})
 
 
@@ -171,7 +182,7 @@ def _tell_left(forecast: foreseen.Forecast | None, probe: str, begun: float) -> 
     forecast.done(probe, time.perf_counter() - begun)
     left = forecast.news()
     if left is not None:
-        _log.info("about %s more", left)
+        _log.info("about %s left", left)
 
 
 def _remarks(reference: Any) -> Iterator[str]:

@@ -130,13 +130,13 @@ def locate(target: str | Path) -> Path:
     raise not_found(path, name)
 
 
-def require(*packages: str) -> None:
-    """Complain about packages of the [hf] extra that are not installed."""
+def require(*packages: str, instead: str = "'toposcope scan MODEL' reads the weights alone.") -> None:
+    """Complain about packages of the [hf] extra that are not installed; `instead` says what can be done without."""
     missing = [name for name in packages if not _there(name)]
     if missing:
         raise MissingExtra(
-            f"running a model on a text needs {' and '.join(missing)}: pip install 'toposcope[torch,hf]', in a clone "
-            "'make hf'. The weights alone need neither: 'toposcope scan', 'toposcope flow'."
+            f"running a model needs {' and '.join(missing)}: pip install 'toposcope[hf]', or in a clone 'make hf'. "
+            f"Without {'it' if len(missing) == 1 else 'them'}, {instead}"
         )
 
 

@@ -43,19 +43,26 @@ def loss_line(result: Result) -> str | None:
 
 
 def live_line(result: Result) -> str | None:
-    """The command that checks a model as it runs; None where it could not be run here, or not as it was read."""
+    """The command that checks a model as it runs; None where its files do not run, or not as they were read."""
     read_as = any(result.provenance.options.get(name) for name in ("family", "num_heads", "adapter"))
-    if read_as or not result.provenance.subjects or not _runs(result.provenance.subjects[0]):
+    if read_as or not result.provenance.subjects or not _complete(result.provenance.subjects[0]):
         return None
     return f"{' '.join(command(result, 'check'))} --live"
 
 
 def _runs(subject: Subject) -> bool:
-    """Whether a model's weights and its tokenizer lie where it was found, and what runs them is installed."""
-    from toposcope.models.load import TOKENIZER_FILES, runs_here
+    """Whether a model's files are complete, and what runs them is installed."""
+    from toposcope.models.load import runs_here
+
+    return _complete(subject) and runs_here()
+
+
+def _complete(subject: Subject) -> bool:
+    """Whether a model's weights and its tokenizer lie where it was found."""
+    from toposcope.models.load import TOKENIZER_FILES
 
     path = Path(subject.path)
-    if subject.adapter is not None or not present(path) or not runs_here():
+    if subject.adapter is not None or not present(path):
         return False
     if path.suffix == ".gguf":
         return path.is_file()  # its tokenizer is in it

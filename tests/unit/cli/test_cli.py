@@ -204,3 +204,21 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         main(["--version"])
     assert stop.value.code == 0
     assert capsys.readouterr().out.startswith("toposcope 0.")
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_errors_fit_a_terminal_and_keep_commands_whole(terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Stream(io.StringIO):
+        def isatty(self) -> bool:
+            return terminal
+
+    out = Stream()
+    monkeypatch.setattr("sys.stderr", out)
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(SystemExit):
+        main(["check", "a-model", "--live"])
+    said = [re.sub(r"\x1b\[[?0-9]*[a-zA-Z]|\r", "", line) for line in out.getvalue().splitlines()]
+    assert (max(map(len, said)) <= 60) is terminal
+    for command in ("pip install 'toposcope[hf]'", "'toposcope check a-model'"):
+        assert any(command in line for line in said)

@@ -124,8 +124,10 @@ class TestLoading:
 
     def test_without_torch(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "torch", None)
-        with pytest.raises(MissingExtra, match=r"\[torch,hf\]"):
+        with pytest.raises(MissingExtra, match=r"\[hf\]"):
             load_reference(tmp_path)
+        with pytest.raises(MissingExtra, match="'toposcope check some-model'"):  # what does without torch
+            toposcope.check("some-model", live=True)
 
     def test_a_weights_file_stands_for_its_directory(self, tmp_path: Path) -> None:
         write_llama(tmp_path)

@@ -4,6 +4,7 @@ one fact, and a next step that can be run."""
 from __future__ import annotations
 
 import shutil
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,8 @@ import pytest
 import toposcope
 from tests.unit.checks.making import llama, trained_pairs
 from toposcope.checks import CheckResult
-from toposcope.report.blocks import Command, Findings, Listing, Page
+from toposcope.checks.configuration import ALONE
+from toposcope.report.blocks import Command, Findings, Listing, Page, Paragraphs
 from toposcope.report.commands import live_line, loss_line
 from toposcope.report.drawing import page_of
 
@@ -94,6 +96,29 @@ def test_a_next_step_is_offered_only_where_it_can_be_run(tmp_path: Path, monkeyp
     assert loss_line(bare) is None  # no weights
     shutil.rmtree(directory)
     assert loss_line(bare) is None
+
+
+def test_the_running_model_is_offered_where_nothing_runs_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = llama(tmp_path, rope_theta=1e4, rope_scaling=YARN)
+    (directory / "tokenizer.json").write_text("{}")
+    result = check(directory)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    (running,) = shown(page_of([result]), Command)
+    assert running.line == live_line(result)
+    assert "[hf]" in running.question
+    assert loss_line(result) is None
+
+
+def test_a_configuration_alone_is_not_in_force_and_leaves_no_question(tmp_path: Path) -> None:
+    result = check(llama(tmp_path, rope_theta=1e4, rope_scaling=YARN) / "config.json")
+    assert result.worst == "cannot_tell"  # for machines: never ok
+    assert "cannot_tell" not in {status for _, status in items(result)}
+    (unchecked,) = shown(page_of([result]), Paragraphs)
+    finding = result.find(ALONE)
+    assert finding is not None
+    assert all(each in unchecked.paragraphs[0] for each in finding.evidence["unchecked"])
+    for words in (str(result), *(each.title for each in result.findings)):
+        assert "in force" not in words
 
 
 def test_without_a_scaling_the_next_step_is_the_running_model(tmp_path: Path) -> None:

@@ -6,8 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from toposcope.checkpoints.config_only import FORMAT
+from toposcope.checks.configuration import ALONE
 from toposcope.checks.findings import ON_SCALING, STATUSES, CheckResult, Finding, say_layers, scaling_fault
-from toposcope.report.blocks import Command, Findings, Page, Summary
+from toposcope.models.load import runs_here
+from toposcope.report.blocks import Command, Findings, Page, Paragraphs, Summary
 from toposcope.report.commands import live_line, loss_line
 
 # passed checks that are shown one by one: what is in force, what was asked for, what was not looked at
@@ -19,6 +22,9 @@ def view(result: CheckResult, page: Page, *more: str) -> None:
     """Add the section of a check; `more` are sentences for its summary."""
     files = result.kind in ("check", "check-live")
     items = _shown(result.findings)
+    lone = _lone(result)
+    unchecked = [each for each in items if lone and result.layers and each["id"] == ALONE]
+    items = [each for each in items if each not in unchecked]  # what was not asked is no open question
     kept = None
     if files:
         rotates = any(each["id"] == "rotary-settings" for each in items)
@@ -29,12 +35,14 @@ def view(result: CheckResult, page: Page, *more: str) -> None:
     line = loss_line(result) if files and _stretching(result.findings) else None
     question = "Was the model tuned with this scaling? Its loss tells, without the scaling and with it:"
     running = live_line(result) if result.kind == "check" else None
+    needs = "" if runs_here() else " (needs the [hf] extra; in a clone: make hf)"
     page.add(
-        "Is the positional encoding in force?",
+        "What positional encoding does this configuration set?" if lone else "Is the positional encoding in force?",
         Summary(tuple(filter(None, told))),
         Findings(tuple(items), kept=kept),
+        *(Paragraphs((f"{each['title'][:1].upper()}{each['title'][1:]}.", each["what_to_do"])) for each in unchecked),
         None if line is None else Command(question, line),
-        None if running is None else Command("From the files alone. To check the running model:", running),
+        None if running is None else Command(f"From the files alone. To check the running model{needs}:", running),
     )
 
 
@@ -45,12 +53,17 @@ def _scaling(result: CheckResult) -> list[str]:
     if not settings:
         return []
     scaled = [each for each in settings if each.evidence.get("scaling") not in _NO_SCALING]
+    lone = _lone(result)
     if not scaled:
         fault = scaling_fault(result.findings)
         if fault is not None:
-            written = fault.id != "expected-encoding"
-            return [f"No scaling is in force, though one is {'written' if written else 'expected'}."]
+            though = f"though one is {'written' if fault.id != 'expected-encoding' else 'expected'}."
+            return [
+                f"{'As transformers reads it, no scaling is set' if lone else 'No scaling is in force'}, {though}"
+            ]
         unread = any(each.id in ON_SCALING and each.status != "ok" for each in result.findings)
+        if lone:
+            return ["No scaling is set, as transformers reads it."]
         return ["No scaling is in force." if unread else "No scaling is set, and none is in force."]
     idle = any(each.id == "scaling-effect" and each.status == "warning" for each in result.findings)
     several = len(settings) > 1
@@ -59,7 +72,8 @@ def _scaling(result: CheckResult) -> list[str]:
         for each in scaled
     )
     rest = "; none in the other layers" if len(scaled) < len(settings) else ""
-    return [f"Scaling {'set, without any effect' if idle else 'in force'}: {'; '.join(told)}{rest}."]
+    read = "set, as transformers reads it" if lone else "in force"
+    return [f"Scaling {'set, without any effect' if idle else read}: {'; '.join(told)}{rest}."]
 
 
 def _said(evidence: Mapping[str, Any]) -> str:
@@ -73,6 +87,8 @@ def _said(evidence: Mapping[str, Any]) -> str:
 
 def _outcome(result: CheckResult, items: Sequence[Mapping[str, Any]]) -> str:
     """The outcome; the encoding is left out of it where the line on the model has it."""
+    if _lone(result) and not result.layers:
+        return "No layer could be read from the configuration alone."
     if not _in_header(result):
         return result.verdict
     counts = {str(status): sum(each["status"] == status for each in items) for status in STATUSES}
@@ -84,6 +100,11 @@ def _outcome(result: CheckResult, items: Sequence[Mapping[str, Any]]) -> str:
     if result.worst in ("fault", "warning"):
         return f"{', '.join(words)}."
     return f"Nothing wrong was found{f'; {words[0]}' if words else ''}."
+
+
+def _lone(result: CheckResult) -> bool:
+    """Whether a configuration was read and nothing else: no weights, and no model that runs."""
+    return any(about.format == FORMAT for about in result.provenance.subjects)
 
 
 def _told_above(result: CheckResult) -> bool:

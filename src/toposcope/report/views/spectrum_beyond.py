@@ -10,10 +10,10 @@ from toposcope.report.commands import model_word
 from toposcope.spectra.beyond import Beyond, Verdict
 from toposcope.spectra.encoding_spectrum import EncodingSpectrum
 from toposcope.spectra.points import Point
-from toposcope.spectra.spectrum import SpectrumResult
+from toposcope.spectra.spectrum import TRAINED, SpectrumResult
 
 REACH = 32  # the largest factor of yarn that is offered
-GROUPS = (("bad", "bad"), ("after training", "only after more training"), ("cannot tell", "cannot tell"))
+GROUPS = (("bad", "expected to fail"), ("after training", "only after more training"), ("cannot tell", "cannot tell"))
 PREDICTED = "Predicted from the encoding alone: "
 WORTH = "A prediction, not a measurement: docs/spectrum.md has losses that were measured."
 
@@ -24,7 +24,7 @@ def beyond_blocks(page: Page, result: SpectrumResult) -> tuple[list[Any], list[A
     several = [_table(page, told, short=True)] if len(told) > 1 else []
     line = _next(result)
     trying = [] if line is None else [Command("Would yarn reach that far? Try:", line)]
-    answer = [Summary((_sentence(told),)), *several, Paragraphs((WORTH,), soft=True), *trying]
+    answer = [Summary((_sentence(told, _source(result)),)), *several, Paragraphs((WORTH,), soft=True), *trying]
     return answer, [_table(page, told), Paragraphs((_columns(told),), soft=True)]
 
 
@@ -42,28 +42,42 @@ def _next(result: SpectrumResult) -> str | None:
     return " ".join(words)
 
 
-def _sentence(told: Sequence[tuple[EncodingSpectrum, Beyond]]) -> str:
+def _source(result: SpectrumResult) -> str:
+    """From what the trained context was assumed; '' where the result does not tell."""
+    first = result.encodings[0]
+    if not result.provenance.subjects or first.beyond is None:
+        return ""
+    if first.beyond.trained == first.parameters.get("original_context"):
+        return "the original context of its scaling"
+    if result.provenance.subjects[0].format == "gguf":
+        return "context_length in the file"
+    # where a configuration claims no context, the same number stands in
+    return "" if first.beyond.trained == TRAINED else "the context that its configuration claims"
+
+
+def _sentence(told: Sequence[tuple[EncodingSpectrum, Beyond]], source: str) -> str:
     first = told[0][1]
-    asked = f"{first.context:,} positions{_after([each for _, each in told])}"
+    asked = f"{first.context:,} positions{_after([each for _, each in told], source)}"
     if len(told) == 1:
         spec = told[0][0].spec
         if first.verdict == "cannot tell":
             return f"Whether {spec} is good for {asked} cannot be told from the encoding: {why(first)}."
-        verdict = "good only after more training" if first.verdict == "after training" else first.verdict
-        return f"{PREDICTED}{spec} is {verdict} for {asked}: {why(first)}."
+        verdict = {"bad": "is expected to fail at", "after training": "needs more training for"}
+        return f"{PREDICTED}{spec} {verdict.get(first.verdict, 'is good for')} {asked}: {why(first)}."
     groups = {verdict: [each.spec for each, met in told if met.verdict == verdict] for verdict in get_args(Verdict)}
     good = ", ".join(groups["good"])
     opening = f"{PREDICTED}{f'good for {asked}: {good}' if good else f'none is good for {asked}'}"
     return "; ".join([opening, *(f"{name}: {', '.join(groups[key])}" for key, name in GROUPS if groups[key])]) + "."
 
 
-def _after(met: Sequence[Beyond]) -> str:
+def _after(met: Sequence[Beyond], source: str) -> str:
     """After training on how many positions, where that is the same for all."""
     lengths = sorted({each.trained for each in met})
     if len(lengths) > 1:
         guessed = next((each.trained for each in met if each.assumed), None)
         return "" if guessed is None else f" (trained on {guessed:,} where nothing is said; set --trained)"
-    return f" after training on {lengths[0]:,}{' (assumed; set --trained)' if met[0].assumed else ''}"
+    assumed = f" (assumed{f' from {source}' if source else ''}; set --trained)" if met[0].assumed else ""
+    return f" after training on {lengths[0]:,}{assumed}"
 
 
 def why(met: Beyond) -> str:
@@ -97,7 +111,7 @@ def _table(page: Page, told: Sequence[tuple[EncodingSpectrum, Beyond]], *, short
             "trained": met.trained,
             "unturned": None if met.pairs is None else f"{met.unturned} of {met.pairs}",
             "new_pairs": None if met.pairs is None else f"{met.new_pairs or 0} of {met.pairs}",
-            "new_from": _new_from(met),
+            "new_from": _new_from(met, short=short),
             "step": None if met.step is None else f"{met.step:.3g}",
             "factor": _at(each.points, met.context),
             "why": why(met),
@@ -142,8 +156,11 @@ def _columns(told: Sequence[tuple[EncodingSpectrum, Beyond]]) -> str:
     )
 
 
-def _new_from(met: Beyond) -> str | None:
+def _new_from(met: Beyond, *, short: bool) -> str | None:
+    """The first distance with something new; in short, nothing where the context ends before."""
     if met.reason in ("no position", "not by distance"):
+        return None
+    if short and (met.new_from is None or met.new_from >= met.context):
         return None
     return f"not by {length(met.context)}" if met.new_from is None else f"{met.new_from:,}"
 
