@@ -38,10 +38,10 @@ def positional_heads(reference: Reference, corpus: Corpus, heads: Sequence[Heads
         raise BadValue(f"no head's share of position can be measured: name --heads instead of '{POSITIONAL}'.")
     ranked = sorted(shares, key=lambda each: -shares[each])
     found = [each for each in ranked if shares[each] > MOSTLY]
-    most = f"{shares[ranked[0]]:.0%} of the logits' variance at most"
     if found:
-        return sorted(found), f"{len(found)} of {len(shares)} heads are positional (position alone makes {most})."
-    few = sorted(ranked[:FEW])
+        verb = "is" if len(found) == 1 else "are"
+        return sorted(found), f"Of {len(shares)} heads {len(found)} {verb} positional: these are removed in turn."
+    few, most = sorted(ranked[:FEW]), f"{shares[ranked[0]]:.0%} of the logits' variance at most"
     return (
         few,
         f"No head is positional (position alone makes {most}): the {len(few)} in which it makes most are removed.",
