@@ -43,7 +43,8 @@
     document.getElementById("map").replaceChildren();
     map = toposcope.heatmap(document.getElementById("map"), { rows: layers, columns: Array.from({ length: across }, (_, i) => i), rowName: "layer", columnName: "head", measures, name: "heads", label: "Map of layers and heads", choose: (i, head) => choose(layers[i], head) });
     document.getElementById("map").append(toposcope.saveButtons(model.name + " heads", () => found.rows));
-    document.getElementById("summary").replaceChildren(...found.summary.map((sentence) => element("li", {}, sentence)));
+    const first = found.summary.slice(0, 3); // the map stays on the first screen
+    document.getElementById("summary").replaceChildren(...first.map((sentence) => element("li", {}, sentence)));
     text("counts", `Kernels at ${found.context.toLocaleString("en")} tokens.${found.stored ? " From a stored scan." : ""}`);
     skipped(found);
     const wanted = (location.hash.match(/^#(\d+)\.(\d+)$/) || []).slice(1).map(Number);
