@@ -127,6 +127,7 @@ class Measure:
     high: float | None = None
     words: Mapping[str, str] = field(default_factory=dict)
     harm: bool = False  # a diverging one in which more is worse, or grows: red above the middle
+    middle: float = 0.0  # the value of a diverging one that has no colour
     faded_unless: str | None = None  # a column that is true where the value is sure; the others are drawn pale
 
 

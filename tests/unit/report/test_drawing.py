@@ -191,6 +191,8 @@ def test_cells_are_painted_as_their_measure_says() -> None:
     assert painted(GROWTH, [0.0, 1.0, None]) == [colour("ramp-0"), colour("ramp-4"), colour("wash")]
     both = Measure("x", "X", "diverging", "", harm=True)
     assert painted(both, [-1.0, 0.0, 2.0])[1:] == [colour("mid"), colour("low-2")]
+    share = Measure("x", "X", "diverging", "", low=0.0, high=1.0, harm=True, middle=0.5)
+    assert painted(share, [0.0, 0.5, 1.0]) == [colour("high-2"), colour("mid"), colour("low-2")]
     far = Measure("x", "X", "logarithmic", "")
     assert painted(far, [1, 4, 16])[1] == colour("ramp-2")
     assert len(palette()) == 12

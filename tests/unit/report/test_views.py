@@ -51,6 +51,26 @@ def test_the_axes_of_a_study_say_what_and_in_which_unit(file: Path) -> None:
         assert any(title.endswith(", bits per byte") for title in drawn)
 
 
+def told(study: str) -> str:
+    """All that the page of a study of the documentation says."""
+    page = page_of(read_results([path for path in STUDIES if path.stem == study]))
+    return f"{page.facts} {page.sections}"
+
+
+def test_no_difference_in_part_is_said_to_be_that() -> None:
+    assert told("counting").count("o difference here, in part") >= 4
+    assert "that is so of some of the estimates" in told("counting")
+    assert "here, in part" not in told("deposit")
+
+
+def test_a_mean_that_only_rounding_keeps_from_zero_is_zero() -> None:
+    assert "steps to 90 %: 0 ± 0 steps (8)" in told("contraction")
+    page = page_of(read_results([path for path in STUDIES if path.stem == "contraction"]))
+    means = [mean for table in ("questions", "numbers") for mean in page.tables[table]["mean"]]
+    assert 0.0 in means
+    assert not [mean for mean in means if 0 < abs(mean) < 1e-9]
+
+
 def test_every_measure_of_a_study_has_words_and_a_unit_of_its_own() -> None:
     measures = pytest.importorskip("toposcope.studies.reproduce.measures", reason="needs torch")
     from toposcope.studies.reproduce.words import MEASURES

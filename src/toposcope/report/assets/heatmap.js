@@ -36,7 +36,11 @@ toposcope.heatmap = (place, options) => {
     const found = measure.values.flat().filter((value) => typeof value === "number");
     let low = measure.low ?? Math.min(...found);
     let high = measure.high ?? Math.max(...found);
-    if (measure.kind === "diverging") { high = Math.max(Math.abs(low), Math.abs(high)); low = -high; }
+    if (measure.kind === "diverging") {
+      const middle = measure.middle ?? 0;
+      const reach = Math.max(Math.abs(low - middle), Math.abs(high - middle));
+      [low, high] = [middle - reach, middle + reach];
+    }
     if (!(high > low)) { high = low + 1; }
     const signed = toposcope.diverging();
     const paint = measure.kind !== "diverging" ? toposcope.sequential() : measure.harm ? (share) => signed(1 - share) : signed;

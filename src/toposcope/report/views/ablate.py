@@ -470,6 +470,7 @@ def _map(result: AblateResult, rows: Sequence[dict[str, Any]], texts: Sequence[s
         tuple(measures),
         facts=(
             *(Column(f"told_{name}", f"damage on {name} (± 95 %)", "interval") for name in texts),
+            Column("positional", "positional", "percent"),
             Column("position", "text less shuffled"),
         ),
         charts=(

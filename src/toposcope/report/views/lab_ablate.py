@@ -145,14 +145,18 @@ def _deposits(page: Page, found: AblationMap, brief: bool) -> list[Any]:
         Column("high", "to"), Column("head", "head"), Column("share", "its share", "percent"), Column("gini", "Gini"),
         Column("same_head", "same head in draws", "percent"),
     )  # fmt: skip
+    there = tuple(column for column in columns if any(row[column.key] is not None for row in rows))
     words = (
         "Deposit index (how much hangs on a single head): 1 where one head carries the layer's skill, 0 where at "
         f"least two matter, or none alone. Intervals from {found.draws:,} resamplings of sentences."
     )
     keys = ("what", "index", "low", "high", "head", "share")
-    same = "its share, Gini: of the damages in the layer. same head in draws: how often the same head is the worst."
-    listing = Listing("Layer by layer", same, page.rows("deposits", rows), columns, brief=keys, top=24)
     known: Sequence[dict[str, Any]] = [row for row in rows if row["index"] is not None]
+    same = (
+        "its share, Gini: of the damages in the layer. " if known else "No deposit index: hardly anything to lose. "
+    )
+    same += "same head in draws: how often the same head is the worst."
+    listing = Listing("Layer by layer", same, page.rows("deposits", rows), there, brief=keys, top=24)
     if not known:
         return [listing]
     spec = charts.intervals(

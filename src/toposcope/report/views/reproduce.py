@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from toposcope.core.fields import plain
 from toposcope.report import charts
 from toposcope.report.blocks import Chart, Column, Listing, Page, Pairs, Paragraphs, Summary, count
-from toposcope.report.views.study import study_sections
+from toposcope.report.views.study import settled, study_sections
 
 if TYPE_CHECKING:
     from toposcope.studies.reproduce.result import CouplingCell, ProbeRow, ReproducedClaim, ReproduceResult
@@ -44,10 +44,10 @@ def view(result: ReproduceResult, page: Page) -> None:
     claims = result.claims
     both = any(claim.verdict_published is not None for claim in claims)
     page.title = page.title or f"Toposcope: reproduce {result.what}"
-    counts = Counter(str(claim.verdict) for claim in claims)
+    counts = Counter(_WORDS[claim.verdict] + _in_part(claim.verdict, claim.measured) for claim in claims)
     page.facts += [
         (str(len(claims)), "claim" if len(claims) == 1 else "claims"),
-        *((str(number), _WORDS[word]) for word, number in counts.items()),
+        *((str(number), words) for words, number in counts.items()),
     ]
     if result.runs_done:
         page.facts.append((f"{result.runs_done:,}", "runs"))
@@ -59,6 +59,8 @@ def view(result: ReproduceResult, page: Page) -> None:
     )
     columns = (Column("claim", "the claim", "wrap"), *kinds, Column("id", "short name", "wrap"))
     told = [f"{_WORDS[word]}: {_MEANING[word]}" for word in _MEANING if word in _used(claims)]
+    if any(_in_part(claim.verdict, claim.measured) for claim in claims):
+        told.append("in part: that is so of some of the estimates that the claim needs, and not of all")
     sentence = "; ".join(told) + "."
     listing = Listing(
         "Every claim", sentence[0].upper() + sentence[1:], page.rows("claims", [_flat(claim) for claim in claims]),
@@ -124,13 +126,15 @@ def _told(claim: ReproducedClaim, both: bool) -> str:
     for word in _DECIDED:
         where = " and ".join(name for name, verdict in models.items() if verdict == word)
         if where or (not both and claim.verdict == word):
-            parts.append(_WORDS[word] + (f", in models built {where}" if where else ""))
+            part = "" if both else _in_part(word, claim.measured)
+            parts.append(_WORDS[word] + part + (f", in models built {where}" if where else ""))
     return f"{claim.claim.rstrip('.')}: {'; '.join(parts)}."
 
 
 def _flat(claim: ReproducedClaim) -> dict[str, Any]:
     found: dict[str, Any] = plain(claim)
     found |= {key: _WORDS.get(str(found[key])) for key in ("verdict", "verdict_published")}
+    found["verdict"] += _in_part(claim.verdict, claim.measured)
     return {key: "; ".join(map(str, value)) if isinstance(value, list) else value for key, value in found.items()}
 
 
@@ -150,7 +154,8 @@ def _card(claim: ReproducedClaim, both: bool, table: str) -> Pairs:
         items.append(("would change it", claim.change))
     if claim.runs:
         items.append(("runs", f"{len(claim.runs)}; their keys are in the data of the table above"))
-    return Pairs(f"{claim.id}: {_WORDS[claim.verdict]}", tuple(items), dot=_DOTS.get(claim.verdict, "indeterminate"))
+    outcome = _WORDS[claim.verdict] + _in_part(claim.verdict, claim.measured)
+    return Pairs(f"{claim.id}: {outcome}", tuple(items), dot=_DOTS.get(claim.verdict, "indeterminate"))
 
 
 def _outcome(verdict: str, measured: Sequence[str], table: str) -> tuple[str, ...]:
@@ -161,11 +166,20 @@ def _outcome(verdict: str, measured: Sequence[str], table: str) -> tuple[str, ..
     ]
     if len(beside) > MOST:
         beside = [f"{len(beside)} more estimates: see '{table}' below."]
-    return (f"{_WORDS[verdict].capitalize()}.", *lines, *(("Beside it, without a say:", *beside) if beside else ()))
+    said = (_WORDS[verdict] + _in_part(verdict, measured)).capitalize()
+    return (f"{said}.", *lines, *(("Beside it, without a say:", *beside) if beside else ()))
+
+
+def _in_part(verdict: str, measured: Sequence[str]) -> str:
+    """Whether no difference is found in some of the estimates that decide, and in others one that matters."""
+    deciding = [line for line in measured if line != "-" and not line.startswith(_BESIDE)]
+    alike = sum(", equivalent within " in line for line in deciding)
+    return ", in part" if verdict == "equivalent" and 0 < alike < len(deciding) else ""
 
 
 def _readable(line: str) -> str:
-    """The same with 1,460 for 1.46e+03."""
+    """The same with 1,460 for 1.46e+03, and 0 for what only rounding keeps from it."""
+    line = re.sub(r"-?\d(?:\.\d+)?e-(?:0[9]|[1-9]\d)(?= ± 0\b(?!\.))", "0", line)
     return re.sub(r"\d(?:\.\d+)?e\+0[3-5]", lambda found: f"{float(found[0]):,.0f}", line)
 
 
@@ -275,7 +289,12 @@ def _probe(page: Page, cells: Sequence[ProbeRow]) -> None:
 
 def _numbers(page: Page, result: ReproduceResult) -> Listing:
     rows = [
-        {**number, "runs": " ".join(number["runs"]), "variant": _MODELS.get(number["variant"], number["variant"])}
+        {
+            **number,
+            "mean": settled(number["mean"], number["half"]),
+            "runs": " ".join(number["runs"]),
+            "variant": _MODELS.get(number["variant"], number["variant"]),
+        }
         for number in result.rows("numbers")
     ]
     columns = (

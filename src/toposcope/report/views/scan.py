@@ -43,7 +43,7 @@ _MEASURES = (
     Measure(
         "growth_index", "Growth", "diverging",
         "Positive share of V O's spectrum (heuristic): above 0.5 growing directions prevail; random gives 0.5.",
-        low=0.0, high=1.0, harm=True,
+        low=0.0, high=1.0, harm=True, middle=0.5,
     ),
     Measure(
         "peak_offset", "Peak offset", "logarithmic",

@@ -13,6 +13,8 @@ from toposcope.studies.reproduce.words import axis_title
 if TYPE_CHECKING:
     from toposcope.studies.reproduce.result import StudyAnswer, StudyOutcome, StudyPoint
 
+ROUNDING = 1e-9  # a mean below it, with no spread, is 0
+
 
 def study_sections(page: Page, study: StudyOutcome) -> None:
     """Add them."""
@@ -125,12 +127,19 @@ def _heading(title: str) -> str:
     return title[:1].upper() + title[1:]
 
 
+def settled(mean: float, half: float | None) -> float:
+    """A mean; 0 where all seeds agree, and only rounding keeps them from it."""
+    return 0.0 if half == 0 and abs(mean) < ROUNDING else mean
+
+
 def _questions(page: Page, study: StudyOutcome) -> Listing:
     rows = [
         {**plain(each), "runs": " ".join(each.runs), "values": " ".join(f"{value:.6g}" for value in each.values)}
         for each in study.answers
     ]
-    rows = [{**row, "seeds": " ".join(map(str, row["seeds"]))} for row in rows]
+    rows = [
+        {**row, "mean": settled(row["mean"], row["half"]), "seeds": " ".join(map(str, row["seeds"]))} for row in rows
+    ]
     claims = {each.claim for each in study.answers}
     columns = (
         *((Column("claim", "claim", "wrap"),) if len(claims) > 1 else ()), Column("name", "question", "wrap"),

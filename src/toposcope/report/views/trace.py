@@ -52,6 +52,8 @@ NAMED = 6  # heads listed after a pattern
 KERNELS = 6  # heads whose kernels are drawn
 ASKED = 5  # heads that are listed, and that the next step asks about where none is positional
 TELLING = 16  # sequences of it: the damage of one head of many is small, and fewer seldom tell it from 0
+_DOTS = "A dot for each head, the line through layer means."
+SHARES = ("content", "position", "coupling")  # measures that are shares of a whole
 METRICS = {
     "rho": (
         "Logit norm ratio",
@@ -351,13 +353,18 @@ def _listing(page: Page, rows: Sequence[dict[str, Any]], there: Sequence[str]) -
 
 def _digits(metric: str) -> str:
     """How a measure is written in a table: shares of a whole in percent."""
-    return ".0%" if metric in ("content", "position", "coupling") else ".2f"
+    return ".0%" if metric in SHARES else ".2f"
+
+
+def _form(metric: str) -> str:
+    """The same on a map, and beside it."""
+    return "percent" if metric in SHARES else "number"
 
 
 def _head_map(result: TraceResult, rows: Sequence[dict[str, Any]], table: str, there: Sequence[str]) -> HeadMap:
     words = "All patterns whose threshold a head passes; a dot where it passes none."
     measures = [Measure("pattern", "Pattern", "category", words, words=_letters(result.heads))]
-    measures += [Measure(key, METRICS[key][0], "sequential", METRICS[key][1], low=0.0) for key in there]
+    measures += [Measure(key, METRICS[key][0], "sequential", METRICS[key][1], _form(key), low=0.0) for key in there]
     measures += [
         Measure(f"on_{name}", title.capitalize(), "sequential", f"Share of attention: {title}.", "percent", 0.0, 1.0)
         for name, title in WORDS.items()
@@ -370,7 +377,7 @@ def _head_map(result: TraceResult, rows: Sequence[dict[str, Any]], table: str, t
         tuple(measures),
         facts=(
             Column("pattern", "pattern", "text"),
-            *(Column(key, _within(METRICS[key][0])) for key in METRICS),
+            *(Column(key, _within(METRICS[key][0]), _form(key)) for key in METRICS),
             Column("peak_offset", "kernel's peak at offset"),
             *(Column(f"on_{name}", f"on {title}", "percent") for name, title in WORDS.items()),
         ),
@@ -480,7 +487,7 @@ def _by_layer(page: Page, rows: Sequence[dict[str, Any]]) -> list[Chart]:
                 y_title=AXES[key],
             )
             table = page.rows(f"{label} by layer", known)
-            found.append(Chart(f"{label} by layer", sentence, table, spec, in_figure=key != "distance"))
+            found.append(Chart(f"{label} by layer", f"{sentence} {_DOTS}", table, spec, in_figure=key != "distance"))
     return found
 
 

@@ -51,6 +51,7 @@
 
   function defaults() {
     touched.n = touched.horizon = false;
+    horizon.value = horizon.value; // a step of the slider again: that is what it sends
     const own = source !== "matrices";
     encoding.value = own ? "" : "none";
     causal.value = own ? "" : "1";
@@ -118,7 +119,7 @@
 
   function draw(found) {
     moving.set(found);
-    if (source !== "matrices" && !touched.horizon) horizon.value = Math.min(316, Math.max(1, found.horizon));
+    if (source !== "matrices" && !touched.horizon) horizon.tell(Number(found.horizon.toPrecision(3)));
     text("status-words", found.meaning.charAt(0).toUpperCase() + found.meaning.slice(1) + ` (t\u00a0=\u00a0${show(found.end)}).`);
     const axes = found.axes === "coordinates" ? "" : ` Shown: the three directions in which the tokens are widest (${Math.round(100 * found.axes_share)} % of their squares).`;
     text("axes", (found.settled ? `${show(found.evaluations)} evaluations of the field.` : "A preview; the whole run follows when the controls rest.") + axes);

@@ -86,6 +86,8 @@ toposcope.slider = ({ id, label, min, max, step, value, scale, format, hint, cha
     field, input,
     get value() { return to(Number(input.value)); },
     set value(x) { input.value = from(x); words(); },
+    /** Show a value that lies between two steps of the slider as it is. */
+    tell(x) { this.value = x; output.textContent = shown(x); input.setAttribute("aria-valuetext", output.textContent); },
   };
 };
 
