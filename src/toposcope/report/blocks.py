@@ -130,6 +130,11 @@ class Measure:
     middle: float = 0.0  # the value of a diverging one that has no colour
     faded_unless: str | None = None  # a column that is true where the value is sure; the others are drawn pale
 
+    def around(self, low: float, high: float) -> tuple[float, float]:
+        """The ends of a diverging scale that holds these values: equally far from its middle."""
+        reach = max(abs(low - self.middle), abs(high - self.middle))
+        return self.middle - reach, self.middle + reach
+
 
 @dataclass(frozen=True)
 class PanelChart:

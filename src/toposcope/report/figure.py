@@ -183,9 +183,7 @@ def _scale(measure: Measure, values: Sequence[Any]) -> dict[str, Any]:
     high = measure.high if measure.high is not None else max(known, default=1.0)
     names = [f"ramp-{i}" for i in range(5)]
     if measure.kind == "diverging":
-        reach = max(abs(low - measure.middle), abs(high - measure.middle))
-        low, high = measure.middle - reach, measure.middle + reach
-        names = ["low-2", "low-1", "mid", "high-1", "high-2"]
+        (low, high), names = measure.around(low, high), ["low-2", "low-1", "mid", "high-1", "high-2"]
         names = names[::-1] if measure.harm else names
     kind = "linear" if measure.kind != "logarithmic" or low < 0 else "log" if low > 0 else "symlog"
     scale = {"type": kind, "domain": [low, high], "range": [colour(name) for name in names], "interpolate": "rgb"}

@@ -83,8 +83,7 @@ def painted(measure: Measure, values: Sequence[Any]) -> list[str]:
     high = measure.high if measure.high is not None else max(known, default=1.0)
     diverging = measure.kind == "diverging"
     if diverging:
-        reach = max(abs(low - measure.middle), abs(high - measure.middle))
-        low, high = measure.middle - reach, measure.middle + reach
+        low, high = measure.around(low, high)
     if not high > low:
         high = low + 1
     names = ("low-2", "low-1", "mid", "high-1", "high-2") if diverging else tuple(f"ramp-{i}" for i in range(5))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import comb
 from pathlib import Path
@@ -126,12 +126,13 @@ def ablate(
             ablation_runner(reference.model, texts, **how) as runner,
         ):
             wanted = runner.wanted(layers, asked)
-            if positional:
-                wanted, said = positional_heads(reference, corpus, wanted)
+            shares = shares_of_position(reference, corpus, wanted) if positional else None
+            if shares is not None:
+                wanted, said = positional_heads(shares)
                 _log.info("%s", said)
             screen, tried = _measure(runner, wanted, mode, pairs, sample, seed, progress, loading)
             found = summarise(runner, wanted, mode=mode, pairs=tried, screen=screen)
-            found = _with_shares(found, reference, corpus)
+            found = _with_shares(found, reference, corpus, shares)
             ran = with_rounding(computation(reference.model), reference.model, texts[0].trials[0])
     finally:
         if journal is not None:
@@ -144,12 +145,15 @@ def ablate(
     return found
 
 
-def _with_shares(found: AblateResult, reference: Reference, corpus: Corpus) -> AblateResult:
-    """The result with the share of position in the logits of each head; a note where it could not be measured."""
-    try:
-        shares = shares_of_position(reference, corpus, [((each.layer, each.head),) for each in found.heads])
-    except BadValue as error:
-        return replace(found, notes=(*found.notes, f"No share of position: {error}"))
+def _with_shares(
+    found: AblateResult, reference: Reference, corpus: Corpus, shares: Mapping[Heads, float] | None
+) -> AblateResult:
+    """The result with the share of position in each head's logits; a note where it could not be measured."""
+    if shares is None:
+        try:
+            shares = shares_of_position(reference, corpus, [((each.layer, each.head),) for each in found.heads])
+        except BadValue as error:
+            return replace(found, notes=(*found.notes, f"No share of position: {error}"))
     heads = tuple(replace(each, positional=shares.get(((each.layer, each.head),))) for each in found.heads)
     return replace(found, heads=heads)
 

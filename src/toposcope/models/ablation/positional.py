@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from toposcope.core.errors import BadValue
@@ -28,12 +28,11 @@ def shares_of_position(reference: Reference, corpus: Corpus, heads: Sequence[Hea
     return {((row.layer, row.head),): row.positional for row in found.heads if row.positional is not None}
 
 
-def positional_heads(reference: Reference, corpus: Corpus, heads: Sequence[Heads]) -> tuple[list[Heads], str]:
-    """Those of the heads in whose logits position alone makes more than half, and who they are in words.
+def positional_heads(shares: Mapping[Heads, float]) -> tuple[list[Heads], str]:
+    """The heads in whose logits position alone makes more than half, and who they are in words.
 
     Where it is so in none, the few in whose logits it makes most.
     """
-    shares = shares_of_position(reference, corpus, heads)
     if not shares:
         raise BadValue(f"no head's share of position can be measured: name --heads instead of '{POSITIONAL}'.")
     ranked = sorted(shares, key=lambda each: -shares[each])
@@ -42,7 +41,5 @@ def positional_heads(reference: Reference, corpus: Corpus, heads: Sequence[Heads
         verb = "is" if len(found) == 1 else "are"
         return sorted(found), f"Of {len(shares)} heads {len(found)} {verb} positional: these are removed in turn."
     few, most = sorted(ranked[:FEW]), f"{shares[ranked[0]]:.0%} of the logits' variance at most"
-    return (
-        few,
-        f"No head is positional (position alone makes {most}): the {len(few)} in which it makes most are removed.",
-    )
+    said = f"No head is positional (position alone makes {most}): the {len(few)} in which it makes most are removed."
+    return few, said

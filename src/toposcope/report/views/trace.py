@@ -148,8 +148,8 @@ def _next_step(result: TraceResult, rows: Sequence[dict[str, Any]]) -> Command:
     named = ",".join(row["name"] for row in sorted(rows, key=_positional, reverse=True)[:ASKED])
     asked = ["--heads", named] if some else ["--heads", POSITIONAL, "--only", "text"]
     drawn = options.get("text") == RANDOM  # a loss needs a text: the command then takes its own
-    kept = (() if drawn else ("text", "begin", "lines"), () if some else ("layers",))
-    words = command(result, "ablate", [name for names in kept for name in names])
+    kept = [] if drawn else ["text", "begin", "lines"]
+    words = command(result, "ablate", kept if some else [*kept, "layers"])
     return Command(question, " ".join([*words, *asked, "--sequences", str(TELLING)]))
 
 
