@@ -11,8 +11,6 @@ import numpy as np
 
 from toposcope.models.ablation.positional import POSITIONAL
 from toposcope.models.corpus import RANDOM
-from toposcope.models.rank import RankCorrelation
-from toposcope.models.tracing.agreement import Agreement
 from toposcope.models.tracing.logits import LogitPicture
 from toposcope.models.tracing.patterns import WORDS, together
 from toposcope.models.tracing.result import MOSTLY, HeadTrace, TraceResult
@@ -34,6 +32,7 @@ from toposcope.report.blocks import (
     count,
 )
 from toposcope.report.commands import command
+from toposcope.report.views.trace_agreement import agreement_blocks
 from toposcope.report.views.trace_depth import add_depth
 from toposcope.report.views.trace_stream import add_stream, largest_token
 
@@ -123,7 +122,7 @@ def view(result: TraceResult, page: Page) -> None:
     page.add("Logits and their Toeplitz part", *(Row(_picture(each)) for each in result.logits))
     page.add("By depth", Row(tuple(_by_layer(page, rows))))
     if result.agreement is not None:
-        page.add("Could the weights alone tell?", *_agreement(page, result.agreement), full=True)
+        page.add("Could the weights alone tell?", *agreement_blocks(page, result.agreement), full=True)
     add_depth(result, page)
     _add_missing(page, result)
 
@@ -510,50 +509,3 @@ def _pattern_bars() -> dict[str, Any]:
             },
         ],
     }
-
-
-# ------------------------------------------------------------------ weights against the text
-def _agreement(page: Page, found: Agreement) -> list[Any]:
-    """Rank correlations of indices from the weights with what was traced, and the list of previous-token heads."""
-    names: dict[str, RankCorrelation] = {
-        "peak of the kernel": found.peak,
-        "shared-content factor of the kernel": found.contraction,
-        "kernel at offset 1, with attention on the previous token": found.contrast,
-        "share of fast pairs, with attention on the previous token": found.fast,
-    }
-    rows = [{"index": words, "rho": each.rho, "p": each.p, "count": each.count} for words, each in names.items()]
-    said = [
-        f"On this text {_look(len(found.traced))} at the previous token. Of the "
-        f"{count(len(found.listed), 'head')} whose kernel peaks at offset 1, {_are(len(found.hits))} among them"
-        f"{_rates(found.precision, found.recall)}."
-    ]
-    if found.fast_listed:
-        area = (
-            "" if found.fast_auc is None else f"; ranking all heads by that share has an AUC of {found.fast_auc:.2f}"
-        )
-        said.append(
-            f"Of the {len(found.fast_listed)} with the largest share of Q and K in fast pairs, "
-            f"{_are(len(found.fast_hits))}{_rates(found.fast_precision, found.fast_recall)}{area}."
-        )
-    if found.kernel is not None:
-        said.append(f"Kernels over offsets: median rank correlation {found.kernel:+.2f} ({found.heads} heads).")
-    columns = (
-        Column("index", "index from the weights", "wrap"), Column("rho", "rank correlation", "+.2f"),
-        Column("p", "p", ".2g"), Column("count", "heads"),
-    )  # fmt: skip
-    table = page.rows("agreement", rows)
-    return [Paragraphs(tuple(said)), Listing("Weights against the text", "", table, columns)]
-
-
-def _look(heads: int) -> str:
-    return "1 head looks" if heads == 1 else f"{heads or 'no'} heads look"
-
-
-def _are(heads: int) -> str:
-    return "1 is" if heads == 1 else f"{heads or 'none'} are"
-
-
-def _rates(precision: float | None, recall: float | None) -> str:
-    known = {"precision": precision, "recall": recall}
-    words = ", ".join(f"{name} {value:.2f}" for name, value in known.items() if value is not None)
-    return f" ({words})" if words else ""
