@@ -309,7 +309,6 @@ def test_choosing_heads(opened: Any, place: Visitor) -> None:
     page = opened(f"/models/{name}")
     page.wait_for_selector("body[data-head='0.0']")
     assert HOSTILE in page.inner_text("h1")
-    page.locator("#map canvas").first.scroll_into_view_if_needed()
     x, y = page.evaluate("window.toposcopeMap.centre([2, 3])")
     page.mouse.click(x, y)
     page.wait_for_selector("body[data-head='2.3']")

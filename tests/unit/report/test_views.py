@@ -421,6 +421,24 @@ def test_options_and_small_numbers_are_not_broken_and_stay_text() -> None:
     assert "95\u00a0% of V\u00a0O" in text
 
 
+def test_an_ablation_says_which_of_the_needed_heads_are_positional() -> None:
+    result = making.ablated()
+    worst = result.ranked()[0]
+
+    def page(share: float | None) -> Page:
+        sure = {"error": {"text": 1e-6}, "half_width": 1e-5}
+        heads = [replace(each, **sure, positional=share) if each is worst else each for each in result.heads]
+        return page_of([replace(result, heads=tuple(heads))])
+
+    for share, named in ((0.9, True), (0.1, False), (None, False)):
+        shown_page = page(share)
+        said = [each for each in blocks(shown_page, Summary)[0].sentences if each.startswith("Positional")]
+        assert bool(said) is (share is not None)
+        assert any(worst.name in each for each in said) is named
+        (listing,) = [each for each in blocks(shown_page, Listing) if each.title == "Every head"]
+        assert ("positional" in {column.key for column in listing.columns}) is (share is not None)
+
+
 def test_a_deposit_that_is_undefined_has_no_columns_of_dashes() -> None:
     result = making.ablated()
     bare = replace(result.layers[0].deposit, d_rel=None, share=None, gini=None, di=None)
