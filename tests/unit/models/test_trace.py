@@ -21,12 +21,12 @@ from toposcope.models.corpus import Corpus, cut
 from toposcope.models.intervene import captured
 from toposcope.models.load import load_reference
 from toposcope.models.rank import area_under_curve
-from toposcope.models.tracing.collect import SPLIT, _spread, each_of
+from toposcope.models.tracing.collect import _spread, each_of
 from toposcope.models.tracing.contraction import band_product, contracted
 from toposcope.models.tracing.head import gram_shares
 from toposcope.models.tracing.logits import head_content
 from toposcope.models.tracing.measure import memory_needed, trace_corpus
-from toposcope.models.tracing.result import METRICS
+from toposcope.models.tracing.result import METRICS, SPLIT
 from toposcope.models.tracing.trace import trace
 from toposcope.spectra.of_heads import fast_share
 from toposcope.spectra.singular import effective_rank, majorisation_gap

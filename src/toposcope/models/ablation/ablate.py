@@ -20,6 +20,7 @@ from toposcope.core.progress import Progress, duration_range, steps
 from toposcope.core.ranges import parse_heads
 from toposcope.core.result import Provenance
 from toposcope.core.statistics import from_error
+from toposcope.models.ablation import SEQUENCES, TOKENS
 from toposcope.models.ablation.foreseen import TimeLeft
 from toposcope.models.ablation.positional import POSITIONAL, PositionShares, positional_heads, shares_of_position
 from toposcope.models.ablation.replacement import METHODS, Method
@@ -58,8 +59,8 @@ def ablate(
     model: RunnableLike,
     text: str | Path = "wiki",
     *,
-    tokens: int = 128,
-    sequences: int = 4,
+    tokens: int = TOKENS,
+    sequences: int = SEQUENCES,
     begin: int = 0,
     lines: bool = False,
     method: Method = "zero",

@@ -32,7 +32,7 @@ from toposcope.models.tracing.head import (
 )
 from toposcope.models.tracing.logits import HeadContent, head_content, head_logits, last_block
 from toposcope.models.tracing.patterns import THRESHOLDS, Score, induction_score, names, patterns
-from toposcope.models.tracing.result import METRICS, Gap, HeadTrace, Spread
+from toposcope.models.tracing.result import METRICS, SPLIT, Gap, HeadTrace, Spread
 
 Array = NDArray[np.float64]
 Only = Literal["patterns", "position"]  # what alone is measured, several times faster than all
@@ -40,7 +40,6 @@ AHEAD = 2 * cores()  # heads that are measured while the model goes on, at least
 HELD = 256 << 20  # bytes of heads that wait, at most; and at most an eighth of the memory that is free
 NO_MEAN = "position was added to the input, and its mean needs several sequences"
 NOT_ASKED = "it was not asked for"
-SPLIT = ("content", "position", "coupling", "gram_content", "gram_mixed", "gram_position", "gram_cross")
 KEPT = 32  # offsets of the mean kernel in the result
 REBUILT = 1e-3  # relative: attention rebuilt from content differs by 1e-6 where the record is right, by 1 where not
 ROUNDINGS = 16  # in units of the model's eps, where that is half precision's and attention itself is so rounded
