@@ -88,7 +88,7 @@ def smollm2(seed: int = 0) -> tuple[TraceResult, TraceResult]:
     reference = load_reference("smollm2", attention="sdpa")
     text = cut(reference, read_text("wiki"), tokens=TOKENS, count=SEQUENCES)
     random = drawn(reference, tokens=TOKENS, count=SEQUENCES, seed=seed)
-    return trace_corpus(reference, text, only_patterns=True), trace_corpus(reference, random, only_patterns=True)
+    return trace_corpus(reference, text, only="patterns"), trace_corpus(reference, random, only="patterns")
 
 
 def laboratory(directory: Path, seed: int = 0) -> tuple[TraceResult, TraceResult]:
@@ -99,7 +99,7 @@ def laboratory(directory: Path, seed: int = 0) -> tuple[TraceResult, TraceResult
     model = running.load_running(directory)
     task = running.own_task(directory, model.inner)
     made = (running.corpus(task, SENTENCES, seed), running.random_corpus(task, SENTENCES, seed))
-    first, second = (trace_corpus(model, corpus, only_patterns=True) for corpus in made)
+    first, second = (trace_corpus(model, corpus, only="patterns") for corpus in made)
     return first, second
 
 

@@ -28,9 +28,10 @@ $ toposcope schema scan
 ```
 
 The keys are the fields of what `toposcope.scan(...)` and its like return, and `toposcope.read("r.json")` gives that
-result back. Objects are closed: each key that is described is there, and no other. Tests hold real results of every
-command against these schemas. A change makes a new number at the end of the name (`toposcope/scan/2`), and files
-of another number are refused.
+result back. Objects are closed: a key that is not described is refused. All keys are written; one that is *optional*
+has a default, and may be missing in files from before it existed. Tests hold real results of every command against
+these schemas. Any other change makes a new number at the end of the name (`toposcope/scan/2`), and files of another
+number are refused.
 
 Numbers that are not finite are written as null, so wherever a number may stand, null may. To check a file:
 
@@ -96,7 +97,7 @@ def _section(name: str) -> str:
 
 def _table(properties: dict[str, Any], required: list[str]) -> list[str]:
     rows = [
-        f"| `{key}` | {_type(value)}{'' if key in required else ', may lack'} |" for key, value in properties.items()
+        f"| `{key}` | {_type(value)}{'' if key in required else ', optional'} |" for key, value in properties.items()
     ]
     return ["| key | type |", "|---|---|", *rows, ""]
 

@@ -21,6 +21,7 @@ from toposcope.cli.common import (
 from toposcope.cli.deliver import check_names, deliver, watched
 from toposcope.cli.texts import BeginOption, LinesOption, SeedOption, SequencesOption, TextOption, TokensOption
 from toposcope.core.errors import BadValue
+from toposcope.models.ablation import SEQUENCES, TOKENS
 
 PROVED_ON = 16  # tokens: equality to the bit needs no long text
 
@@ -28,8 +29,8 @@ PROVED_ON = 16  # tokens: equality to the bit needs no long text
 def run(
     model: ModelArgument,
     text: TextOption = "wiki",
-    tokens: TokensOption = 128,
-    sequences: SequencesOption = 4,
+    tokens: TokensOption = TOKENS,
+    sequences: SequencesOption = SEQUENCES,
     begin: BeginOption = 0,
     lines: LinesOption = False,
     method: Annotated[

@@ -23,6 +23,7 @@ from toposcope.cli.common import (
 )
 from toposcope.cli.deliver import check_names, deliver, watched
 from toposcope.cli.texts import BeginOption, LinesOption, SeedOption, SequencesOption, TokensOption
+from toposcope.models.tracing import SEQUENCES, TOKENS
 
 
 def run(
@@ -36,8 +37,8 @@ def run(
             show_default="wiki",
         ),
     ] = None,
-    tokens: TokensOption = 256,
-    sequences: SequencesOption = 4,
+    tokens: TokensOption = TOKENS,
+    sequences: SequencesOption = SEQUENCES,
     begin: BeginOption = 0,
     lines: LinesOption = False,
     layers: LayersOption = None,

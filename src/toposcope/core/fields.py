@@ -1,7 +1,8 @@
 """Dataclasses as data: fields to plain values for JSON, back again, and the JSON Schema of both.
 
 A result is described once, by the annotations of its fields. `plain` writes them, `rebuilt` reads them, `schema`
-describes them (draft 2020-12). Objects are closed: a key that is not a field is an error, and so is a missing one.
+describes them (draft 2020-12). Objects are closed: a key that is not a field is an error. A field without a default
+must be there; one with a default may be missing, as in files written before the field existed, and then has it.
 
     float                   a number, or null where it is not finite
     NDArray                 lists of numbers; complex entries are pairs [real, imaginary]
@@ -45,6 +46,17 @@ def fields_of(kind: type) -> Mapping[str, Any]:
     """The fields of a dataclass and their types."""
     hints = typing.get_type_hints(kind)
     return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
+
+
+@cache
+def required(kind: type) -> tuple[str, ...]:
+    """The fields of a dataclass that have no default."""
+    missing = dataclasses.MISSING
+    return tuple(
+        field.name
+        for field in dataclasses.fields(kind)
+        if field.default is missing and field.default_factory is missing
+    )
 
 
 @cache
@@ -146,10 +158,10 @@ def _object(kind: type, value: Any, at: str) -> Any:
     for name in value:
         if name not in known:
             raise BadFile(f"{at} holds '{printable(name)}', which a {kind.__name__} does not have.")
-    for name in known:
+    for name in required(kind):
         if name not in value:
             raise BadFile(f"{at} lacks '{name}', which a {kind.__name__} has.")
-    return kind(**{name: rebuilt(hint, value[name], f"{at}.{name}") for name, hint in known.items()})
+    return kind(**{name: rebuilt(hint, value[name], f"{at}.{name}") for name, hint in known.items() if name in value})
 
 
 def _scalar(kind: Any, value: Any, at: str) -> Any:
@@ -251,7 +263,7 @@ def _described_object(kind: type, defs: dict[str, Any]) -> dict[str, Any]:
         "description": " ".join((kind.__doc__ or "").split("\n\n")[0].split()),
         "type": "object",
         "properties": {name: _described(each, defs) for name, each in known.items()},
-        "required": list(known),
+        "required": list(required(kind)),
         "additionalProperties": False,
     }
 

@@ -183,12 +183,8 @@ class TrainResult(Result):
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], where: str = "the result") -> Self:
-        """As for every result; a run kept before these fields existed has them empty, or off its curve."""
-        made = {"steps_to_90": steps_to(data.get("curve")), **data}
-        ablation = data.get("ablation")
-        if isinstance(ablation, Mapping):
-            made["ablation"] = {"pairs": [], **ablation}
-        return super().from_dict(made, where)
+        """As for every result; a run kept before `steps_to_90` existed has it off its curve."""
+        return super().from_dict({"steps_to_90": steps_to(data.get("curve")), **data}, where)
 
     def write(self, directory: Path) -> Path:
         """Seal the result in its run's directory."""

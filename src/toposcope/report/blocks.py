@@ -72,9 +72,9 @@ class Findings:
 class Listing:
     """A table to read. `columns` maps a column of the page's table to its heading and to how its cells are shown.
 
-    Pages show all of it. Terminals and notebooks show the first `top` rows, and the columns named in `brief` where
-    all of them would be too wide. Without --full a terminal shows those in `answer`, if any, under a sentence of
-    their own.
+    Pages show all of it. Terminals and notebooks show the first `top` rows and say what the `others` are; of columns
+    those named in `brief` where all would be too wide. Without --full a terminal shows those in `answer`, if any,
+    under a sentence of their own.
     """
 
     kind: ClassVar[str] = "listing"
@@ -84,6 +84,7 @@ class Listing:
     columns: tuple[Column, ...]
     folded: bool = False  # on a page: shown only when asked for
     top: int = 12
+    others: str = ""
     brief: tuple[str, ...] = ()
     answer: tuple[str, ...] = ()
     answer_sentence: str = ""

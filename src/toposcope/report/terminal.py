@@ -73,7 +73,8 @@ def show(page: Page, out: IndentedConsole, *, full: bool = False, offer: bool = 
                 _draw(block, page, out)
     _left_out(page, out)
     if more and offer:
-        out.print(f"\n[bold]With --full[/bold]\n  {_safe('; '.join(more))}.")
+        listed = "; ".join(more)
+        out.print(f"\n[bold]With --full[/bold]\n  {_safe(listed)}{'' if listed.endswith('?') else '.'}")
 
 
 def say(lines: Sequence[str], out: IndentedConsole) -> None:
@@ -196,7 +197,8 @@ def _listing(block: Listing, page: Page, out: IndentedConsole) -> None:
     for line in lines.getvalue().splitlines():
         out.print(Text(f"  {line.rstrip()}"), soft_wrap=True)
     if top < count:
-        out.print(f"  ... {count - top:,} more; --csv, --json and the page hold all")
+        others = f", {_safe(block.others)}" if block.others else ""
+        out.print(f"  ... {count - top:,} more{others}; --csv, --json and the page hold all")
 
 
 def _fitting(block: Listing, cells: Sequence[Sequence[str]], width: int) -> tuple[list[int], bool]:

@@ -57,7 +57,7 @@ def test_the_function_and_all_it_can_become(planted: Path, tmp_path: Path) -> No
         planted, planted / "text.txt", lines=True, tokens=16, sequences=6, pairs="layer0", out="kept/ablate-*",
         progress=lambda what, done, total: told.append(what),
     )  # fmt: skip
-    assert set(told) == {"heads removed", "pairs removed"}
+    assert set(told) == {"heads removed", "pairs removed", "layers"}  # layers: for the shares of position
     assert [text.name for text in found.texts] == ["text", "shuffled", "repeated"]
     assert found.ranked()[0].name == "0.2"
     assert (found.layers[0].deposit.di or 0.0) > 0.99
@@ -240,7 +240,7 @@ def test_a_killed_sweep_continues_and_repeats_nothing(
     ]
     for _, *entries in journals:
         measured = [(entry["what"], entry["on"], entry["sequence"]) for entry in entries]
-        assert len(measured) == len(set(measured)) == (1 + 8 + 1) * 6  # whole, each head, positions off
+        assert len(measured) == len(set(measured)) == (1 + 8 + 1) * 6 + 1  # whole, heads, positions off; shares
     assert sorted(journals[0][1:], key=str) == sorted(journals[1][1:], key=str)
     results = [json.loads((tmp_path / name / "result.json").read_text()) for name in ("killed", "whole")]
     for result in results:

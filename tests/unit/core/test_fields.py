@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from typing import Any, Literal
@@ -86,8 +86,10 @@ def test_the_schema_describes_what_is_written() -> None:
     written = {"schema": "toposcope/outer/2", **plain(outer())}
     jsonschema.Draft202012Validator.check_schema(document)
     jsonschema.validate(written, document)
+    jsonschema.validate({**written, "inner": {"number": 1.0}}, document)  # written before there was a `word`
     for wrong in (
         {**written, "more": 1},
+        {**written, "inner": {"word": "no number"}},
         {k: v for k, v in written.items() if k != "whole"},
         {**written, "mode": "c"},
     ):
@@ -99,7 +101,7 @@ def test_the_schema_describes_what_is_written() -> None:
     ("key", "value"),
     [
         ("whole", 1.5), ("whole", True), ("whole", None), ("share", "0.1"), ("share", True), ("colour", "green"),
-        ("mode", 1), ("inner", []), ("inner", {"number": 1.0}), ("inner", {"number": 1.0, "word": None, "x": 0}),
+        ("mode", 1), ("inner", []), ("inner", {"word": "one"}), ("inner", {"number": 1.0, "word": None, "x": 0}),
         ("many", {}), ("pair", [1]), ("pair", [1, 2]), ("named", []), ("numbered", {"a": 0.5}),
         ("array", [[1], [2, 3]]), ("waves", [[1.0, 2.0, 3.0]]), ("array", "abc"),
         ("where", 3), ("flag", 1), ("either", None), ("either", 0.5),
@@ -108,6 +110,32 @@ def test_the_schema_describes_what_is_written() -> None:
 def test_what_is_not_a_field_is_refused_and_named(key: str, value: Any) -> None:
     with pytest.raises(BadFile, match=key):
         rebuilt(Outer, {**plain(outer()), key: value})
+
+
+@dataclass(frozen=True)
+class Grown:
+    """A row that has got fields since files of it were written."""
+
+    first: int
+    later: float | None = None
+    listed: tuple[Inner, ...] = field(default_factory=lambda: (Inner(1.0),))
+
+
+def test_a_field_with_a_default_may_be_missing_and_no_other() -> None:
+    assert rebuilt(Grown, {"first": 1}) == Grown(1)
+    assert rebuilt(tuple[Grown, ...], [{"first": 1, "listed": [{"number": 2.0}]}, {"first": 2, "later": 0.5}]) == (
+        Grown(1, listed=(Inner(2.0),)),
+        Grown(2, 0.5),
+    )
+    for wrong, named in (
+        ({"later": 0.5}, "first"),
+        ({"first": 1, "latr": 0.5}, "latr"),
+        ({"first": 1, "later": "0.5"}, "later"),  # there, it must be one
+        ({"first": 1, "listed": None}, "listed"),
+        ({"first": 1, "listed": [{}]}, "number"),
+    ):
+        with pytest.raises(BadFile, match=named):
+            rebuilt(Grown, wrong)
 
 
 @given(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,8 +18,8 @@ import toposcope
 import toposcope.core.memory
 import toposcope.models.ablation.runner
 from tests.unit.models.planting import LENGTH, write_planted
-from toposcope.core.errors import BadValue
-from toposcope.core.journal import Journal
+from toposcope.core.errors import BadFile, BadValue
+from toposcope.core.journal import Journal, key_of
 from toposcope.core.statistics import least_share
 from toposcope.models.ablation.ablate import warn_of_few
 from toposcope.models.ablation.expected import drawn_labels, expected_damages
@@ -36,6 +38,7 @@ from toposcope.models.deposit import bootstrap, deposit
 from toposcope.models.intervene import ablated, gated
 from toposcope.models.load import Reference, load_reference
 from toposcope.models.score import UNITS, Trial, scored_logits, trial_loss
+from toposcope.models.tracing.measure import trace_corpus
 
 torch = pytest.importorskip("torch", reason="ablation needs torch: pip install torch")
 pytest.importorskip("transformers", reason="ablation needs transformers: pip install transformers")
@@ -66,13 +69,15 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AblationRunner]:
         yield runner
 
 
-def test_positional_heads_are_chosen_and_told(tmp_path: Path) -> None:
-    given = {"tokens": LENGTH, "sequences": 3, "lines": True, "only": "text"}
+def test_positional_heads_are_those_that_trace_names(tmp_path: Path) -> None:
+    """On the sequences of `trace`, whichever the ablation itself takes."""
+    given = {"tokens": LENGTH // 2, "sequences": 3, "begin": LENGTH, "lines": True, "only": "text"}
     model, text = write_planted(tmp_path, (2,)), tmp_path / "text.txt"
     every = toposcope.ablate(model, text, **given)
-    traced = toposcope.trace(model, text, tokens=LENGTH, sequences=3, lines=True, jobs=1)
+    traced = toposcope.trace(model, text, begin=LENGTH, lines=True, jobs=1)
     shares = {each.name: each.positional for each in traced.heads}
     assert {each.name: each.positional for each in every.heads} == shares
+    assert every.positional_on == traced.text != every.text
     found = toposcope.ablate(model, text, heads="positional", **given)
     assert [each.name for each in found.heads] == [name for name, share in shares.items() if (share or 0) > 0.5]
     assert "0.2" in {each.name for each in found.heads}
@@ -81,6 +86,50 @@ def test_positional_heads_are_chosen_and_told(tmp_path: Path) -> None:
     with torch.no_grad():
         unplaced.model.transformer.wpe.weight.zero_()
     assert len(toposcope.ablate(unplaced, text, heads="positional", **given).heads) == 5  # none is: those with most
+
+
+def test_shares_that_were_kept_are_not_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, text = write_planted(tmp_path, (2,)), tmp_path / "text.txt"
+    given = {"lines": True, "only": "text", "tokens": LENGTH, "sequences": 3, "out": tmp_path / "kept"}
+    runs: list[object] = []
+
+    def watched(*words: Any, **named: Any) -> Any:
+        runs.append(named["heads"])
+        return trace_corpus(*words, **named)
+
+    monkeypatch.setattr("toposcope.models.ablation.positional.trace_corpus", watched)
+    few = toposcope.ablate(model, text, heads="0.2,1.0", **given)
+    first = toposcope.ablate(model, text, heads="positional", **given)
+    second = toposcope.ablate(model, text, heads="positional", **given)
+    assert [sum(map(len, each.values())) for each in runs] == [2, 6]  # those that were missing, once
+    assert second == replace(first, provenance=second.provenance)
+    shares = {each.name: each.positional for each in few.heads}
+    assert {each.name: each.positional for each in second.heads}["0.2"] == shares["0.2"]
+    toposcope.ablate(model, text, heads="positional", **{**given, "begin": 3 * LENGTH, "out": tmp_path / "other"})
+    assert len(runs) == 3
+
+    journal = tmp_path / "kept" / "journal.jsonl"
+    sound = journal.read_text()
+    at = next(n for n, line in enumerate(sound.splitlines()) if '"0.2":' in line)
+    for wrong in ({"0.2": "0.9"}, ["0.2"], 0.9):
+        lines = sound.splitlines()
+        entry = {**json.loads(lines[at]), "value": wrong}
+        del entry["sha256"]
+        lines[at] = json.dumps(entry)
+        journal.write_text("\n".join(lines) + "\n")
+        with pytest.raises(BadFile, match=f"line {at + 1}"):  # changed: its sum is another
+            toposcope.ablate(model, text, heads="positional", **given)
+        lines[at] = json.dumps({**entry, "sha256": key_of(entry)[:16]})
+        journal.write_text("\n".join(lines) + "\n")
+        with pytest.raises(BadFile, match="shares of position"):
+            toposcope.ablate(model, text, heads="positional", **given)
+    moved = [line.replace(json.loads(sound.splitlines()[at])["on"], "0" * 64) for line in sound.splitlines()]
+    entry = {key: value for key, value in json.loads(moved[at]).items() if key != "sha256"}
+    moved[at] = json.dumps({**entry, "sha256": key_of(entry)[:16]})
+    journal.write_text("\n".join(line for n, line in enumerate(moved) if n in (0, at)) + "\n")
+    again = toposcope.ablate(model, text, heads="positional", **given)
+    assert len(runs) == 4  # those of another text are not taken
+    assert again.heads == second.heads
 
 
 def test_the_one_positional_head_is_found(one: AblationRunner) -> None:

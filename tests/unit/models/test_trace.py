@@ -26,6 +26,7 @@ from toposcope.models.tracing.contraction import band_product, contracted
 from toposcope.models.tracing.head import gram_shares
 from toposcope.models.tracing.logits import head_content
 from toposcope.models.tracing.measure import memory_needed, trace_corpus
+from toposcope.models.tracing.result import METRICS, SPLIT
 from toposcope.models.tracing.trace import trace
 from toposcope.spectra.of_heads import fast_share
 from toposcope.spectra.singular import effective_rank, majorisation_gap
@@ -345,12 +346,20 @@ class TestPlanted:
         assert fast_share(q, k, half) == pytest.approx(0.5)
 
     def test_only_patterns_are_the_same_patterns(self) -> None:
-        whole, only = (trace_corpus(planted(), texts(3, 40), only_patterns=each) for each in (False, True))
+        whole, only = (trace_corpus(planted(), texts(3, 40), only=each) for each in (None, "patterns"))
         for one, other in zip(only.heads, whole.heads, strict=True):
             assert (one.names, one.on_previous, one.on_self) == (other.names, other.on_previous, other.on_self)
         assert all(each.median("rho") is None and each.median("entropy") is not None for each in only.heads)
         assert only.agreement is None
-        assert {gap.why for gap in only.gaps} == {"only patterns were asked for"}
+        assert {gap.metric for gap in only.gaps} == set(METRICS) - {"distance", "entropy"}
+
+    def test_only_position_is_the_same_split(self) -> None:
+        for model, split in ((planted(), ("content", "position", "coupling")), (ready(bert()), SPLIT[3:])):
+            whole, only = (trace_corpus(model, texts(3, 40), only=each) for each in (None, "position"))
+            assert any((row.positional or 0.0) > 0 for row in whole.heads)
+            for metric in split:
+                assert [getattr(row, metric) for row in only.heads] == [getattr(row, metric) for row in whole.heads]
+            assert all(row.rho is None and row.on_induction is None for row in only.heads)
 
     def test_the_order_by_fast_pairs_beside_what_was_traced(self) -> None:
         found = trace_corpus(planted(), texts(3, 40)).agreement

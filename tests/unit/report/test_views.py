@@ -18,8 +18,10 @@ from toposcope.core.statistics import from_error
 from toposcope.models.ablation.result import AblateResult, HeadDamage, PairDamage, TextLoss
 from toposcope.models.ablation.screen import Screen
 from toposcope.models.loss import Condition
+from toposcope.models.tracing import SEQUENCES, TOKENS
+from toposcope.models.tracing.result import Gap, Spread, TraceResult
 from toposcope.models.tracing.stream import Mean
-from toposcope.report import charts, read_results
+from toposcope.report import charts, read_results, terminal
 from toposcope.report.blocks import Chart, Command, HeadMap, Listing, Page, Row, Summary, shown
 from toposcope.report.drawing import page_of
 from toposcope.report.page import page_html
@@ -246,6 +248,74 @@ def test_the_next_command_can_be_pasted(name: str, path: str, text: str, words: 
     assert (sequences, int(many)) > ("--sequences", 4)  # more than the default, which seldom tells a damage from 0
 
 
+def asked(**options: Any) -> Provenance:
+    """Where a result of a model m comes from."""
+    return Provenance((Subject("m", "m", "torch", "llama", ""),), options)
+
+
+def positional(shares: Sequence[float]) -> TraceResult:
+    """A trace of heads 0.0, 0.1, ... with these shares of position."""
+    made = making.traced()
+    heads = [
+        replace(made.heads[0], head=number, position=Spread(share, share, share, 2))
+        for number, share in enumerate(shares)
+    ]
+    origin = asked(text="wiki", begin=0, lines=False, seed=0, device="auto", dtype="auto")
+    return replace(made, heads=tuple(heads), null_share=None, provenance=origin)
+
+
+def test_a_trace_names_all_its_positional_heads() -> None:
+    def sentence(shares: Sequence[float]) -> str:
+        (found,) = [each for each in blocks(page_of([positional(shares)]), Summary)[0].sentences if " alone " in each]
+        return str(found).partition(" Most of all")[0]
+
+    def names(shares: Sequence[float]) -> list[str]:
+        return re.findall(r"(?<![\d.])0\.\d+(?![\d%])", sentence(shares))
+
+    assert names([0.6, 0.2, 0.9, 0.5]) == ["0.0", "0.2"]  # by their place, and those of more than half
+    assert names([0.1, 0.2]) == []
+    many = [0.51 + 0.001 * each for each in range(60)]
+    assert names(many) == [f"0.{each}" for each in range(59, 47, -1)]
+    assert "and 48 more" in sentence(many)
+    (listing,) = [each for each in blocks(page_of([positional(many)]), Listing) if each.answer]
+    assert "55" in listing.others
+    assert [column.key for column in listing.columns][:2] == ["name", "position"]
+    (listing,) = [each for each in blocks(page_of([positional([0.9, 0.1])]), Listing) if each.answer]
+    assert listing.others == ""
+
+
+@pytest.mark.parametrize(
+    ("changed", "encoding", "words", "said"),
+    [
+        ({}, None, "", False),
+        ({"tokens": 256, "sequences": 4, "dense_limit": 9}, None, "", False),
+        ({"tokens": 128}, None, "", True),
+        ({"sequences": 2}, None, "", True),
+        ({}, "none", "", True),
+        ({"seed": 3, "dtype": "bfloat16", "device": "cpu"}, None, "--seed 3 --device cpu --dtype bfloat16", False),
+    ],
+)
+def test_where_ablate_may_call_other_heads_positional_it_is_said(
+    changed: dict[str, Any], encoding: str | None, words: str, said: bool
+) -> None:
+    made = positional([0.9, 0.1])
+    origin = replace(made.provenance, options={**made.provenance.options, **changed})
+    (found,) = blocks(page_of([replace(made, provenance=origin, encoding=encoding)]), Command)
+    assert (f"{SEQUENCES} stretches of {TOKENS} tokens" in found.question) is said
+    given = ["toposcope", "ablate", "m", "--text", "wiki", *words.split(), "--heads", "positional"]
+    assert shlex.split(found.line)[: len(given)] == given
+
+
+def test_a_share_that_another_stands_for_is_not_called_missing() -> None:
+    why = "position acts inside the heads"
+    gaps = (Gap("gram_content", why, 2), Gap("gram_cross", why, 2))
+    missing = Gap("rho", "zero logits", 1)
+    bare, some = (page_of([replace(positional([0.9, 0.1]), gaps=found)]) for found in (gaps, (*gaps, missing)))
+    assert "Not measured" not in [each.title for each in bare.sections]
+    (listing,) = [each for each in blocks(some, Listing) if each.table == "gaps"]
+    assert some.tables[listing.table]["why"] == ["zero logits"]
+
+
 # ------------------------------------------------------------------ ablate
 def on_texts(damages: dict[str, tuple[float, ...]], error: float | Sequence[float], heads: int = 3) -> AblateResult:
     """Heads 0.0, 0.1, ... with these damages on each text, and one standard error or one each, of four sequences."""
@@ -298,17 +368,59 @@ def test_the_answer_names_a_head_that_is_told_from_0_not_the_highest() -> None:
     assert named(higher) == ["0.0"]
 
 
-def test_tables_begin_with_what_is_clearly_above_0_and_mark_noise() -> None:
+def test_tables_begin_with_what_is_clearly_above_0_and_end_with_noise() -> None:
     result = on_texts(*NOISY, heads=4)
     rows = in_table(result)
-    assert [row["name"] for row in rows] == ["0.1", "0.3", "0.0", "0.2"]
-    assert [row["told_text"][0] == "(" for row in rows] == [False, False, True, False]
-    assert [row["head"] for row in in_table(result, "worst-heads")] == ["0.1", "0.3", "0.0", "0.2"]
+    assert [row["name"] for row in rows] == ["0.1", "0.3", "0.2", "0.0"]
+    assert [row["told_text"][0] == "(" for row in rows] == [False, False, False, True]
+    assert [row["head"] for row in in_table(result, "worst-heads")] == ["0.1", "0.3", "0.2", "0.0"]
     assert [row["name"] for row in in_table(result, "damages")] == ["0.0", "0.1", "0.2", "0.3"]  # as in JSON
     assert [row["shown_first"] for row in in_table(result, "damages")] == [False, True, False, False]
     (listing,) = blocks(page_of([result]), Listing)
     (damage,) = [column for column in listing.columns if column.key == "told_text"]
-    assert [row[damage.by] for row in rows] == [0.258, 0.303, 0.376, -0.151]
+    assert [row[damage.by] for row in rows] == [0.258, 0.303, -0.151, 0.376]
+
+
+@pytest.mark.parametrize(
+    ("clear", "noise", "top", "others"),
+    [(18, 13, 18, "noise"), (2, 29, 12, "noise"), (3, 2, 12, ""), (40, 9, 30, "10 of them")],
+)
+def test_all_heads_that_are_told_from_0_are_shown(clear: int, noise: int, top: int, others: str) -> None:
+    """Up to 30, one of them better removed; and what is said of the others."""
+    damages = (-0.5, *(0.5,) * (clear - 1), *(0.001,) * noise)
+    page = page_of([on_texts({"text": damages}, 0.01, clear + noise)])
+    (listing,) = blocks(page, Listing)
+    (chart,) = blocks(page, Chart)
+    hidden = max(0, clear + noise - top)
+    assert listing.top == top
+    assert len(page.tables[chart.table]["head"]) == min(top, clear + noise)
+    assert page.tables[listing.table]["damage_text"][clear:] == [0.001] * noise
+    assert (f" {hidden} more" in chart.sentence) is (hidden > 0)
+    lines = [line for line in terminal.text(page).splitlines() if line.startswith("  ... ")]
+    assert [str(hidden) in line and others in line for line in lines] == [True] * (hidden > 0)
+
+
+def test_one_sequence_tells_no_head_from_noise() -> None:
+    made = on_texts({"text": (0.1,) * 20}, 0.01, 20)
+    heads = tuple(replace(each, half_width=None, error={"text": None}) for each in made.heads)
+    (listing,) = blocks(page_of([replace(made, heads=heads)]), Listing)
+    assert (listing.top, listing.others) == (12, "")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"heads": "positional", "tokens": 128, "sequences": 16, "seed": 0}, "--sequences 16"),
+        ({"heads": "0.1", "tokens": 64, "sequences": 4, "begin": 9}, "--tokens 64 --begin 9"),
+        ({"heads": None, "tokens": 128, "sequences": 4}, None),
+    ],
+)
+def test_an_ablation_of_some_heads_ends_in_the_command_for_all(options: dict[str, Any], words: str | None) -> None:
+    made = on_texts({"text": (0.5, 0.4)}, 0.01, 2)
+    page = page_of([replace(made, provenance=asked(text="wiki", only=["text"], **options))])
+    lines = [each.line for each in blocks(page, Command)]
+    known = f"toposcope ablate m --text wiki {words} --mode screen --only text"
+    assert lines == ([] if words is None else [known])
 
 
 def test_tables_give_two_digits_of_an_interval() -> None:
@@ -359,7 +471,7 @@ def test_what_a_head_costs_is_told_as_a_share_of_what_position_is_worth() -> Non
     told = sentences(replace(found, texts=(replace(text, floor=(3.0, 2.9, 3.1, 3.0)),)))
     (worth,) = [each for each in told if "3.000" in each]
     assert "2.00 " in worth
-    assert worth.endswith("0.0 25%, 0.1 0.2%.")
+    assert re.findall(r"([\d.]+%) \((0\.\d)\)", worth) == [("25%", "0.0"), ("0.2%", "0.1")]
     told = sentences(replace(found, texts=(replace(text, floor=(3.0, 0.9, 0.1, 1.0)),)))
     assert not any("25%" in each for each in told), "of what is not told from 0"
 

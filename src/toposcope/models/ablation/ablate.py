@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from math import comb
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,9 @@ from toposcope.core.progress import Progress, duration_range, steps
 from toposcope.core.ranges import parse_heads
 from toposcope.core.result import Provenance
 from toposcope.core.statistics import from_error
+from toposcope.models.ablation import SEQUENCES, TOKENS
 from toposcope.models.ablation.foreseen import TimeLeft
-from toposcope.models.ablation.positional import POSITIONAL, positional_heads, shares_of_position
+from toposcope.models.ablation.positional import POSITIONAL, PositionShares, positional_heads, shares_of_position
 from toposcope.models.ablation.replacement import METHODS, Method
 from toposcope.models.ablation.result import TOP_PAIRS, AblateResult, Mode, pairs_to_try, summarise
 from toposcope.models.ablation.runner import (
@@ -57,8 +59,8 @@ def ablate(
     model: RunnableLike,
     text: str | Path = "wiki",
     *,
-    tokens: int = 128,
-    sequences: int = 4,
+    tokens: int = TOKENS,
+    sequences: int = SEQUENCES,
     begin: int = 0,
     lines: bool = False,
     method: Method = "zero",
@@ -83,7 +85,8 @@ def ablate(
     `method` is what stands in for a head's output: zero, its mean, or its output on another sequence (resample).
     `mode` "screen" measures the fifth of the heads whose removal is expected to cost most, and a random `sample` of
     the others.
-    `heads` may be "positional": those in whose logits position alone makes more than half.
+    `heads` may be "positional": those in whose logits position alone makes more than half, on as many tokens of the
+    text as `trace` takes.
     `pairs` ("layer0", "all-top") are removed together too. In the directory `out` every measurement is kept as it is
     made, and the same call continues there; a * in its name becomes the model's name and the sweep's key. `batch`
     removals are run side by side (default: as many as have 512 tokens); `device`, `dtype` and `device_map` say where
@@ -126,13 +129,16 @@ def ablate(
             ablation_runner(reference.model, texts, **how) as runner,
         ):
             wanted = runner.wanted(layers, asked)
-            shares = shares_of_position(reference, corpus, wanted) if positional else None
+            measure = partial(
+                shares_of_position, runner, reference, str(text), begin=begin, lines=lines, progress=progress
+            )
+            shares = measure(wanted) if positional else None
             if shares is not None:
                 wanted, said = positional_heads(shares)
                 _log.info("%s", said)
             screen, tried = _measure(runner, wanted, mode, pairs, sample, seed, progress, loading)
             found = summarise(runner, wanted, mode=mode, pairs=tried, screen=screen)
-            found = _with_shares(found, reference, corpus, shares)
+            found = _with_shares(found, shares, measure)
             ran = with_rounding(computation(reference.model), reference.model, texts[0].trials[0])
     finally:
         if journal is not None:
@@ -146,16 +152,16 @@ def ablate(
 
 
 def _with_shares(
-    found: AblateResult, reference: Reference, corpus: Corpus, shares: Mapping[Heads, float] | None
+    found: AblateResult, shares: PositionShares | None, measure: Callable[[list[Heads]], PositionShares]
 ) -> AblateResult:
     """The result with the share of position in each head's logits; a note where it could not be measured."""
     if shares is None:
         try:
-            shares = shares_of_position(reference, corpus, [((each.layer, each.head),) for each in found.heads])
+            shares = measure([((each.layer, each.head),) for each in found.heads])
         except BadValue as error:
             return replace(found, notes=(*found.notes, f"No share of position: {error}"))
-    heads = tuple(replace(each, positional=shares.get(((each.layer, each.head),))) for each in found.heads)
-    return replace(found, heads=heads)
+    heads = tuple(replace(each, positional=shares.of.get(((each.layer, each.head),))) for each in found.heads)
+    return replace(found, heads=heads, positional_on=shares.on if shares.of else None)
 
 
 def warn_of_few(found: int, asked: int) -> None:
@@ -267,7 +273,7 @@ def _say(plan: AblationPlan, runner: AblationRunner, heads: int, *, step: str, l
     """
     if loading is not None:
         _log.info(
-            "Everything is already measured. The model was loaded to see which sweep is its own (%s).",
+            "Everything is already measured; the model was loaded only to see that it is the same (%s).",
             duration_range(loading, loading),
         )
         return

@@ -85,7 +85,10 @@ class PairDamage:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class AblateResult(Result):
-    """One-head ablation of a model on a text: losses in `unit`, or drifts for a model that predicts nothing."""
+    """One-head ablation of a model on a text: losses in `unit`, or drifts for a model that predicts nothing.
+
+    `positional_on` says on what the heads' shares of position were measured.
+    """
 
     kind = "ablate"
     table = "heads"
@@ -101,6 +104,7 @@ class AblateResult(Result):
     pairs: tuple[PairDamage, ...] = ()
     screen: Screen | None = None
     notes: tuple[str, ...] = ()
+    positional_on: str | None = None
 
     def ranked(self, on: str = "text") -> list[HeadDamage]:
         """The heads by the damage of their removal, worst first."""

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import groupby
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,11 +32,14 @@ from toposcope.models.tracing.head import (
 )
 from toposcope.models.tracing.logits import HeadContent, head_content, head_logits, last_block
 from toposcope.models.tracing.patterns import THRESHOLDS, Score, induction_score, names, patterns
-from toposcope.models.tracing.result import METRICS, Gap, HeadTrace, Spread
+from toposcope.models.tracing.result import METRICS, SPLIT, Gap, HeadTrace, Spread
 
 Array = NDArray[np.float64]
+Only = Literal["patterns", "position"]  # what alone is measured, several times faster than all
 AHEAD = 2 * cores()  # heads that are measured while the model goes on, at least
 HELD = 256 << 20  # bytes of heads that wait, at most; and at most an eighth of the memory that is free
+NO_MEAN = "position was added to the input, and its mean needs several sequences"
+NOT_ASKED = "it was not asked for"
 KEPT = 32  # offsets of the mean kernel in the result
 REBUILT = 1e-3  # relative: attention rebuilt from content differs by 1e-6 where the record is right, by 1 where not
 ROUNDINGS = 16  # in units of the model's eps, where that is half precision's and attention itself is so rounded
@@ -58,6 +61,9 @@ class PositionPart:
         """The sequence's vectors with position taken out."""
         own_NR = x_NR[: len(self.part_NR)] - self.part_NR - self.grand_R
         return np.asarray(self.grand_R + self.stretch_N1 * own_NR)
+
+
+Parts = tuple[PositionPart, PositionPart] | None  # of queries and keys; None where one sequence has no mean
 
 
 class PositionMeans:
@@ -82,7 +88,7 @@ class PositionMeans:
             total[:, :length] += part
         self._counts[number][:length] += 1
 
-    def of(self, content: Content, head: int) -> tuple[PositionPart, PositionPart] | None:
+    def of(self, content: Content, head: int) -> Parts:
         """The position parts of one head's queries and keys, where several sequences reach; None without."""
         number, length = content.site.number, content.q_HNR.shape[1]
         if number not in self._sums:
@@ -150,13 +156,11 @@ class HeadOptions:
 
     dense_limit: int
     seed: int
-    only_patterns: bool
+    only: Only | None
     absolute: bool
 
 
-def measured_head(
-    of: HeadContent, theirs_BV: Array, asked: HeadOptions, parts: tuple[PositionPart, PositionPart] | None
-) -> tuple[HeadNotes, float]:
+def measured_head(of: HeadContent, theirs_BV: Array, asked: HeadOptions, parts: Parts) -> tuple[HeadNotes, float]:
     """Everything about one head on one sequence, and how far its outputs, rebuilt, are from the model's own.
 
     `theirs_BV` are the model's outputs in the last block of rows, `parts` what sequences share at a position.
@@ -168,7 +172,9 @@ def measured_head(
     notes.scores(seen.scores)
     assert seen.output_BV is not None
     error = float(np.abs(seen.output_BV - theirs_BV).max() / max(np.abs(theirs_BV).max(), 1e-30))
-    if asked.only_patterns:
+    if asked.only != "patterns":
+        _split(notes, of, logits.reach, asked, parts)
+    if asked.only is not None:
         return notes, error
     raw, centred = toeplitz_shares(logits, seen.square)
     notes.note({"toeplitz": raw, "toeplitz_centred": centred})
@@ -192,6 +198,32 @@ def each_of(measure: Callable[..., Any], heads: Sequence[tuple[Any, ...]]) -> li
     return [measure(*given) for given in heads]
 
 
+def _split(notes: HeadNotes, of: HeadContent, reach: int | None, asked: HeadOptions, parts: Parts) -> None:
+    """How much of the logits content makes, and position, and both together."""
+    if not asked.absolute:
+        split = design(of, asked.seed)
+        notes.note({"content": split.content, "position": split.position, "coupling": split.coupling})
+        for metric in ("gram_content", "gram_mixed", "gram_position", "gram_cross"):
+            notes.lacks(metric, "position acts inside the heads: see content, position and interaction")
+        return
+    for metric in ("content", "position", "coupling"):
+        notes.lacks(metric, "position was added to the input: see the Gram shares")
+    if parts is None:
+        for metric in ("gram_content", "gram_mixed", "gram_position"):
+            notes.lacks(metric, NO_MEAN)
+        return
+    of_q_NR, of_k_NR = (part.part_NR for part in parts)
+    q_NR, k_NR, near = _reached(of, len(of_q_NR), reach)
+    shares = gram_shares(q_NR, k_NR, of_q_NR * of.scale, of_k_NR, causal=of.causal, reach=near)
+    if shares is not None:
+        notes.note({f"gram_{name}": value for name, value in asdict(shares).items()})
+
+
+def _reached(of: HeadContent, length: int, reach: int | None) -> tuple[Array, Array, int | None]:
+    """The first queries and keys, to which several sequences reach, and how far they see there."""
+    return of.q_NR[:length] * of.scale, of.k_NR[:length], reach if reach is not None and reach < length - 1 else None
+
+
 def _inside(notes: HeadNotes, of: HeadContent, reach: int | None, asked: HeadOptions) -> None:
     """Position acts inside the head: it can be switched off there, and tokens put at any position."""
     found = contracted(
@@ -199,10 +231,6 @@ def _inside(notes: HeadNotes, of: HeadContent, reach: int | None, asked: HeadOpt
         dense_limit=asked.dense_limit,
     )  # fmt: skip
     _contraction(notes, found)
-    split = design(of, asked.seed)
-    notes.note({"content": split.content, "position": split.position, "coupling": split.coupling})
-    for metric in ("gram_content", "gram_mixed", "gram_position", "gram_cross"):
-        notes.lacks(metric, "position acts inside the heads: see content, position and interaction")
     shape = mean_kernel(of)
     if shape is None:
         notes.lacks("kernel_rho", "the bias depends on both positions")
@@ -215,34 +243,20 @@ def _inside(notes: HeadNotes, of: HeadContent, reach: int | None, asked: HeadOpt
         notes.lacks("kernel_rho", "no rotation without decay in this head")
 
 
-def _absolute(
-    notes: HeadNotes,
-    of: HeadContent,
-    reach: int | None,
-    dense_limit: int,
-    parts: tuple[PositionPart, PositionPart] | None,
-) -> None:
+def _absolute(notes: HeadNotes, of: HeadContent, reach: int | None, dense_limit: int, parts: Parts) -> None:
     """Position came with the input: what sequences share at a position stands for it."""
-    for metric in ("content", "position", "coupling"):
-        notes.lacks(metric, "position was added to the input: see the Gram shares")
     notes.lacks("kernel_rho", "position was added to the input: no kernel over offsets")
     if parts is None:
-        for metric in ("rho", "erank_ratio", "maj_gap", "cap", "gram_content", "gram_mixed", "gram_position"):
-            notes.lacks(metric, "position was added to the input, and its mean needs several sequences")
+        for metric in ("rho", "erank_ratio", "maj_gap", "cap"):
+            notes.lacks(metric, NO_MEAN)
         return
     of_q, of_k = parts
-    length = len(of_q.part_NR)
-    q_NR, k_NR = of.q_NR[:length] * of.scale, of.k_NR[:length]
-    near = reach if reach is not None and reach < length - 1 else None
+    q_NR, k_NR, near = _reached(of, len(of_q.part_NR), reach)
     found = contracted_absolute(
         q_NR, k_NR, of_q.without(of.q_NR) * of.scale, of_k.without(of.k_NR), causal=of.causal, reach=near,
         dense_limit=dense_limit,
     )  # fmt: skip
     _contraction(notes, found)
-    parts_q, parts_k = of_q.part_NR * of.scale, of_k.part_NR
-    shares = gram_shares(q_NR, k_NR, parts_q, parts_k, causal=of.causal, reach=near)
-    if shares is not None:
-        notes.note({f"gram_{name}": value for name, value in asdict(shares).items()})
 
 
 # -------------------------------------------------------------------- all heads
@@ -255,11 +269,11 @@ class Collected:
         chosen: Mapping[int, tuple[int, ...]],
         dense_limit: int,
         seed: int,
-        only_patterns: bool = False,
+        only: Only | None = None,
         pool: Pool = HERE,
     ) -> None:
         self.instrument, self.chosen, self.dense_limit, self.seed = instrument, chosen, dense_limit, seed
-        self.only_patterns = only_patterns
+        self.only = only
         self.means = PositionMeans()
         self.lost: dict[int, str] = {}
         self.rebuilt = 0.0
@@ -277,12 +291,12 @@ class Collected:
         """Have the chosen heads of one layer measured."""
         length = content.q_HNR.shape[1]
         absolute = in_input_only(content.encoding)
-        asked = HeadOptions(self.dense_limit, self.seed, self.only_patterns, absolute)
+        asked = HeadOptions(self.dense_limit, self.seed, self.only, absolute)
         self._precision = output_BNHV.dtype
         theirs_BHV = output_BNHV[0, last_block(length) :].detach().cpu().double().numpy()
 
         def given(head: int) -> tuple[Any, ...]:
-            parts = self.means.of(content, head) if absolute and not self.only_patterns else None
+            parts = self.means.of(content, head) if absolute and self.only != "patterns" else None
             return theirs_BHV[:, head], asked, parts
 
         self._begin(measured_head, content, call, given)
@@ -383,10 +397,11 @@ class Collected:
         )
 
     def gaps(self) -> tuple[Gap, ...]:
-        if self.only_patterns:
+        if self.only is not None:
+            measured = ("distance", "entropy", *(SPLIT if self.only == "position" else ()))
             for metric in METRICS:
-                if metric not in ("distance", "entropy"):
-                    self.lacks(metric, "only patterns were asked for")
+                if metric not in measured:
+                    self.lacks(metric, NOT_ASKED)
         counted = Counter(gap for notes in self._notes.values() for gap in notes.gaps)
         return tuple(Gap(metric, why, heads) for (metric, why), heads in counted.items())
 

@@ -48,7 +48,7 @@ from toposcope.models.tracing.attention import (
     labels,
     window_starts,
 )
-from toposcope.models.tracing.collect import AHEAD, HELD, Collected, sink_of
+from toposcope.models.tracing.collect import AHEAD, HELD, NOT_ASKED, Collected, Only, sink_of
 from toposcope.models.tracing.contraction import DENSE_LIMIT
 from toposcope.models.tracing.head import in_input_only
 from toposcope.models.tracing.logits import LogitPicture, block_rows, head_content, head_logits, picture
@@ -68,7 +68,7 @@ def trace_corpus(
     heads: Mapping[int, Sequence[int]] | None = None,
     dense_limit: int = DENSE_LIMIT,
     compare: bool = True,
-    only_patterns: bool = False,
+    only: Only | None = None,
     seed: int = 0,
     encoding: str | EncodingSpec | None = None,
     logits: int | Sequence[tuple[int, int]] = 0,
@@ -82,9 +82,10 @@ def trace_corpus(
     """Run a model (a `Reference`, or one of transformers' own) on sequences and measure its heads.
 
     `heads` limits the heads of the layers it names. `compare`: set the kernels of the weights beside those traced.
-    `only_patterns`: measure what heads attend to and nothing else, several times faster. `logits` names heads (layer,
-    head) whose logits are kept as pictures, or is how many: then those in which position has the largest share. Their
-    attention is kept pair by pair, and that of as many other heads as there is room for; `window` is the first token.
+    `only` "patterns": measure what heads attend to and nothing else; "position": how much of the logits content and
+    position make, and no induction; both are several times faster. `logits` names heads (layer, head) whose logits
+    are kept as pictures, or is how many: then those in which position has the largest share. Their attention is kept
+    pair by pair, and that of as many other heads as there is room for; `window` is the first token.
     `batch` sequences of one length run through the model together; they are measured one after the other.
     Heads are measured by `pool`, while the model goes on. `clouds` watch the passes over the sequences. `meanwhile`
     is called when all have been handed over, and before their numbers are waited for.
@@ -100,15 +101,15 @@ def trace_corpus(
             changed.enter_context(swap_encoding(model, encoding, heads=every))
             used = {number: built(encoding, reader, number) for number in chosen}
             compare = False
-        compare = compare and not only_patterns
-        absolute = {number for number in chosen if in_input_only(used[number]) and not only_patterns}
+        compare = compare and only is None
+        absolute = {number for number in chosen if in_input_only(used[number]) and only != "patterns"}
         averaged = absolute if len(corpus.sequences) > 1 else set()
         longest = max(len(ids) for ids in corpus.sequences)
         if chosen:
             _require_memory(instrument, reader, list(chosen), longest, dense_limit, bool(averaged), batch)
-        again, no_repeats = _repeats(corpus, _special(model), seed)
+        again, no_repeats = ((), NOT_ASKED) if only == "position" else _repeats(corpus, _special(model), seed)
         passes = len(chosen) * (len(corpus.sequences) + len(again)) + len(averaged) * len(corpus.sequences)
-        work = Collected(instrument, chosen, dense_limit, seed, only_patterns, pool)
+        work = Collected(instrument, chosen, dense_limit, seed, only, pool)
         if no_repeats:
             work.lacks("induction", no_repeats)
         tick = steps(progress, "layers", passes)

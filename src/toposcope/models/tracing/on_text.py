@@ -34,13 +34,13 @@ from toposcope.models.tracing.result import TraceResult
 def heads_on(reference: Reference, corpus: Corpus, wanted: Wanted | None = None, *, seed: int = 0) -> TraceResult:
     """What every head attends to on a corpus; the same numbers as a trace of patterns alone."""
     if wanted is None:
-        return trace_corpus(reference, corpus, only_patterns=True, seed=seed)
+        return trace_corpus(reference, corpus, only="patterns", seed=seed)
     with attached(reference) as instrument:
         changed = chosen_heads(instrument, wanted.layers, wanted.heads)
         if _everywhere(changed, instrument.sites):
-            return trace_corpus(reference, corpus, only_patterns=True, seed=seed, encoding=wanted.spec)
+            return trace_corpus(reference, corpus, only="patterns", seed=seed, encoding=wanted.spec)
         found = trace_corpus(
-            reference, corpus, only_patterns=True, seed=seed, encoding=wanted.spec, layers=sorted(changed),
+            reference, corpus, only="patterns", seed=seed, encoding=wanted.spec, layers=sorted(changed),
             heads=changed,
         )  # fmt: skip
         every = {site.number: range(site.heads) for site in instrument.sites if not site.cross}
@@ -49,7 +49,7 @@ def heads_on(reference: Reference, corpus: Corpus, wanted: Wanted | None = None,
             for number, heads in every.items()
         }
         with swap_encoding(reference, wanted.spec, layers=wanted.layers, heads=wanted.heads):
-            others = trace_corpus(reference, corpus, only_patterns=True, seed=seed, layers=sorted(rest), heads=rest)
+            others = trace_corpus(reference, corpus, only="patterns", seed=seed, layers=sorted(rest), heads=rest)
     rows = sorted((*found.heads, *others.heads), key=lambda row: (row.layer, row.head))
     return replace(found, heads=tuple(rows))
 

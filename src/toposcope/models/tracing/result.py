@@ -15,24 +15,11 @@ from toposcope.models.tracing.stream import Stream
 from toposcope.models.tracing.verify import HeadRun, VerdictSummary
 
 MOSTLY = 0.5  # the share of position in its logits from which on a head is called positional
+SPLIT = ("content", "position", "coupling", "gram_content", "gram_mixed", "gram_position", "gram_cross")
 METRICS = (
-    "rho",
-    "erank_ratio",
-    "maj_gap",
-    "cap",
-    "toeplitz",
-    "toeplitz_centred",
-    "content",
-    "position",
-    "coupling",
-    "gram_content",
-    "gram_mixed",
-    "gram_position",
-    "gram_cross",
-    "kernel_rho",
-    "distance",
+    "rho", "erank_ratio", "maj_gap", "cap", "toeplitz", "toeplitz_centred", *SPLIT, "kernel_rho", "distance",
     "entropy",
-)
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,7 @@ from toposcope.models.load import Reference
 from toposcope.models.rounding import is_rounded, measured, relative
 from toposcope.models.running import RunnableLike, on_text, running, running_subject
 from toposcope.models.sites import Site, checked_heads, checked_site
+from toposcope.models.tracing import SEQUENCES, TOKENS
 from toposcope.models.tracing.contraction import DENSE_LIMIT
 from toposcope.models.tracing.depth import correlations, through_depth
 from toposcope.models.tracing.foreseen import SLOWEST, TraceTime, pace, seconds
@@ -60,8 +61,8 @@ def trace(
     model: RunnableLike,
     text: str | Path | None = None,
     *,
-    tokens: int = 256,
-    sequences: int = 4,
+    tokens: int = TOKENS,
+    sequences: int = SEQUENCES,
     begin: int = 0,
     lines: bool = False,
     layers: str | None = None,

@@ -7,12 +7,14 @@ from statistics import fmean
 from typing import Any
 
 from toposcope.core.statistics import from_error, plus_minus, told_from_zero
+from toposcope.models.ablation import SEQUENCES, TOKENS
 from toposcope.models.ablation.replacement import METHODS
 from toposcope.models.ablation.result import AblateResult, HeadDamage, LayerDeposit, PairDamage
 from toposcope.report import charts
 from toposcope.report.blocks import (
     Chart,
     Column,
+    Command,
     HeadMap,
     Listing,
     Measure,
@@ -21,9 +23,10 @@ from toposcope.report.blocks import (
     Paragraphs,
     Summary,
 )
+from toposcope.report.commands import command
 from toposcope.report.views.ablate_words import chosen_by_hand, half_of, loss_or_drift, of_screen, split, summary
 
-WORST = 12  # heads in a picture; the table holds all
+FEWEST, MOST = 12, 30  # heads that a terminal and a picture show: all that are told from 0, between these
 _TEXTS = {"text": "the text", "shuffled": "the shuffled text", "repeated": "repeated random tokens"}
 _WHOLE = {
     "text": "whole model on the text",
@@ -34,7 +37,7 @@ FEW = 20  # heads from which on a map of letters shows more than the table
 _WORDS = {
     "position": "text less shuffled: above 0 the head is worth more where the order of words tells something (a "
     "heuristic).",
-    "positional": "positional: share of the logits' variance that position alone accounts for.",
+    "positional": "Positional: share of its logits' variance that position alone accounts for.",
     "repeated": "repeated: the second half of random tokens that stand twice, which takes position and copying only.",
 }
 
@@ -57,6 +60,7 @@ def view(result: AblateResult, page: Page) -> None:
     table = page.rows("damages", rows)
     alone = len(rows) == 1  # the same numbers as in the summary
     page.add("The heads that matter most", *_heads(page, result, ranked, texts), full=alone)
+    page.add("What to run next", _next_step(result))
     page.add("Ablation map", _map(result, rows, texts, table), full=True, detail=len(rows) < FEW)
     if result.layers:
         asked = result.screen is None and not chosen_by_hand(result)
@@ -92,10 +96,29 @@ def _removed(result: AblateResult) -> str:
 
 
 def _in_order(result: AblateResult, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows as tables and pictures show them: heads clearly above 0 first, those clearly better removed last."""
+    """The rows as tables and pictures show them: heads clearly above 0, those clearly below, those within noise."""
     harm, unsure, better = split(result.ranked(), "text")
-    place = {each.name: i for i, each in enumerate([*harm, *unsure, *better[::-1]])}
+    place = {each.name: i for i, each in enumerate([*harm, *better, *unsure])}
     return sorted(rows, key=lambda row: place.get(row["name"], len(place)))
+
+
+def _shown(ranked: Sequence[dict[str, Any]]) -> tuple[int, str]:
+    """How many of them a terminal and a picture show, and what is to be said of the others."""
+    sure = sum(row["sure"] for row in ranked)
+    top = max(FEWEST, min(sure, MOST))
+    if all(row["half_width"] is None for row in ranked):
+        return top, ""
+    return top, "within noise of 0" if sure <= top else f"{sure - top} of them clearly above or below 0"
+
+
+def _next_step(result: AblateResult) -> Command | None:
+    """The command that finds the worst heads of a model of which only some were removed."""
+    if not chosen_by_hand(result):
+        return None
+    options = result.provenance.options
+    given = [name for name, usual in (("tokens", TOKENS), ("sequences", SEQUENCES)) if options.get(name) != usual]
+    words = command(result, "ablate", ["text", *given, "begin", "lines", "seed"])
+    return Command("Which heads does the whole model need most?", " ".join([*words, "--mode screen --only text"]))
 
 
 # ------------------------------------------------------------------ heads
@@ -117,6 +140,7 @@ def _row(result: AblateResult, head: HeadDamage, texts: Sequence[str]) -> dict[s
         **{f"half_{name}": half_of(head, name) for name in texts},
         **{f"told_{name}": _told(head, name) for name in texts},
         "half_width": half,
+        "sure": own is not None and told_from_zero(own, half),
         "position": head.position,
         "positional": head.positional,
         "estimate": head.estimate,
@@ -139,18 +163,19 @@ def _marked(value: float, half: float | None) -> str:
 
 
 def _heads(page: Page, result: AblateResult, ranked: Sequence[dict[str, Any]], texts: Sequence[str]) -> list[Any]:
+    headings = {"text": "damage"} if texts == ["text"] else {"text": "on text"}
     columns = [Column("name", "head", "plain")]
-    columns += [Column(f"told_{name}", name, "interval", f"damage_{name}") for name in texts]
+    columns += [Column(f"told_{name}", headings.get(name, name), "interval", f"damage_{name}") for name in texts]
     if any(row["positional"] is not None for row in ranked):
         columns.append(Column("positional", "positional", ".0%"))
     if any(row["position"] is not None for row in ranked):
         columns.append(Column("position", "text less shuffled", "+.3f"))
     if result.screen is not None:
         columns.append(Column("estimate", "estimate", "+.3f"))
-    words = [f"How much the {loss_or_drift(result)} rises without each head ({result.unit})"]
+    top, others = _shown(ranked)
+    words = [f"Damage: how much the {loss_or_drift(result)} rises without the head ({result.unit})."]
     if any(row["half_width"] is not None for row in ranked):
-        words[0] += ", the surest first (by the lower end of the 95 % interval); in brackets: not told from 0"
-    words[0] += "."
+        words[0] += " In brackets: within noise of 0, by the 95 % interval. Sorted by its lower end."
     known = {*texts, *(column.key for column in columns)}
     words += [said for key, said in _WORDS.items() if key in known]
     keys = [*(column.key for column in columns), *(f"{kind}_{name}" for name in texts for kind in ("damage", "half"))]
@@ -160,11 +185,12 @@ def _heads(page: Page, result: AblateResult, ranked: Sequence[dict[str, Any]], t
         " ".join(words),
         table,
         tuple(columns),
-        top=WORST,
+        top=top,
+        others=others,
         answer=tuple(column.key for column in columns if column.key not in ("position", "estimate")),
         answer_sentence=" ".join([words[0], *(_WORDS[key] for key in ("positional",) if key in known)]),
     )
-    return [_chart(page, result, ranked), listing]
+    return [_chart(page, result, ranked[:top], (len(ranked) - top, others)), listing]
 
 
 def _axis(result: AblateResult) -> str:
@@ -172,7 +198,8 @@ def _axis(result: AblateResult) -> str:
     return f"damage, {result.unit.partition(' with ')[0]}"
 
 
-def _chart(page: Page, result: AblateResult, ranked: Sequence[dict[str, Any]]) -> Chart | None:
+def _chart(page: Page, result: AblateResult, ranked: Sequence[dict[str, Any]], left: tuple[int, str]) -> Chart | None:
+    """The damages of some heads; `left`: how many heads are not drawn, and what is said of these."""
     bars = [
         {
             "head": row["name"],
@@ -180,16 +207,23 @@ def _chart(page: Page, result: AblateResult, ranked: Sequence[dict[str, Any]]) -
             "low": row["damage_text"] - (row["half_width"] or 0.0),
             "high": row["damage_text"] + (row["half_width"] or 0.0),
         }
-        for row in ranked[:WORST]
+        for row in ranked
         if row["damage_text"] is not None
     ]
     if not bars:
         return None
+    words = f"How much the {loss_or_drift(result)} on the text rises without each head"
+    if any(row["half_width"] is not None for row in ranked):
+        words += ", with Student's 95 % interval over sequences. Sorted by its lower end: the largest of many noisy "
+        words += "numbers tends to be too large."
+    else:
+        words += " (one sequence: no intervals)."
+    more, others = left
+    if more > 0:
+        words += f" {more} more heads are not drawn{': ' if others else ''}{others}."
     return Chart(
-        "Damage of the worst heads",
-        f"How much the {loss_or_drift(result)} on the text rises without each, with Student's 95 % interval over "
-        "sequences; the largest of many noisy numbers tends to be too large."
-        + ("" if any(row["half_width"] is not None for row in ranked) else " One sequence: no intervals."),
+        "Damage by head",
+        words,
         page.rows("worst heads", bars),
         charts.intervals("head", "damage", "low", "high", order=[bar["head"] for bar in bars], x_title=_axis(result)),
     )

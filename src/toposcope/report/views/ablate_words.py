@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import fmean
 
-from toposcope.core.statistics import from_error, half_width, interval, plus_minus, told_from_zero
+from toposcope.core.statistics import LEVEL, from_error, half_width, interval, plus_minus, told_from_zero
 from toposcope.models.ablation.positional import POSITIONAL
 from toposcope.models.ablation.replacement import METHODS
 from toposcope.models.ablation.result import AblateResult, HeadDamage, LayerDeposit
@@ -15,7 +15,7 @@ from toposcope.report.blocks import count
 
 SURE = 0.95  # share of the bootstrap's draws from which on the same head counts as told
 NAMED, FIRST = 5, 3  # heads that a sentence names; how many of more than that
-MANY = 20  # heads of which some would pass by chance
+MANY, BY_CHANCE = 20, (1 - LEVEL) / 2  # from so many heads on it is said how many without effect would pass
 _EXPLAINED = {
     "shuffled": "the same tokens shuffled (order tells nothing)",
     "repeated": "random tokens repeated (only position and copying help)",
@@ -33,10 +33,16 @@ def summary(result: AblateResult) -> list[str]:
     told += [] if deposit is None or result.screen is not None else [deposit]
     told += [] if result.screen is None else [_found(result.screen)]
     spread = "; ±: 95 % interval over sequences" if sequences > 1 else ""
-    told.append(f"Heads are layer.head, both from 0{spread}. Measured on {result.text}; {METHODS[result.method]}.")
-    if ranked and chosen_by_hand(result):
-        told.append("Next, the worst heads of the whole model: --mode screen --only text, without --heads.")
+    told.append(f"Heads are named layer.head, both counted from 0{spread}. {_measured(result)}")
     return told
+
+
+def _measured(result: AblateResult) -> str:
+    """On what, and what it is to remove a head."""
+    told = [f"{'Losses' if loss_or_drift(result) == 'loss' else 'Drifts'} are of {result.text}"]
+    if result.positional_on:
+        told.append(f"shares of position of {result.positional_on}, as trace has them by default")
+    return f"{'; '.join(told)}. Removed heads have their {METHODS[result.method]}."
 
 
 def _found(screen: Screen) -> str:
@@ -57,13 +63,14 @@ def _positional(result: AblateResult, ranked: Sequence[HeadDamage]) -> list[str]
         return []
     if len(ranked) == 1:
         return [f"Position alone accounts for {known[0].positional:.0%} of its logits' variance."]
-    what = f"position alone accounts for more than {MOSTLY:.0%} of the logits' variance"
+    what = f"position alone accounts for more than {MOSTLY:.0%} of the variance of"
     most = [each.name for each in known if (each.positional or 0.0) > MOSTLY]
     if len(most) == len(known) and result.provenance.options.get("heads") == POSITIONAL:
-        return [f"All {len(ranked)} are positional: {what}."]
+        return [f"All {len(ranked)} are positional: {what} their logits."]
     names = ", ".join(most[:NAMED]) + (f" and {len(most) - NAMED} more" if len(most) > NAMED else "")
-    some = f"{len(most)} of these {count(len(known), 'head')}" if most else "none of these heads"
-    return [f"Positional ({what}): {some}{': ' if names else ''}{names}."]
+    of = f"the {count(len(known), 'head')} without which the {loss_or_drift(result)} clearly rises"
+    some = f"{len(most)} of {of}: {names}" if most else f"none of {of}"
+    return [f"Positional ({what} a head's logits): {some}."]
 
 
 def chosen_by_hand(result: AblateResult) -> bool:
@@ -76,7 +83,7 @@ def _answer(result: AblateResult, ranked: Sequence[HeadDamage]) -> list[str]:
     """Without which heads the loss on the text rises, as far as their intervals tell."""
     what, unit, many = loss_or_drift(result), result.unit.partition(" with ")[0], len(ranked) > 1
     if all(half_of(each, "text") is None for each in ranked):
-        most = f"Of {len(ranked)} heads {ranked[0].name} measures highest: without it" if many else ""
+        most = f"Of {len(ranked)} heads, {ranked[0].name} measures highest: without it" if many else ""
         words = f"{most or f'Without head {ranked[0].name}'} {_changes(result, ranked[0])} {unit}"
         return [f"{words} (one sequence: no interval, so it may be chance)."]
     harm, unsure, better = split(ranked, "text")
@@ -91,8 +98,9 @@ def _answer(result: AblateResult, ranked: Sequence[HeadDamage]) -> list[str]:
     if not many:
         words = f"Without head {first.name} {_changes(result, first)} {unit} on the text."
     elif leads(first, [each for each in ranked if each is not first], "text"):
-        words = f"Of {len(ranked)} heads {first.name} matters most on the text: {rises}"
-        words += f" It also clearly rises {_without(others, ranked, 'text')}." if others else ""
+        words = f"Of {len(ranked)} heads, {first.name} matters most on the text: {rises}"
+        among = f"{len(others)} others: " if len(others) > NAMED else ""
+        words += f" It also clearly rises without {among}{_listed(others, 'text')}." if others else ""
     else:
         words = f"On the text the {what} clearly rises {_without(harm, ranked, 'text')}."
         if higher:
@@ -101,9 +109,11 @@ def _answer(result: AblateResult, ranked: Sequence[HeadDamage]) -> list[str]:
     rest = [each for each in unsure if each not in higher]
     if rest:
         names = ", ".join(each.name for each in rest) if len(rest) <= NAMED else f"{len(rest)} heads"
-        words += f" Within noise of 0: {names}."
+        words += f" For {names} the change is within noise of 0."
     if len(ranked) >= MANY:
-        words += " Of heads without any effect, 1 in 40 would look so by chance."
+        chance = max(1, round(len(ranked) * BY_CHANCE))
+        words += f" (Clearly: the 95 % interval lies above 0; of {len(ranked)} heads without any effect, about "
+        words += f"{chance} would pass by chance.)"
     return [words, *falls]
 
 
@@ -161,11 +171,11 @@ def _worth(result: AblateResult) -> list[str]:
         if not (told_from_zero(worth, half) and worth > 0):
             told.append(f"With positions off the {loss_or_drift(result)} on the {text.name} is {off:.3f}.")
             continue
-        words = f"Position is worth {worth:.2f} on the {text.name} "
-        words += f"({loss_or_drift(result)} with positions off: {off:.3f})."
+        words = f"For scale: with positions off the {loss_or_drift(result)} on the {text.name} is {off:.3f}, "
+        words += f"{worth:.2f} more."
         harm, _, _ = split(result.ranked(text.name), text.name)
-        shares = [f"{each.name} {_percent(each.damage[text.name] / worth)}" for each in harm[:NAMED]]
-        told.append(f"{words} In % of that, as a yardstick only: {', '.join(shares)}." if shares else words)
+        shares = [f"{_percent(each.damage[text.name] / worth)} ({each.name})" for each in harm[:NAMED]]
+        told.append(f"{words} The damages, in % of that rise: {', '.join(shares)}." if shares else words)
     return told
 
 

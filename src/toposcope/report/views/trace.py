@@ -11,9 +11,10 @@ import numpy as np
 
 from toposcope.models.ablation.positional import POSITIONAL
 from toposcope.models.corpus import RANDOM
+from toposcope.models.tracing import SEQUENCES, TOKENS
 from toposcope.models.tracing.logits import LogitPicture
 from toposcope.models.tracing.patterns import WORDS, together
-from toposcope.models.tracing.result import MOSTLY, HeadTrace, TraceResult
+from toposcope.models.tracing.result import MOSTLY, SPLIT, HeadTrace, TraceResult
 from toposcope.report import charts
 from toposcope.report.attention import attention_block
 from toposcope.report.blocks import (
@@ -48,6 +49,7 @@ LABORATORY = "lab"  # the family of models that 'toposcope train' wrote
 LETTERS = {"previous": "p", "next": "n", "self": "s", "first": "1", "induction": "i", "local": "w"}
 NONE = "none"
 NAMED = 6  # heads listed after a pattern
+MANY, FEW = 48, 12  # positional heads that are all named; how many of more than that, those with most first
 KERNELS = 6  # heads whose kernels are drawn
 ASKED = 5  # heads that are listed, and that the next step asks about where none is positional
 TELLING = 16  # sequences of it: the damage of one head of many is small, and fewer seldom tell it from 0
@@ -136,7 +138,10 @@ def heads_of(result: TraceResult) -> tuple[list[dict[str, Any]], tuple[Measure, 
 
 # ------------------------------------------------------------------ words
 def _next_step(result: TraceResult, rows: Sequence[dict[str, Any]]) -> Command:
-    """What a head does is not what it is worth: the command that measures that, for the positional heads."""
+    """What a head does is not what it is worth: the command that measures that, for the positional heads.
+
+    It finds these heads anew; where they were measured otherwise here, the question says so.
+    """
     question = "Which of them does the model need?"
     if any(each.family == LABORATORY for each in result.provenance.subjects):  # all heads, on its own task
         return Command(question, " ".join(command(result, "ablate")))
@@ -147,8 +152,15 @@ def _next_step(result: TraceResult, rows: Sequence[dict[str, Any]]) -> Command:
     named = ",".join(row["name"] for row in sorted(rows, key=_positional, reverse=True)[:ASKED])
     asked = ["--heads", named] if some else ["--heads", POSITIONAL, "--only", "text"]
     drawn = options.get("text") == RANDOM  # a loss needs a text: the command then takes its own
-    kept = [] if drawn else ["text", "begin", "lines"]
+    kept = ["seed"] if drawn else ["text", "begin", "lines", "seed"]
+    kept += [name for name in ("device", "dtype", "device_map") if options.get(name) != "auto"]
     words = command(result, "ablate", kept if some else [*kept, "layers"])
+    usual = [(options.get(name, number), number) for name, number in (("tokens", TOKENS), ("sequences", SEQUENCES))]
+    if not some and (drawn or result.encoding is not None or any(given != number for given, number in usual)):
+        question += (
+            f" (ablate calls those heads positional that are so under the model's own encoding, on {SEQUENCES} "
+            f"stretches of {TOKENS} tokens{' of wiki' if drawn else ''}.)"
+        )
     return Command(question, " ".join([*words, *asked, "--sequences", str(TELLING)]))
 
 
@@ -158,7 +170,7 @@ def _summary(result: TraceResult) -> list[str]:
     sentences = [*_most_positional(result)]
     if not any(each.names for each in heads):
         sentences.append(f"None of the {len(heads)} heads follows a named pattern on this text.")
-    return [*sentences, f"Measured on: {result.text}{put_in}."]
+    return [*sentences, f"Measured on: {result.text}{put_in}. Heads are named layer.head, both counted from 0."]
 
 
 def _several(result: TraceResult) -> list[str]:
@@ -175,8 +187,9 @@ def _logits(result: TraceResult) -> list[str]:
     if rho:
         low, middle, high = np.percentile(rho, (25, 50, 75))
         sentences.append(
-            f"Logit norm ratio {middle:.2f} in the median over heads, quartiles {low:.2f} to {high:.2f} (1: position "
-            f"has no effect on the norm); below 1 in {sum(value < 1 for value in rho)} of {len(rho)} heads."
+            f"The norm of the logits over that without position is {middle:.2f} in the median over heads, quartiles "
+            f"{low:.2f} to {high:.2f} (1: position has no effect on it), and below 1 in "
+            f"{sum(value < 1 for value in rho)} of {len(rho)} heads."
         )
     gaps = [value for each in heads if (value := each.median("maj_gap")) is not None]
     if gaps:
@@ -203,12 +216,19 @@ def _most_positional(result: TraceResult) -> list[str]:
                 else ""
             )
             spread, best = ranked[0]
-            half = sum(spread.median > MOSTLY for spread, _ in ranked)
+            half = [each for spread, each in ranked if spread.median > MOSTLY]
+            names = [each.name for each in (half[:FEW] if len(half) > MANY else sorted(half, key=_place))]
+            more = f" and {len(half) - len(names)} more" if len(half) > len(names) else ""
             return [
-                f"Positional heads: in {half} of {count(len(ranked), 'head')} position alone accounts for more than "
-                f"half of {what}, most of all in {best.name} ({spread.median:.0%}).{noise}"
+                f"Positional heads: in {len(half) or 'none'} of {count(len(ranked), 'head')} position alone accounts "
+                f"for more than {MOSTLY:.0%} of {what}{': ' if half else ''}{', '.join(names)}{more}. Most of all in "
+                f"{best.name} ({spread.median:.0%}).{noise}"
             ]
     return []
+
+
+def _place(head: HeadTrace) -> tuple[int, int]:
+    return head.layer, head.head
 
 
 def _also(names: Sequence[str], number: int, result: TraceResult) -> str:
@@ -298,17 +318,20 @@ def _patterns(page: Page, result: TraceResult) -> Listing:
     )  # fmt: skip
     none = sum(not each.names for each in result.heads)
     words = (
-        "Share of attention, median over sequences; induction on repeated random tokens. A head is named from the "
-        "threshold on, local window only where no narrower pattern is. "
-        f"{none} of {len(result.heads)} heads have no name. Heads are layer.head, both from 0."
+        "From: the least share of its attention with which a head is counted (median over sequences; induction: on "
+        f"random tokens said twice). {none} of {len(result.heads)} heads follow no pattern."
     )
     return Listing("Named patterns", words, page.rows("patterns", rows), columns)
 
 
 def _listing(page: Page, rows: Sequence[dict[str, Any]], there: Sequence[str]) -> Listing:
     ranked = sorted(rows, key=lambda row: -_positional(row))
+    left = sum((row["position"] or row["gram_position"] or 0.0) > MOSTLY for row in rows) - ASKED
     shares = [f"on_{name}" for name in WORDS if any(row[f"on_{name}"] is not None for row in rows)]
-    keys = ("name", "pattern", *there, "peak_offset", *shares)
+    order = next((key for key in ORDER if key in there), None)
+    measures = [key for key in there if key != order]
+    first = [] if order is None else [order]
+    keys = ("name", *first, "pattern", *measures, "peak_offset", *shares)
     headings = {
         "rho": "norm ratio",
         "gram_content": "G cc",
@@ -317,8 +340,9 @@ def _listing(page: Page, rows: Sequence[dict[str, Any]], there: Sequence[str]) -
     }
     columns = (
         Column("name", "head", "plain"),
+        *(Column(key, headings.get(key, _within(METRICS[key][0])), _digits(key)) for key in first),
         Column("pattern", "pattern", "plain"),
-        *(Column(key, headings.get(key, _within(METRICS[key][0])), _digits(key)) for key in there),
+        *(Column(key, headings.get(key, _within(METRICS[key][0])), _digits(key)) for key in measures),
         Column("peak_offset", "peak"),
         *(Column(key, key.removeprefix("on_"), ".0%") for key in shares),
     )
@@ -331,19 +355,18 @@ def _listing(page: Page, rows: Sequence[dict[str, Any]], there: Sequence[str]) -
         "position with position",
     }
     words = "; ".join(said for key, said in explained.items() if key in there)
-    order = next((key for key in ORDER if key in there), None)
     attended = "previous: share of attention on the token before"
     if "on_next" in shares:
         attended += "; next: on the one after"
     answer = tuple(filter(None, ("name", order, "peak_offset", *(f"on_{name}" for name in ANSWERED))))
     short = "" if order is None else f"{headings.get(order, _within(METRICS[order][0]))}: {ORDER[order]}; "
     return Listing(
-        "Every head",
-        f"Medians over sequences, the most positional first. {words[:1].upper()}{words[1:]}; {PEAK}; then shares of "
-        "attention.",
+        "Every head, the most positional first",
+        f"Medians over sequences. {words[:1].upper()}{words[1:]}; {PEAK}; then shares of attention.",
         page.rows("heads by position", ranked, keys),
         columns,
         top=ASKED,
+        others=f"{left} of them positional" if left > 0 else "",
         brief=BRIEF,
         answer=answer,
         answer_sentence=f"{short[:1].upper()}{short[1:]}{PEAK}; {attended}. Medians over sequences.",
@@ -403,14 +426,21 @@ def _add_missing(page: Page, result: TraceResult) -> None:
     """What was left out, and what could not be measured."""
     left = tuple(f"Left out: {each.what}: {each.why}." for each in result.skipped)
     listing = None
-    if result.gaps:
+    gaps = [gap for gap in result.gaps if not _measured_otherwise(result, gap.metric)]
+    if gaps:
         by_reason: dict[str, list[str]] = {}
-        for gap in result.gaps:
+        for gap in gaps:
             by_reason.setdefault(gap.why, []).append(gap.metric)
         rows = [{"metrics": ", ".join(map(_named, metrics)), "why": why} for why, metrics in by_reason.items()]
         columns = (Column("metrics", "measure", "wrap"), Column("why", "why", "wrap"))
         listing = Listing("What could not be measured", "", page.rows("gaps", rows), columns)
     page.add("Not measured", Paragraphs(left) if left else None, listing, full=not left)
+
+
+def _measured_otherwise(result: TraceResult, metric: str) -> bool:
+    """Whether a share is missing because the heads have those that stand for it where position acts otherwise."""
+    there = {key for key in SPLIT if any(getattr(each, key) is not None for each in result.heads)}
+    return bool(there) and metric in SPLIT and metric not in there
 
 
 def _named(metric: str) -> str:

@@ -19,8 +19,8 @@ def agreement_blocks(page: Page, found: Agreement) -> list[Any]:
     }
     rows = [{"index": words, "rho": each.rho, "p": each.p, "count": each.count} for words, each in names.items()]
     said = [
-        f"On this text {_look(len(found.traced))} at the previous token. Of the "
-        f"{count(len(found.listed), 'head')} whose kernel peaks at offset 1, {_are(len(found.hits))} among them"
+        f"On this text {_look(len(found.traced))} at the previous token. Of the {count(len(found.listed), 'head')} "
+        f"whose kernel, as computed from the weights, peaks at offset 1, {_are(len(found.hits))} among those"
         f"{_rates(found.precision, found.recall)}."
     ]
     if found.fast_listed:
@@ -32,7 +32,10 @@ def agreement_blocks(page: Page, found: Agreement) -> list[Any]:
             f"{_are(len(found.fast_hits))}{_rates(found.fast_precision, found.fast_recall)}{area}."
         )
     if found.kernel is not None:
-        said.append(f"Kernels over offsets: median rank correlation {found.kernel:+.2f} ({found.heads} heads).")
+        said.append(
+            "A head's kernel from the weights and its mean kernel on the text, offset by offset: rank correlation "
+            f"{found.kernel:+.2f} in the median over {found.heads} heads."
+        )
     columns = (
         Column("index", "index from the weights", "wrap"), Column("rho", "rank correlation", "+.2f"),
         Column("p", "p", ".2g"), Column("count", "heads"),

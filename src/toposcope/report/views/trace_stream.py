@@ -47,7 +47,7 @@ def add_stream(result: TraceResult, page: Page, sentences: Sequence[str]) -> Non
 def _headline(result: TraceResult, page: Page) -> Chart:
     rows = [row for each in result.stream for row in _curve(each)]
     spec = charts.band(
-        "layers", "cosine", "cosine_low", "cosine_high", colour="under", height=280, x_title="layers passed",
+        "layers", "cosine", "cosine_low", "cosine_high", colour="model", height=280, x_title="layers passed",
         y_title="mean cosine of tokens",
     )  # fmt: skip
     return Chart(
@@ -55,7 +55,7 @@ def _headline(result: TraceResult, page: Page) -> Chart:
         "Mean cosine over pairs of tokens at the input and after each layer: up is together, down is apart. Bands: "
         "95 % intervals over sequences, within -1 and 1.",
         page.rows("tokens through depth", rows),
-        charts.in_colours(spec, "under", _colours(result.stream)),
+        charts.in_colours(spec, "model", _colours(result.stream)),
         in_figure=True,
     )
 
@@ -98,7 +98,7 @@ def _moves(own: Stream) -> str:
     if abs(change) < LEAST_TURN:
         answer = "Tokens end about as close together as they began"
     else:
-        answer = f"Tokens move {'together' if change > 0 else 'apart'}"
+        answer = f"Tokens move {'together' if change > 0 else 'apart'} through the layers"
     said = [_phase(each, cosines, at == 0) for at, each in enumerate(own.phases[:NAMED])]
     more = len(own.phases) - NAMED
     last = own.phases[-1]
@@ -106,7 +106,7 @@ def _moves(own: Stream) -> str:
         said.append(f"then turns {count(more, 'time')} more, to {last.end:.2f} after layer {last.last}")
     if last.last + 1 < len(cosines) - 1 and f"{last.end:.2f}" != f"{cosines[-1]:.2f}":
         said.append(f"and goes back to {cosines[-1]:.2f} in {_layers(last.last + 1, len(cosines) - 2)}")
-    return f"{answer}: their mean cosine {', '.join(said)}"
+    return f"{answer}: the mean cosine between them {', '.join(said)}"
 
 
 def _phase(phase: Phase, cosines: Sequence[float], begins: bool) -> str:
@@ -242,7 +242,7 @@ def _curve(stream: Stream) -> list[dict[str, Any]]:
     """The input and the state after each layer, with the ends of their intervals."""
     rows = []
     for passed, state in enumerate(stream.after_layers):
-        row: dict[str, Any] = {"under": _label(stream), "layers": passed}
+        row: dict[str, Any] = {"model": _label(stream), "layers": passed}
         for name in ("cosine", "effective_rank", "dispersion", "relative_dispersion", "norm"):
             mean: Mean | None = getattr(state, name)
             if mean is not None:
@@ -269,10 +269,10 @@ def _others(curves: str, streams: Sequence[Stream]) -> Row:
 
     def chart(name: str, title: str, sentence: str, *, log_y: bool = False) -> Chart:
         if log_y:
-            spec = charts.line("layers", name, colour="under", log_y=True, x_title="layers passed")
+            spec = charts.line("layers", name, colour="model", log_y=True, x_title="layers passed")
         else:
-            spec = charts.band("layers", name, f"{name}_low", f"{name}_high", colour="under", x_title="layers passed")
-        return Chart(title, sentence, curves, charts.in_colours(spec, "under", colours))
+            spec = charts.band("layers", name, f"{name}_low", f"{name}_high", colour="model", x_title="layers passed")
+        return Chart(title, sentence, curves, charts.in_colours(spec, "model", colours))
 
     return Row((
         chart("effective_rank", "Effective rank", "How many directions the tokens fill."),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Self
+from typing import Any
 
 from toposcope.core.paired import PairedOutcome
 from toposcope.core.result import Result
@@ -259,12 +259,3 @@ class ReproduceResult(Result):
     numbers: tuple[ClaimNumber, ...] = ()
     probe: ProbeTable | None = None
     study: StudyOutcome | None = None
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any], where: str = "the result") -> Self:
-        """As for every result; those that were saved before there were studies have none."""
-        later = {"before": None, "change": None}
-        claims = data.get("claims")
-        if isinstance(claims, list):
-            claims = [{**later, **each} if isinstance(each, Mapping) else each for each in claims]
-        return super().from_dict({"study": None, **data, "claims": claims}, where)
