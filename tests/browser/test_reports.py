@@ -21,11 +21,13 @@ from tests.unit.web.running import Visitor, running
 from toposcope.core.result import Result
 from toposcope.models.tracing.result import TraceResult
 from toposcope.report import render
+from toposcope.report.kinds import read_results
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 
+STUDIES = sorted((Path(__file__).parents[2] / "docs" / "studies").glob("*.json"))
 pytestmark = pytest.mark.xdist_group("browser")
 
 
@@ -156,6 +158,20 @@ def test_a_table_of_few_columns_fits_a_narrow_page(
         for each in tables:
             table = seen.page.locator(f"#chart-{each} .scroll")
             assert table.evaluate("node => node.scrollWidth <= node.clientWidth"), each
+
+
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("file", STUDIES, ids=lambda file: file.stem)
+def test_the_tables_of_a_study_fit_a_wide_and_a_narrow_page(browser: Browser, file: Path, tmp_path: Path) -> None:
+    page = tmp_path / "study.html"
+    page.write_text(render(read_results([file])))
+    with visit(browser, page.as_uri()) as seen:
+        for width in (WIDE, NARROW):
+            seen.resize(width)
+            tables = seen.page.locator(".scroll").filter(visible=True)
+            assert tables.count() > 4
+            wide = "nodes => nodes.filter(node => node.scrollWidth > node.clientWidth).map(node => node.ariaLabel)"
+            assert tables.evaluate_all(wide) == []
 
 
 def test_a_long_title_stays_within_the_contents(browser: Browser, address: Callable[[str], str]) -> None:

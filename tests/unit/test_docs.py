@@ -13,6 +13,7 @@ import contextlib
 import importlib
 import importlib.util
 import io
+import os
 import re
 import shlex
 import shutil
@@ -41,7 +42,7 @@ REASONS = ("a gpu", "a cluster", "a ray cluster", "hours", "an outside model")
 MARK = re.compile(r"not run in tests: needs (.+)")
 FENCE = re.compile(r"(?:^<!--(?P<mark>[^\n]*?)-->\n)?^```(?P<language>\w*)[^\n]*\n(?P<body>.*?)^```$", re.M | re.S)
 COMMAND = re.compile(r"^\$ |^(toposcope|make|pip|python) ")
-PIPES = {"|", ">", ">>", "&&", ";"}
+PIPES = {"|", "||", ">", ">>", "&&", ";"}
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,8 @@ def supplies(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_llama_lm(place / "smollm2", **sizes, max_position_embeddings=8192)
     shutil.copytree(place / "smollm2", place / "my-checkpoint")
     (place / "examples").mkdir()
-    shutil.copy(ROOT / "examples/yarn_config.json", place / "examples")
+    for name in ("tiny_yarn", "tiny_yarn_lost"):
+        shutil.copytree(ROOT / "examples" / name, place / "examples" / name)
     for name in ("rxnmapper", "rxnfp/bert_pretrained", "rxnfp/bert_ft"):
         write_bert(place / name)
     at, random = "base_model.model.model.layers.1.self_attn.q_proj.lora", np.random.default_rng(0)
@@ -210,8 +212,9 @@ def obey(command: str, shown: str, place: str) -> None:
         code, said = run(words[1:])
     else:
         tools = f"{Path(sys.executable).parent}:/usr/bin:/bin"
+        kept = {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}
         done = subprocess.run(
-            command, shell=True, capture_output=True, text=True, env={"PATH": tools, "COLUMNS": "80"}
+            command, shell=True, capture_output=True, text=True, env={"PATH": tools, "COLUMNS": "80", **kept}
         )
         code, said = done.returncode, done.stdout + done.stderr
     assert code == expected, f"{place}: '{command}' ended with {code}\n{said}"
@@ -245,7 +248,7 @@ def test_blocks_run(page: str, supplies: Path, small: None, tmp_path: Path) -> N
     everything = [block for block in blocks(ROOT / page) if block.runs and block.mark is None]
     names: dict[str, Any] = {}
     bare = tmp_path / "bare"
-    bare.mkdir()
+    shutil.copytree(supplies / "examples", bare / "examples")
     with furnished(tmp_path / "here", supplies):
         if "3f2a91c0" in (ROOT / page).read_text():
             run(["train", "--task", "distance", "--encoding", "rope", "--out", "runs/3f2a91c0"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
 import re
 import subprocess
 import sys
@@ -14,9 +15,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+import toposcope
 from tests.unit.tiny import write_llama
+from toposcope.cli import main
+from toposcope.live.result import LiveCheckResult
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+TINY = ("tiny_yarn", "tiny_yarn_lost")
 NOTEBOOKS = sorted(path.name for path in EXAMPLES.glob("*.ipynb"))
 
 
@@ -131,3 +136,35 @@ def test_every_notebook_has_its_test() -> None:
     assert NOTEBOOKS
     for name in NOTEBOOKS:
         assert f'told("{name}")' in mine
+
+
+def test_the_tiny_checkpoints_are_what_their_script_makes(tmp_path: Path) -> None:
+    run("make_tiny_yarn.py", str(tmp_path))
+    for name in TINY:
+        for file in ("config.json", "model.safetensors"):
+            assert (tmp_path / name / file).read_bytes() == (EXAMPLES / name / file).read_bytes()
+    first, second = ((EXAMPLES / name / "model.safetensors").read_bytes() for name in TINY)
+    assert first == second
+    assert len(first) < 40_000, "a few kB"
+
+
+@pytest.mark.parametrize("live", [False, True])
+def test_one_tiny_checkpoint_has_its_scaling_in_force_and_the_other_not(live: bool) -> None:
+    if live:
+        pytest.importorskip("transformers", reason="running a model needs transformers")
+    sound, lost = (toposcope.check(EXAMPLES / name, live=live) for name in TINY)
+    assert sound.worst == "ok", "its weights fit the scaling"
+    settings = sound.find("rotary-settings")
+    assert settings is not None
+    assert {"scaling": "yarn", "factor": 4.0, "original_context": 2048}.items() <= settings.evidence.items()
+    assert [(each.id, each.evidence["scaling"]) for each in lost.faults] == [("unknown-key", "yarn")]
+    if isinstance(sound, LiveCheckResult) and isinstance(lost, LiveCheckResult):
+        assert all(each.agrees for each in (*sound.by_layer, *lost.by_layer))
+        assert sound.by_layer[0].configuration != lost.by_layer[0].configuration
+
+
+@pytest.mark.parametrize(("name", "code"), [("tiny_yarn", 0), ("tiny_yarn_lost", 1)])
+def test_the_exit_code_tells_them_apart(name: str, code: int) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["check", str(EXAMPLES / name), "--json", os.devnull])
+    assert (ended.value.code or 0) == code

@@ -174,8 +174,8 @@ def _lost_base(config: Mapping[str, Any], model: Model) -> Iterator[Finding]:
         yield Finding(
             "base-lost",
             "fault",
-            f"the rotary base {value:g} is lost",
-            f"It stands in {place} of the configuration, but {float(bases[0]):g} is in force.",
+            f"the rotary base {short(value)} is lost",
+            f"It stands in {place} of the configuration, but {short(float(bases[0]))} is in force.",
             "Write the base once, where it is read: inside rope_parameters, or at the top level without it.",
             evidence={"written": value, "place": place, "in_force": float(bases[0])},
         )

@@ -18,7 +18,7 @@ from toposcope.checks.findings import Finding, say_layers
 from toposcope.checks.overlaps import Overlaps
 from toposcope.checks.pairing import APART, PairingEvidence
 from toposcope.checks.rotary import groups, same_rotation
-from toposcope.encodings.record import Encoding, Rotary
+from toposcope.encodings.record import Encoding, Rotary, short
 
 ONE_LAYER = 10.0  # z-score at which a single layer's pairing is taken as shown; 5.8 is the highest false one measured
 SHOWN = 10.0  # the same of another width or order of rows; 5.9 is the highest false one measured
@@ -92,11 +92,12 @@ def _open(
         if best is not None and widths[best] >= least:
             return _width(model, rotary, layers, best[0], f"{best[1]} pairs of them", widths[best])
     base = encoding.parameters.get("base")
+    said = "" if base is None else f"base ({short(base)}), "
     return Finding(
         "pairing",
         "cannot_tell",
         "these weights cannot tell the rotation that they were trained with",
-        f"{_figures(evidence)} Pairs ({declared}), {'' if base is None else f'base ({base:g}), '}direction and the "
+        f"{_figures(evidence)} Pairs ({declared}), {said}direction and the "
         "part of each head that turns are taken as declared: weights that are few, or were trained for a short time, "
         "show none of them.",
         layers=layers,
@@ -202,7 +203,7 @@ def _base(
     if length is None or base is None:
         return
     fall = found.fall()
-    said = f"base {base:g} and {'context' if window is None else 'window'} {length:,}"
+    said = f"base {short(base)} and {'context' if window is None else 'window'} {length:,}"
     if fall is None:
         yield Finding(
             "base",

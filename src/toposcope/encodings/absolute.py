@@ -59,7 +59,7 @@ def sinusoidal(
         vectors_ND = np.stack([np.sin(angle_NF), np.cos(angle_NF)], axis=2).reshape(len(at_N), -1)
         return scale * vectors_ND[:, :width]  # an odd width ends with a sine
 
-    order = "half-split" if layout == "half" else "interleaved"
+    order = "sines then cosines" if layout == "half" else "sines and cosines in turn"
     return Encoding(
         name="sinusoidal",
         title=f"sinusoidal, base {short(base)}, {order}, width {width}",
@@ -82,7 +82,7 @@ def learned(table_ND: NDArray[Any], *, offset: int = 0) -> Encoding:
         raise BadEncoding(f"offset {offset} leaves no position in a table of {len(rows)} rows.")
     return Encoding(
         name="learned",
-        title=f"learned vectors, {length} positions" + (f", from row {offset}" if offset else ""),
+        title=f"learned vectors, {length:,} positions" + (f", from row {offset}" if offset else ""),
         parameters=stated(length=length, width=rows.shape[1], offset=offset),
         input=_lookup(rows, offset),
         citations=("gehring2017convolutional",),
@@ -93,7 +93,7 @@ def learned_init(width: int, length: int, *, std: float = 0.02, seed: int = 0) -
     """Learned vectors before training: `length` draws from N(0, std^2), the same for the same seed."""
     return Encoding(
         name="learned",
-        title=f"learned vectors before training, {length} positions",
+        title=f"learned vectors before training, {length:,} positions",
         parameters=stated(length=length, width=width, std=std, seed=seed),
         input=_lookup(_drawn(width, length, std, seed), 0),
         notes=("the vectors are a fresh initialisation, not those of a trained model.",),
@@ -108,7 +108,7 @@ def random(width: int, length: int, *, std: float = math.sqrt(0.5), seed: int = 
     """
     return Encoding(
         name="random",
-        title=f"fixed random vectors, {length} positions, seed {seed}",
+        title=f"fixed random vectors, {length:,} positions, seed {seed}",
         parameters=stated(length=length, width=width, std=std, seed=seed),
         input=_lookup(_drawn(width, length, std, seed), 0),
     )

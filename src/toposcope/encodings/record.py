@@ -27,6 +27,7 @@ from toposcope.core.memory import require_memory
 
 Array = NDArray[np.float64]
 Pairing = Literal["half", "interleaved"]
+MOST_DIGITS = 12  # of a whole number that is written out in a title
 KEPT_TABLES, KEPT_POSITIONS = 4, 1024  # cosines and sines that a rotation keeps, and of how many positions at most
 
 
@@ -290,8 +291,10 @@ def plain(number: float) -> str:
 
 
 def short(number: float) -> str:
-    """A number for a title, where six figures are enough."""
+    """A number for a title: 500,000, and six figures of one that is not whole."""
     text = plain(number)
+    if text.lstrip("-").isdigit() and len(text) <= MOST_DIGITS:
+        return f"{int(text):,}"
     return text if len(text) <= 8 else f"{number:.6g}"
 
 

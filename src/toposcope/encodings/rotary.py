@@ -112,7 +112,7 @@ def rope(
     label = f" ({stretched.label})" if stretched.label else ""
     if divisors_F is not None:
         label += " with frequency divisors"
-    heads = "" if turning_heads is None else f", first {turning_heads} heads"
+    heads = "" if turning_heads is None else f", in the first {turning_heads} heads"
     paper = SCALING_PAPERS.get(scaling)
     return Encoding(
         name="rope",
@@ -158,8 +158,18 @@ def cut_frequencies(stretched: Scaled, turning: int, divisors_F: Array | None) -
 
 
 def pairs_in_words(rotary: Rotary) -> str:
-    layout = "half-split" if rotary.pairing == "half" else "interleaved"
-    return f"{layout}, {rotary.channels} of {rotary.head_dim} channels"
+    """Which channels of a head turn, and with which other: all 64 channels turn, i with i+32"""
+    turning, of = rotary.channels, rotary.head_dim
+    begin, end = int(rotary.pairs_F2.min()), int(rotary.pairs_F2.max()) + 1
+    if turning == of:
+        which = f"all {of}"
+    elif end - begin == turning and (begin == 0 or end == of):
+        which = f"the {'first' if begin == 0 else 'last'} {turning} of {of}"
+    else:
+        which = f"{turning} of {of}"
+    first, second = map(int, rotary.pairs_F2[0])
+    neighbours = "2i with 2i+1" if first % 2 == 0 else "2i+1 with 2i+2"
+    return f"{which} channels turn, {f'i with i+{second - first}' if rotary.pairing == 'half' else neighbours}"
 
 
 def check_base(base: float) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from toposcope.core.errors import BadEncoding
 from toposcope.encodings.record import Array, Encoding, Rotary, short, stated
-from toposcope.encodings.rotary import channel_pairs, check_base
+from toposcope.encodings.rotary import channel_pairs, check_base, pairs_in_words
 
 AXES = ("row", "column")
 CENTRES, NUMBERS = "centres", "numbers"
@@ -49,18 +49,19 @@ def _exponents(head_dim: int, base: float) -> Array:
 
 
 def _in_plane(head_dim: int, base: float, frequencies_F: Array, positions: str) -> Encoding:
+    rotary = Rotary(
+        head_dim,
+        channel_pairs(head_dim, "half"),
+        lambda context: frequencies_F.copy(),
+        "half",
+        axis_F=np.repeat(np.arange(2), head_dim // 4),
+        axes=AXES,
+    )
     return Encoding(
         name="rope-2d",
-        title=f"RoPE by row and column, base {short(base)}, {head_dim} of {head_dim} channels",
+        title=f"RoPE by row and column, base {short(base)}, {pairs_in_words(rotary)}",
         parameters=stated(base=base, positions=positions),
-        rotary=Rotary(
-            head_dim,
-            channel_pairs(head_dim, "half"),
-            lambda context: frequencies_F.copy(),
-            "half",
-            axis_F=np.repeat(np.arange(2), head_dim // 4),
-            axes=AXES,
-        ),
+        rotary=rotary,
         exact_tables=False,
         notes=("patches are turned by row and column of an image, and no offset between tokens tells both",),
     )

@@ -145,7 +145,7 @@ def _dynamic(width: int, base: float, scaling: Scaling) -> Scaled:
         length = original if context is None else max(context, original)
         return plain_frequencies(width, _stretched(base, factor * length / original - (factor - 1), width))
 
-    return Scaled(frequencies_at, 1.0, f"dynamic x{short(factor)} from {original}")
+    return Scaled(frequencies_at, 1.0, f"dynamic x{short(factor)} from {short(original)}")
 
 
 def _yarn(width: int, base: float, scaling: Scaling) -> Scaled:
@@ -173,7 +173,9 @@ def _yarn(width: int, base: float, scaling: Scaling) -> Scaled:
     else:
         attention_factor = size(1.0)
     return _always(
-        kept / factor * ramp_F + kept * (1 - ramp_F), f"yarn x{short(factor)} from {original}", attention_factor
+        kept / factor * ramp_F + kept * (1 - ramp_F),
+        f"yarn x{short(factor)} from {short(original)}",
+        attention_factor,
     )
 
 
@@ -192,7 +194,7 @@ def _longrope(width: int, base: float, scaling: Scaling) -> Scaled:
     def frequencies_at(context: int | None) -> Array:
         return beyond if context is not None and context > original else within
 
-    return Scaled(frequencies_at, attention_factor, f"longrope x{short(factor)} from {original}")
+    return Scaled(frequencies_at, attention_factor, f"longrope x{short(factor)} from {short(original)}")
 
 
 def _llama3(width: int, base: float, scaling: Scaling) -> Scaled:
@@ -205,7 +207,9 @@ def _llama3(width: int, base: float, scaling: Scaling) -> Scaled:
     kept = plain_frequencies(width, base)
     turns_F = original * kept / (2 * math.pi)  # within the original context
     smooth_F = np.clip((turns_F - low) / (high - low), 0, 1)
-    return _always(kept / factor * (1 - smooth_F) + kept * smooth_F, f"llama3 x{short(factor)} from {original}")
+    return _always(
+        kept / factor * (1 - smooth_F) + kept * smooth_F, f"llama3 x{short(factor)} from {short(original)}"
+    )
 
 
 def _proportional(width: int, base: float, scaling: Scaling) -> Scaled:

@@ -47,7 +47,7 @@ def table_encoding(rows_ND: NDArray[np.floating], *, note: str = "") -> Encoding
     where = f" The first {found.first} rows are no positions." if found.first else ""
     return replace(
         found.encoding,
-        title=f"{found.encoding.title}, stored for {kept.input.length} positions",
+        title=f"{found.encoding.title}, stored for {kept.input.length:,} positions",
         input=kept.input,
         notes=(
             *notes,

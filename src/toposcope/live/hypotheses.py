@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.core.errors import ToposcopeError
-from toposcope.encodings.record import Array, Encoding, Pairing, Rotary
+from toposcope.encodings.record import Array, Encoding, Pairing, Rotary, short
 from toposcope.encodings.rotary import channel_pairs, rope
 from toposcope.encodings.scalings import plain_frequencies
 
@@ -144,12 +144,15 @@ def _settings(asked: Asked) -> Iterator[TurnHypothesis]:
     if scaling == "proportional":
         unscaled = {"scaling": "proportional", "factor": None}
     if scaling != "default":
-        yield from _rebuilt(asked, f"the frequencies of base {base:g} without scaling", "scaling-dropped", **unscaled)
+        yield from _rebuilt(
+            asked, f"the frequencies of base {short(base)} without scaling", "scaling-dropped", **unscaled
+        )
     if base != LOST_BASE:
-        yield from _rebuilt(asked, f"the frequencies of base {LOST_BASE:g}", "theta-lost", base=LOST_BASE)
+        of_lost = f"the frequencies of base {short(LOST_BASE)}"
+        yield from _rebuilt(asked, of_lost, "theta-lost", base=LOST_BASE)
         if scaling != "default":
             lost = {"base": LOST_BASE, **unscaled}
-            yield from _rebuilt(asked, f"the frequencies of base {LOST_BASE:g} without scaling", "theta-lost", **lost)
+            yield from _rebuilt(asked, f"{of_lost} without scaling", "theta-lost", **lost)
     if scaling == "yarn":
         flipped = not said.get("truncate", True)
         yield from _rebuilt(asked, f"yarn with truncate={flipped}".lower(), "truncate-ignored", truncate=flipped)

@@ -45,7 +45,7 @@ def loss_line(result: Result) -> str | None:
 def live_line(result: Result) -> str | None:
     """The command that checks a model as it runs; None where its files do not run, or not as they were read."""
     read_as = any(result.provenance.options.get(name) for name in ("family", "num_heads", "adapter"))
-    if read_as or not result.provenance.subjects or not _complete(result.provenance.subjects[0]):
+    if read_as or not result.provenance.subjects or not _complete(result.provenance.subjects[0], tokenizer=False):
         return None
     return f"{' '.join(command(result, 'check'))} --live"
 
@@ -57,8 +57,8 @@ def _runs(subject: Subject) -> bool:
     return _complete(subject) and runs_here()
 
 
-def _complete(subject: Subject) -> bool:
-    """Whether a model's weights and its tokenizer lie where it was found."""
+def _complete(subject: Subject, *, tokenizer: bool = True) -> bool:
+    """Whether what a model needs to run lies where it was found: weights, configuration, and its `tokenizer`."""
     from toposcope.models.load import TOKENIZER_FILES
 
     path = Path(subject.path)
@@ -71,5 +71,5 @@ def _complete(subject: Subject) -> bool:
         names = {entry.name for entry in place.iterdir()}
     except OSError:
         return False
-    told = path.name != "config.json" and "config.json" in names and any(name in names for name in TOKENIZER_FILES)
-    return told and any(name.endswith(_WEIGHTS) for name in names)
+    told = path.name != "config.json" and "config.json" in names and any(name.endswith(_WEIGHTS) for name in names)
+    return told and (not tokenizer or any(name in names for name in TOKENIZER_FILES))

@@ -14,6 +14,7 @@ from toposcope.report import figure, notebook, terminal
 from toposcope.report.blocks import Page, Paragraphs
 from toposcope.report.kinds import KINDS, add_view, from_dict
 from toposcope.report.page import page_html
+from toposcope.report.titles import title_of
 
 
 def text(result: Result) -> str:
@@ -28,6 +29,11 @@ def page(results: Sequence[Result | Mapping[str, Any]], title: str | None = None
     known = [each if isinstance(each, Result) else from_dict(each) for each in results]
     known.sort(key=lambda each: list(KINDS).index(each.kind))
     return page_html(page_of(known, title), [{**each.as_dict(), **origin(each)} for each in known])
+
+
+def title(result: Result) -> str:
+    """What a result's report is called."""
+    return title_of([result]) or page_of([result]).title
 
 
 def fragment(result: Result) -> str:
@@ -56,7 +62,7 @@ def movie(result: Result, path: str | Path) -> Path:
 
 def page_of(results: Sequence[Result], title: str | None = None) -> Page:
     """The blocks of one or more results, in the order in which a report shows them."""
-    page = Page(title=title or "")
+    page = Page(title=title or title_of(results) or "")
     for kind in (kind for kind in KINDS if any(each.kind == kind for each in results)):
         add_view([each for each in results if each.kind == kind], page)
     # the same model may stand there with other hashes, where other parts of it were read
@@ -76,7 +82,8 @@ def page_of(results: Sequence[Result], title: str | None = None) -> Page:
 def about(subject: Subject) -> str:
     """What was analysed, in a line."""
     encodings = "; ".join(subject.encodings) or "no attention layer read"
-    return f"{subject.family} ({subject.format}): {encodings}"
+    told = subject.family.startswith(subject.format)  # gguf-llama
+    return f"{subject.family}{'' if told else f' ({subject.format})'}: {encodings}"
 
 
 def ran_words(result: Result) -> str | None:

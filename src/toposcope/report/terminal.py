@@ -51,7 +51,7 @@ def show(page: Page, out: IndentedConsole, *, full: bool = False, offer: bool = 
     """
     below = len(page.title) + 2 + len(page.line) > out.width
     beside = f"  {_safe(page.line)}" if page.line and not below else ""
-    out.print(f"[bold]{_safe(page.title)}[/bold]{beside}", soft_wrap=True)
+    out.print(f"[bold]{_safe(page.title)}[/bold]{beside}", soft_wrap=" " not in page.title)
     if below and page.line:
         out.print(f"  {_safe(page.line)}")
     if page.facts:

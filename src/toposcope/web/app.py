@@ -133,6 +133,7 @@ def application(served: Served) -> Starlette:
             "here": "results",
             "key": key,
             "name": name,
+            "title": library.title(key, found),
             "found": found,
             "said": words_of(found),
             "text": _readable(found),

@@ -14,6 +14,7 @@ from toposcope.core.files import present
 from toposcope.core.untrusted import read_saved
 from toposcope.scanning.result import ScanResult
 from toposcope.scanning.scan import JOURNAL, RESULT
+from toposcope.web.reports import title_of
 
 KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
 MODEL = "model"  # where a training run keeps what it trained
@@ -25,6 +26,7 @@ class Library:
     def __init__(self, store: Path | None, files: Iterable[Path] = ()) -> None:
         self.store = store
         self._files = {f"r{number}": path for number, path in enumerate(files)}
+        self._titles: dict[tuple[str, int, int], str | None] = {}  # by key, date and size
         for path in self._files.values():
             read_result(path)  # a wrong file is told before the server starts
 
@@ -71,9 +73,9 @@ class Library:
         for key, path in self._files.items():
             try:
                 found = read_result(path)
-                words = {"schema": found["schema"], "about": _about(found)}
+                words = {"schema": found["schema"], "about": _about(found), "title": self.title(key, found)}
             except ToposcopeError as error:
-                words = {"schema": "not readable", "about": str(error)}
+                words = {"schema": "not readable", "about": str(error), "title": path.name}
             listed.append({"id": key, "name": path.name, **words})
         return listed
 
@@ -81,6 +83,14 @@ class Library:
         """The scans among the files, to be shown instead of scanning those models again."""
         found = [read_result(path) for path in self._files.values()]
         return tuple(ScanResult.from_dict(each) for each in found if each["schema"] == ScanResult.schema_name())
+
+    def title(self, key: str, found: dict[str, Any]) -> str:
+        """What a result file is called: as its report is, or by its name where this version cannot read it."""
+        about = self._files[key].stat()
+        stamp = key, about.st_mtime_ns, about.st_size
+        if stamp not in self._titles:
+            self._titles[stamp] = title_of(found)
+        return self._titles[stamp] or self._files[key].name
 
     def file(self, key: str) -> tuple[str, dict[str, Any]]:
         """The name and content of one result file."""

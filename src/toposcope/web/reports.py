@@ -33,6 +33,17 @@ def words_of(result: Mapping[str, Any]) -> str | None:
         return None
 
 
+def title_of(result: Mapping[str, Any]) -> str | None:
+    """What the report of a result is called; None for one that this version cannot read."""
+    from toposcope.report import drawing
+    from toposcope.report.kinds import from_dict
+
+    try:
+        return drawing.title(from_dict(result))
+    except (ToposcopeError, *_UNREADABLE):
+        return None
+
+
 def report_of(result: Mapping[str, Any]) -> str:
     """The report of a result, as one HTML file."""
     from toposcope.report import render

@@ -180,10 +180,24 @@ def test_a_caller_cannot_change_the_frequencies() -> None:
 
 
 def test_titles() -> None:
-    assert rope(64, base=100000.0).title == "RoPE, base 100000, half-split, 64 of 64 channels"
+    assert rope(64, base=100000.0).title == "RoPE, base 100,000, all 64 channels turn, i with i+32"
     title = rope(64, scaling="yarn", factor=8, original_context=4096, partial=0.5, pairing="interleaved").title
-    assert title == "RoPE (yarn x8 from 4096), base 10000, interleaved, 32 of 64 channels"
-    assert mla(128, 64).title == "MLA, decoupled RoPE, base 10000, interleaved, 64 of 192 channels"
+    assert title == "RoPE (yarn x8 from 4,096), base 10,000, the first 32 of 64 channels turn, 2i with 2i+1"
+    assert mla(128, 64).title == "MLA, decoupled RoPE, base 10,000, the last 64 of 192 channels turn, 2i with 2i+1"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "channels", "pair"),
+    [
+        ({"rotary_dim": 8, "channel_offset": 4}, "8 of 16", "i with i+4"),
+        ({"rotary_dim": 8, "channel_offset": 8}, "the last 8 of 16", "i with i+4"),
+        ({"rotary_dim": 8, "channel_offset": 3, "pairing": "interleaved"}, "8 of 16", "2i+1 with 2i+2"),
+        ({"rotary_dim": 16, "partial": 0.5, "scaling": "proportional"}, "8 of 16", "i with i+8"),
+    ],
+)
+def test_a_title_says_which_channels_turn_with_which(arguments: dict[str, Any], channels: str, pair: str) -> None:
+    made = rope(16, **arguments)
+    assert made.title.endswith(f", {channels} channels turn, {pair}")
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from toposcope.report import charts, read_results, terminal
 from toposcope.report.blocks import Chart, Command, HeadMap, Listing, Page, Row, Summary, shown
 from toposcope.report.drawing import page_of
 from toposcope.report.page import page_html
+from toposcope.studies.reproduce.result import ReproduceResult
 
 STUDIES = sorted((Path(__file__).parents[3] / "docs" / "studies").glob("*.json"))
 
@@ -68,9 +69,32 @@ def test_no_difference_in_part_is_said_to_be_that() -> None:
 def test_a_mean_that_only_rounding_keeps_from_zero_is_zero() -> None:
     assert "steps to 90 %: 0 ± 0 steps (8)" in told("contraction")
     page = page_of(read_results([path for path in STUDIES if path.stem == "contraction"]))
-    means = [mean for table in ("questions", "numbers") for mean in page.tables[table]["mean"]]
+    tables = [name for name in page.tables if name.startswith(("questions", "numbers"))]
+    means = [mean for table in tables for mean in page.tables[table]["mean"]]
     assert 0.0 in means
     assert not [mean for mean in means if 0 < abs(mean) < 1e-9]
+
+
+@pytest.mark.parametrize("file", STUDIES, ids=lambda file: file.stem)
+def test_every_question_of_a_study_stands_in_the_table_of_its_claim(file: Path) -> None:
+    results = read_results([file])
+    (study,) = (result.study for result in results if isinstance(result, ReproduceResult))
+    assert study is not None
+    page = page_of(results)
+    listings = [
+        block
+        for section in page.sections
+        if section.title == "Every question"
+        for block in section.blocks
+        if "outcome" in {column.heading for column in block.columns}
+    ]
+    shown = [
+        (claim, outcome.removesuffix(" (beside)"), not outcome.endswith(" (beside)"))
+        for listing in listings
+        for claim, outcome in zip(*(page.tables[listing.table][key] for key in ("claim", "said")), strict=True)
+    ]
+    assert sorted(shown) == sorted((each.claim, str(each.outcome), each.decides) for each in study.answers)
+    assert len(listings) == len({each.claim for each in study.answers})
 
 
 def test_every_measure_of_a_study_has_words_and_a_unit_of_its_own() -> None:

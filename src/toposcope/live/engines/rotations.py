@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from toposcope.encodings.changed import REBUILT, rebuilt
-from toposcope.encodings.record import Array, Encoding, Rotary
+from toposcope.encodings.record import Array, Encoding, Rotary, short
 from toposcope.encodings.rotary import channel_pairs, rope
 from toposcope.live.engines.situation import Simulation, Situation
 from toposcope.models.swap_encoding import Swap
@@ -55,10 +55,10 @@ def put(
 
 
 def theta_lost(given: Situation) -> Iterator[Simulation]:
-    yield from put(given, "theta-lost", f"base {LOST_BASE:g}", lambda own: rebuilt(own, base=LOST_BASE))
+    yield from put(given, "theta-lost", f"base {short(LOST_BASE)}", lambda own: rebuilt(own, base=LOST_BASE))
     if any(scaling_of(own) != "default" for own in given.rotating.values()):
         plain = {"base": LOST_BASE, "scaling": "default", "attention_factor": None}
-        said = f"base {LOST_BASE:g}, and no scaling either"
+        said = f"base {short(LOST_BASE)}, and no scaling either"
         yield from put(given, "theta-lost", said, lambda own: rebuilt(own, **plain))
 
 

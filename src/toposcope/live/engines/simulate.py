@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
+from toposcope.encodings.record import short
 from toposcope.live.bugs import BY_KEY
 from toposcope.live.engines import between, rotations, shifted
 from toposcope.live.engines.rotations import BACKWARDS, LOST_BASE
@@ -38,7 +39,7 @@ Maker = Callable[[Situation], Iterator[Simulation]]
 _ROTATES = "no layer turns queries and keys"
 _BY_LENGTH = "no scaling here changes with the length of a text, or the texts are too short for it"
 MAKERS: Mapping[str, tuple[Maker, str]] = {
-    "theta-lost": (rotations.theta_lost, f"the base is {LOST_BASE:g} already, or not known"),
+    "theta-lost": (rotations.theta_lost, f"the base is {short(LOST_BASE)} already, or not known"),
     "scaling-dropped": (rotations.scaling_dropped, "there is no scaling to drop"),
     "frequencies-uninitialised": (rotations.uninitialised, _ROTATES),
     "frequencies-rounded": (rotations.rounded, _ROTATES),

@@ -16,6 +16,10 @@ from toposcope.report.commands import live_line, loss_line
 # passed checks that are shown one by one: what is in force, what was asked for, what was not looked at
 _OPEN = ("rotary-settings", "expected-encoding", "left-out", "windows")
 _NO_SCALING = (None, "default", "proportional")
+_NAMES = {
+    "yarn": "YaRN", "longrope": "LongRoPE", "llama3": "Llama 3 scaling", "linear": "Linear scaling",
+    "dynamic": "Dynamic NTK scaling", "ntk": "NTK scaling",
+}  # fmt: skip
 
 
 def view(result: CheckResult, page: Page, *more: str) -> None:
@@ -66,23 +70,29 @@ def _scaling(result: CheckResult) -> list[str]:
             return ["No scaling is set, as transformers reads it."]
         return ["No scaling is in force." if unread else "No scaling is set, and none is in force."]
     idle = any(each.id == "scaling-effect" and each.status == "warning" for each in result.findings)
-    several = len(settings) > 1
-    told = dict.fromkeys(
-        _said(each.evidence) + (f" in {say_layers(each.layers or (), result.layers)}" if several else "")
-        for each in scaled
-    )
-    rest = "; none in the other layers" if len(scaled) < len(settings) else ""
-    read = "set, as transformers reads it" if lone else "in force"
-    return [f"Scaling {'set, without any effect' if idle else read}: {'; '.join(told)}{rest}."]
+    stand = "set, without any effect" if idle else "set, as transformers reads it" if lone else "in force"
+    told = []
+    for each in scaled:
+        where = f" in {say_layers(each.layers or (), result.layers)}" if len(settings) > 1 else ""
+        name, numbers = _said(each.evidence)
+        told.append(f"{name} is {stand}{where}{f': {numbers}' if numbers else ''}.")
+    rest = ["No scaling in the other layers."] if len(scaled) < len(settings) else []
+    return [*dict.fromkeys(told), *rest]
 
 
-def _said(evidence: Mapping[str, Any]) -> str:
-    """A scaling in a few words: 'yarn x4 from 2,048 (attention factor 1.139)'."""
+def _said(evidence: Mapping[str, Any]) -> tuple[str, str]:
+    """A scaling by its name, and its numbers: 'YaRN x4', 'from 2,048 to 8,192 tokens, attention factor 1.139'."""
     factor, original, attention = (evidence.get(key) for key in ("factor", "original_context", "attention_factor"))
-    words = str(evidence["scaling"])
-    words += f" x{factor:g}" if isinstance(factor, int | float) else ""
-    words += f" from {original:,}" if isinstance(original, int | float) else ""
-    return words + (f" (attention factor {attention:.4g})" if attention not in (None, 1) else "")
+    name = _NAMES.get(kind := str(evidence["scaling"]), kind)
+    numbers = []
+    if isinstance(factor, int | float):
+        name += f" x{factor:g}"
+    if isinstance(original, int | float):
+        reach = f" to {factor * original:,.0f}" if isinstance(factor, int | float) else ""
+        numbers.append(f"from {original:,}{reach} tokens")
+    if attention not in (None, 1):
+        numbers.append(f"attention factor {attention:.4g}")
+    return name, ", ".join(numbers)
 
 
 def _outcome(result: CheckResult, items: Sequence[Mapping[str, Any]]) -> str:

@@ -18,7 +18,7 @@ LEAST = 1e-9  # nats: what a logarithmic axis shows of none
 def view(result: AgainstResult, page: Page) -> None:
     """Add the sections of two engines against each other."""
     if not page.title:
-        page.title = f"{result.a} against {result.b}"
+        page.title = f"Check of {result.a} against {result.b}"
     page.facts += [
         (f"{result.rms:.3g}", "nats between them (rms)"),
         ("nowhere" if result.first_apart is None else str(result.first_apart), "position from which they part"),

@@ -14,7 +14,7 @@ _COLUMNS = (Column("name", "probe", "plain"), Column("ran", "ran", "plain"), Col
 
 def view(result: ModuleCheckResult, page: Page) -> None:
     """Add the sections of the check of a module."""
-    page.title = page.title or result.module
+    page.title = page.title or f"Check of {result.module}"
     check.view(result, page)
     probes(result.probes, page)
 

@@ -15,6 +15,7 @@ _COLUMNS = (
 
 def view(result: RotationCheckResult, page: Page) -> None:
     """Add the sections of the check of a rotation."""
+    page.title = page.title or "Check of a rotation"
     check.view(result, page)
     rows = [
         {"channels": f"{a} and {b}", "frequency": frequency, "error": error}

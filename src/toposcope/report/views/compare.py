@@ -60,7 +60,7 @@ def view(result: CompareResult, page: Page) -> None:
     names = [Path(name).name if len(name) > LONGEST_NAME else name for name in (result.a, result.b)]
     if page.title or names[0] == names[1] != result.a:
         page.line = f"A: {result.a}; B: {result.b}"
-    page.title = page.title or " and ".join(names)
+    page.title = page.title or f"Comparison of {' and '.join(names)}"
     page.facts += [
         (str(len(result.heads)), "heads"),
         (str(result.moved), "verdicts moved"),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from toposcope.core.fields import plain
 from toposcope.report import charts
 from toposcope.report.blocks import Chart, Column, Listing, Page, Pairs, Paragraphs, Summary, count
-from toposcope.report.views.study import settled, study_sections
+from toposcope.report.views.study import settled, study_sections, with_interval
 
 if TYPE_CHECKING:
     from toposcope.studies.reproduce.result import CouplingCell, ProbeRow, ReproducedClaim, ReproduceResult
@@ -43,7 +43,7 @@ def view(result: ReproduceResult, page: Page) -> None:
     """Add the sections of a reproduction."""
     claims = result.claims
     both = any(claim.verdict_published is not None for claim in claims)
-    page.title = page.title or f"Toposcope: reproduce {result.what}"
+    page.title = page.title or f"Reproduction: {result.what}"
     counts = Counter(_WORDS[claim.verdict] + _in_part(claim.verdict, claim.measured) for claim in claims)
     page.facts += [
         (str(len(claims)), "claim" if len(claims) == 1 else "claims"),
@@ -294,15 +294,22 @@ def _numbers(page: Page, result: ReproduceResult) -> Listing:
             "mean": settled(number["mean"], number["half"]),
             "runs": " ".join(number["runs"]),
             "variant": _MODELS.get(number["variant"], number["variant"]),
+            "told": with_interval(settled(number["mean"], number["half"]), number["half"]),
+            "estimate": number["what"]
+            + (f", in {number['unit']}" if number["unit"] else "")
+            + ("" if number["decides"] else " (beside)"),
         }
         for number in result.rows("numbers")
     ]
+    seeds = {row["n"] for row in rows}
     columns = (
         *((Column("claim", "claim", "wrap"),) if len({row["claim"] for row in rows}) > 1 else ()),
         *((Column("variant", "models", "plain"),) if len({row["variant"] for row in rows}) > 1 else ()),
-        Column("what", "what", "wrap"), Column("mean", "mean"), Column("half", "±"),
-        *((Column("unit", "unit", "plain"),) if any(row["unit"] for row in rows) else ()), Column("n", "seeds"),
-        Column("decides", "decides", "text"),
+        Column("estimate", "what", "wrap"), Column("told", "mean", "interval", by="mean"),
+        *((Column("n", "seeds"),) if len(seeds) > 1 else ()),
     )  # fmt: skip
-    words = "Each estimate behind a verdict, and those that stand beside it; its runs are in the data."
+    of = f" Each is of {seeds.pop()} seeds." if len(seeds) == 1 else ""
+    words = (
+        f"Each estimate behind a verdict, and those beside it, which decide nothing; its runs are in the data.{of}"
+    )
     return Listing("Every estimate", words, page.rows("numbers", rows), columns)

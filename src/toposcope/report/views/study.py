@@ -6,14 +6,16 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from toposcope.core.fields import plain
+from toposcope.core.statistics import plus_minus
 from toposcope.report import charts
-from toposcope.report.blocks import Chart, Column, Listing, Page, Paragraphs
+from toposcope.report.blocks import Chart, Column, Listing, Page, Paragraphs, rounded
 from toposcope.studies.reproduce.words import axis_title
 
 if TYPE_CHECKING:
     from toposcope.studies.reproduce.result import StudyAnswer, StudyOutcome, StudyPoint
 
 ROUNDING = 1e-9  # a mean below it, with no spread, is 0
+LEAST_P = 0.001  # smaller ones are shown as that
 
 
 def study_sections(page: Page, study: StudyOutcome) -> None:
@@ -31,7 +33,8 @@ def study_sections(page: Page, study: StudyOutcome) -> None:
     page.add(
         "Effects", *(_effects(page, [each for each in shown if (each.measure, each.at) == one]) for one in against)
     )
-    page.add("Every question", _questions(page, study), detail=True)
+    if study.answers:
+        page.add("Every question", *_questions(page, study), detail=True)
     if study.self_tests:
         page.add("The study tried on itself", _self_tests(page, study), detail=True)
 
@@ -127,50 +130,93 @@ def _heading(title: str) -> str:
     return title[:1].upper() + title[1:]
 
 
-def settled(mean: float, half: float | None) -> float:
+def settled(mean: float | None, half: float | None) -> float | None:
     """A mean; 0 where all seeds agree, and only rounding keeps them from it."""
-    return 0.0 if half == 0 and abs(mean) < ROUNDING else mean
+    return 0.0 if mean is not None and half == 0 and abs(mean) < ROUNDING else mean
 
 
-def _questions(page: Page, study: StudyOutcome) -> Listing:
-    rows = [
-        {**plain(each), "runs": " ".join(each.runs), "values": " ".join(f"{value:.6g}" for value in each.values)}
-        for each in study.answers
-    ]
-    rows = [
-        {**row, "mean": settled(row["mean"], row["half"]), "seeds": " ".join(map(str, row["seeds"]))} for row in rows
-    ]
-    claims = {each.claim for each in study.answers}
-    columns = (
-        *((Column("claim", "claim", "wrap"),) if len(claims) > 1 else ()), Column("name", "question", "wrap"),
-        Column("measure", "measure", "plain"),
-        Column("n", "pairs"), Column("mean", "mean"), Column("half", "±"), Column("p", "p, corrected"),
-        Column("p_equivalent", "p of equivalence"), Column("bound", "bound"),
-        Column("detectable", "detectable at 80 % power"), Column("outcome", "outcome", "plain"),
-        Column("decides", "decides", "text"),
-    )  # fmt: skip
+def _questions(page: Page, study: StudyOutcome) -> list[Listing]:
+    """A table of each claim, narrow enough for a phone; and one of what the numbers could have shown."""
+    measures, pairs = {each.measure for each in study.answers}, sorted({each.n for each in study.answers})
+    rows: list[dict[str, Any]] = []
+    for each in study.answers:
+        settled_mean = settled(each.mean, each.half)
+        rows.append(
+            {
+                **plain(each),
+                "runs": " ".join(each.runs),
+                "seeds": " ".join(map(str, each.seeds)),
+                "values": " ".join(f"{value:.6g}" for value in each.values),
+                "question": each.name + (f", {each.measure}" if len(measures) > 1 else ""),
+                "mean": settled_mean,
+                "told": with_interval(settled_mean, each.half),
+                "p_told": _probability(each.p),
+                "p_equivalent_told": _probability(each.p_equivalent),
+                "seen": None if each.detectable is None else rounded(each.detectable, 2),
+                "said": each.outcome + ("" if each.decides else " (beside)"),
+            }
+        )
     deciding = (
         "One question decides, and needs no correction"
         if study.family == 1
         else f"The {study.family} questions that decide are one family, corrected by Holm's method"
     )
-    beside = "" if all(each.decides for each in study.answers) else "; the others are a family of their own"
-    words = f"{deciding}{beside}. A difference certain to be smaller than the bound is equivalent."
-    return Listing("Questions", words, page.rows("questions", rows), columns, top=60)
+    beside = "" if all(each.decides for each in study.answers) else "; those beside are a family of their own"
+    counted = f"{pairs[0]} pairs each" if len(pairs) == 1 else f"{pairs[0]} to {pairs[-1]} pairs"
+    of = f" Measured: {axis_title(next(iter(measures)))}." if len(measures) == 1 else ""
+    words = f"{deciding}{beside}. {counted}; ± is Student's 95 % interval, not corrected.{of}"
+    columns = (
+        Column("question", "question", "wrap"), Column("told", "mean", "interval", by="mean"),
+        Column("said", "outcome", "plain"),
+    )  # fmt: skip
+    claims = list(dict.fromkeys(str(row["claim"]) for row in rows))
+    found = []
+    for claim in claims:
+        mine = [row for row in rows if row["claim"] == claim]
+        name = page.rows("questions", mine, keys=list(rows[0]))
+        found.append(Listing(_heading(claim), words if claim == claims[0] else "", name, columns, top=60))
+    certain = (
+        Column("question", "question", "wrap"), Column("p_told", "p", "interval", by="p"),
+        Column("p_equivalent_told", "p, equal", "interval", by="p_equivalent"), Column("bound", "bound"),
+        Column("seen", "seen at 80 %", by="detectable"),
+    )  # fmt: skip
+    words = (
+        "Corrected p: of no difference, and of one as large as the bound (what is certain to be smaller is "
+        "equivalent); and the difference that would be seen with a probability of 80 %."
+    )
+    keys = ["claim", "question", "p", "p_told", "p_equivalent", "p_equivalent_told", "bound", "detectable", "seen"]
+    listing = Listing("How certain each is", words, page.rows("certainty", rows, keys=keys), certain, top=60)
+    return [*found, listing]
+
+
+def _probability(p: float | None) -> str | None:
+    return None if p is None else f"{p:.2g}" if p >= LEAST_P else f"< {LEAST_P}"
+
+
+def with_interval(mean: float | None, half: float | None) -> str | None:
+    """A mean with its interval; None where nothing was run."""
+    return None if mean is None else plus_minus(mean, half, signed=False)
 
 
 def _self_tests(page: Page, study: StudyOutcome) -> Listing:
+    rows = [
+        {
+            **plain(each),
+            "told": None if each.found is None else f"{each.found_low:.2f}–{each.found_high:.2f}",
+        }
+        for each in study.self_tests
+    ]
     columns = (
-        Column("question", "question", "wrap"), Column("pairs", "pairs"), Column("shuffles", "shuffles"),
-        Column("found_in_equal_arms", "found in equal arms"), Column("false_rate", "false alarms", ".3f"),
-        Column("handicap", "handicap"),
-        Column("power", "stated power", ".2f"), Column("found", "found", ".2f"), Column("found_low", "from", ".2f"),
-        Column("found_high", "to", ".2f"),
+        Column("question", "question", "wrap"), Column("false_rate", "false alarms", ".3f"),
+        Column("power", "power", ".2f"), Column("told", "found", "interval", by="found"),
     )  # fmt: skip
+    shuffles, pairs = (
+        " to ".join(dict.fromkeys(f"{each:,}" for each in (min(many), max(many))))
+        for many in ([each.shuffles for each in study.self_tests], [each.pairs for each in study.self_tests])
+    )
     words = (
-        "The pairs of each question that decides, arms swapped at random so that they are equal; and with a handicap "
-        "on one of them."
+        f"The {pairs} pairs of each question that decides, arms swapped at random so that they are equal, "
+        f"{shuffles} times: the share of false alarms. And with a handicap planted in one of them: the power that "
+        "was stated, and how often it was found (95 % interval)."
     )
-    return Listing(
-        "Equal arms, and a handicap", words, page.rows("self_tests", plain(list(study.self_tests))), columns
-    )
+    return Listing("Equal arms, and a handicap", words, page.rows("self_tests", rows), columns)
