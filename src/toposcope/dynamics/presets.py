@@ -122,7 +122,7 @@ _ALL = (
         _helix,
         why="RoPE turns all queries and keys of the helix to one vector, so each token attends to all alike; their "
         "mean is 0, and nothing pulls",
-        changes={"--add-diagonal 1": "the helix collapses", "--encoding none": "it collapses too"},
+        changes={"--add-diagonal 1": "with a diagonal term the helix collapses"},
     ),
     Preset(
         "clusters",

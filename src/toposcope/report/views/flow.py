@@ -13,6 +13,7 @@ from toposcope.dynamics.flow import Flow, FlowResult
 from toposcope.dynamics.observables import OBSERVABLES
 from toposcope.report import charts
 from toposcope.report.blocks import Chart, Column, Listing, Page, Pairs, Paragraphs, Particles, Row, Summary, shown
+from toposcope.report.views.flow_position import position_line
 from toposcope.report.views.flow_words import (
     CLUSTERS,
     DECIDED_BY_V,
@@ -84,7 +85,13 @@ def _summary(result: FlowResult, flow: Flow) -> list[str]:
     """What was seen, why as we read it, and what is certified."""
     reason = why(result, flow)
     of = ", ".join(filter(None, ["Theorem", scope(flow)]))
-    said = [seen(flow), f"Likely reason: {reason}" if reason else None, f"{of}: {theorem_line(flow)}"]
+    position = position_line(flow)
+    said = [
+        seen(flow),
+        f"Position: {position}" if position else None,
+        f"Likely reason: {reason}" if reason else None,
+        f"{of}: {theorem_line(flow)}",
+    ]
     return [*filter(None, said)]
 
 
