@@ -28,7 +28,8 @@ class PositionEffect:
     `clusters` and `cosine` (the mean over pairs) are as `observables` has them; `cosine_at_start` differs where
     position vectors are added to the tokens. `halved_at` is when half of the clusters of the start were left, None
     where that did not come. `widest` are the mean cosines where they differed most on the way, at `widest_at`.
-    `growth` is the largest norm over that at the start. What needs pairs is None for one token.
+    `distance` is the mean distance and `growth` the largest norm, each over that at the start. What needs pairs is
+    None for one token.
     """
 
     time: float
@@ -38,6 +39,7 @@ class PositionEffect:
     cosine_at_start: Both
     widest: Both
     widest_at: float | None
+    distance: Both
     growth: Both
 
 
@@ -54,7 +56,8 @@ def effect(placed: Trajectory, unplaced: Trajectory) -> PositionEffect:
         cosine_at_start=Both(*(_at(*each, 0.0) for each in cosines)),
         widest=Both(*(None if widest_at is None else _at(*each, widest_at) for each in cosines)),
         widest_at=widest_at,
-        growth=Both(*(_growth(found, time) for found in runs)),
+        distance=Both(*(_grown(*_series(found, "distance_mean"), time) for found in runs)),
+        growth=Both(*(_grown(*_series(found, "norm_max"), time) for found in runs)),
     )
 
 
@@ -94,9 +97,8 @@ def _widest(first: tuple[Array, Array], second: tuple[Array, Array], end: float)
     return float(at[np.abs(np.interp(at, *first) - np.interp(at, *second)).argmax()])
 
 
-def _growth(found: Trajectory, time: float) -> float | None:
-    """The largest norm at a time over that at the start; between moments its logarithm is taken as straight."""
-    sizes = found.observables["norm_max"]
-    if not sizes[0] > 0:
+def _grown(times: Array, sizes: Array, time: float) -> float | None:
+    """A size at a time over that at the start; between moments its logarithm is taken as straight."""
+    if not len(sizes) or not sizes[0] > 0:
         return None
-    return float(np.exp(np.interp(time, found.times, np.log(np.maximum(sizes / sizes[0], 1e-300)))))
+    return float(np.exp(np.interp(time, times, np.log(np.maximum(sizes / sizes[0], 1e-300)))))

@@ -129,8 +129,9 @@ _ALL = (
         "V = I, W = 4 I, no mask: tokens fly to infinity, and gather at a few corners of their cloud.",
         60,
         _plain(4 * np.eye(2), np.eye(2), causal=False, horizon=20.0),
-        why="as tokens grow, attention sharpens; each token attends almost only to the one farthest out in its own "
-        "direction, a corner of the cloud, and heads for it",
+        why="as tokens grow, attention sharpens until each attends to one token alone, the farthest out in its own "
+        "direction: a corner of the cloud. Corners fly straight out, the others follow; no two come nearer (Thm 1), "
+        "but their distances become small beside their norms",
     ),
     Preset(
         "c1",

@@ -12,6 +12,7 @@ from toposcope.report.blocks import count
 GATHERED = 0.1  # the least difference in clusters that is told, as a share of the tokens
 TURNED = 0.1  # the least difference of mean cosines that is told
 RATIO = 1.25  # the least ratio of norms, or of times, that is told
+FARTHER = 2.0  # the least ratio of distances that is told
 SOON = 0.9  # of the time compared: before it tokens have gathered, where the other run has not
 RESIZED = 1.05  # the least growth that is called so
 
@@ -22,7 +23,7 @@ def position_line(flow: Flow) -> str | None:
     if found is None:
         return None
     said = f"{_until(flow, found)}{_differences(flow, found) or _alike(flow, found)}."
-    return " ".join(filter(None, [said[:1].upper() + said[1:], _start(flow, found)]))
+    return " ".join(filter(None, [said, _start(flow, found)]))
 
 
 def label(flow: Flow) -> str:
@@ -35,23 +36,25 @@ def _differences(flow: Flow, found: PositionEffect) -> str | None:
     less, later = _gathered(flow, found.clusters), _timed(found)
     if less and None in (found.halved_at.with_position, found.halved_at.without):
         later = None  # it says no more than 'less'
-    turned, when = _turned(found)
-    sized = _sized(found.growth)
     gather = " and ".join(filter(None, [less, later]))
-    does = [f"gather {gather}" if gather else None, turned, sized]
+    turned, apart, sized = _turned(found.cosine), _apart(found.distance), _sized(found.growth)
+    does = [f"gather {gather}" if gather else None, turned, apart, sized]
     numbers = [
         _pair(found.clusters, _clusters) if less else None,
         f"half as many as at the start {_pair(found.halved_at, _by)}" if later else None,
-        _pair(when, _mean_cosine) if turned and when else None,
+        _pair(found.cosine, _mean_cosine) if turned else None,
+        _pair(found.distance, _distance) if apart else None,
         _pair(found.growth, _norm) if sized else None,
     ]
+    if not any(does) and (on_the_way := _turned(found.widest)):
+        does = [f"{on_the_way} on the way"]
+        numbers = [f"{_pair(found.widest, _mean_cosine)} at t = {found.widest_at:.3g}"]
     said = [each for each in does if each]
     if not said:
         return None
     told = ", ".join(filter(None, numbers)).replace("(without:", "(without position:", 1)  # in full where said first
-    at = f" at t = {found.widest_at:.3g}" if turned and when is found.widest else ""
     listed = ", ".join(said[:-1]) + (" and " if said[:-1] else "") + said[-1]
-    return f"with {label(flow)} the tokens {listed}: {told}{at}"
+    return f"with {label(flow)} the tokens {listed}: {told}"
 
 
 def _pair(both: Both, words: Callable[[float], str]) -> str:
@@ -93,12 +96,18 @@ def _by(time: float) -> str:
     return f"by t = {time:.3g}"
 
 
-def _turned(found: PositionEffect) -> tuple[str | None, Both | None]:
-    for both, when in ((found.cosine, ""), (found.widest, " on the way")):
-        mine, other = both.with_position, both.without
-        if mine is not None and other is not None and abs(mine - other) >= TURNED:
-            return f"{'turn together' if mine > other else 'stay apart'} more{when}", both
-    return None, None
+def _turned(both: Both) -> str | None:
+    mine, other = both.with_position, both.without
+    if mine is None or other is None or abs(mine - other) < TURNED:
+        return None
+    return f"turn together {'more' if mine > other else 'less'}"
+
+
+def _apart(found: Both) -> str | None:
+    mine, other = found.with_position, found.without
+    if mine is None or other is None or max(mine, other) < FARTHER * min(mine, other):
+        return None
+    return f"end {'farther apart' if mine > other else 'nearer one another'}"
 
 
 def _sized(found: Both) -> str | None:
@@ -113,7 +122,13 @@ def _sized(found: Both) -> str | None:
 def _alike(flow: Flow, found: PositionEffect) -> str:
     """That little differs, with the numbers; those with position only where they look otherwise."""
     told = []
-    for both, words in ((found.clusters, _clusters), (found.cosine, _mean_cosine), (found.growth, _norm)):
+    told_of = (
+        (found.clusters, _clusters),
+        (found.cosine, _mean_cosine),
+        (found.distance, _distance),
+        (found.growth, _norm),
+    )
+    for both, words in told_of:
         if both.with_position is not None and both.without is not None:
             mine, other = words(both.with_position), words(both.without)
             told.append(other if mine == other else f"{other} (with: {_rest(mine, other)})")
@@ -126,6 +141,10 @@ def _clusters(number: float) -> str:
 
 def _mean_cosine(value: float) -> str:
     return f"mean cosine {cosine_words(value)}"
+
+
+def _distance(growth: float) -> str:
+    return f"the mean distance {_fold(growth)}"
 
 
 def _norm(growth: float) -> str:

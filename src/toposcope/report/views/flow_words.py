@@ -31,8 +31,11 @@ ENDED = {  # {t}: the time with its unit
     Status.CONVERGED: "Within a millionth of the limit at {t}.",
     Status.GREW: "The run ends at this size (--growth-cap), {t}.",
     Status.AT_REST: "At rest at the end, not at 0, {t}.",
-    Status.STIFF: "Stopped early at {t}: the equations turn stiff, attention jumps from token to token.",
-    Status.EXHAUSTED: "Stopped early at {t}, of {horizon:.3g}, by --max-evaluations {most}; {more} would go on.",
+    Status.STIFF: "Followed to {t}, not to the horizon {horizon:.3g}: attention jumps from token to token (stiff).",
+    Status.EXHAUSTED: (
+        "Followed to {t}, not to the horizon {horizon:.3g}: {most} evaluations are used up, --max-evaluations {more} "
+        "goes on."
+    ),
 }
 HANDLED = {"on": "applied all the time", "start": "applied once, at the start", "off": "left out"}
 MEANINGS = {  # of what is measured, by its name in `OBSERVABLES`
