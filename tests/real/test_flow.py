@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -11,6 +11,8 @@ from toposcope.checkpoints.installed import find
 from toposcope.core.errors import NotFound
 from toposcope.dynamics.heads import head_dynamics
 from toposcope.dynamics.storage import layer_storage_error
+from toposcope.dynamics.trajectory import Status
+from toposcope.report.views.flow_position import position_line
 from toposcope.report.views.flow_words import firm, next_steps, scope, setup
 
 
@@ -48,19 +50,38 @@ def test_tokens_of_head_2_1_end_along_the_two_directions_that_grow_fastest(smoll
     assert flow.agreement == "agrees"
 
 
-def test_the_first_sentence_and_the_next_commands_are_those_of_the_run(smollm2: toposcope.Model) -> None:
-    shown = {"head": (2, 1), "tokens": 2, "norms": "off", "horizon": 0.01, "causal": True, "seed": 3}
-    result = toposcope.flow("smollm2", **shown)
+def test_the_first_sentence_and_the_next_command_are_those_of_the_run() -> None:
+    result = toposcope.flow("smollm2", head=(2, 1), tokens=2, norms="off", horizon=0.01)
     assert "64 of 576" in setup(result)
     assert "RoPE" in setup(result)
-    without = next_steps(result)[0].line.split()
-    assert without[:5] == ["toposcope", "flow", "smollm2", "--head", "2.1"]
-    given = {name: value for name, value in pairwise(without) if name.startswith("--")}
-    assert given["--horizon"] == "0.01"
-    assert given["--tokens"] == "2"
-    assert given["--norms"] == "off"
-    assert given["--seed"] == "3"
-    assert given["--encoding"] == "none"
-    assert "--causal" in given
-    bare = toposcope.flow("smollm2", **shown, encoding="none")
-    assert not any("--encoding" in step.line for step in next_steps(bare))
+    assert [step.line for step in next_steps(result)] == ["toposcope trace smollm2"]
+
+
+@pytest.mark.parametrize("part", [{"head": "2.1"}, {"head": "0.0"}, {"head": "11.6"}, {"layer": 3}, {"layer": 17}])
+def test_heads_and_layers_end_by_themselves(smollm2: toposcope.Model, part: dict[str, Any]) -> None:
+    result = toposcope.flow(smollm2, **part)
+    assert {flow.status for flow in result.runs} <= {Status.HORIZON, Status.GREW, Status.CONVERGED, Status.AT_REST}
+    assert max(flow.evaluations for flow in result.runs) < 2000
+
+
+def test_a_thousandth_of_a_step_is_exact_enough(smollm2: toposcope.Model) -> None:
+    coarse, fine = (toposcope.flow(smollm2, head="2.1", rtol=rtol) for rtol in (None, 1e-5))
+    for one, other in zip(coarse.runs, fine.runs, strict=True):
+        mine, theirs = (each.observables for each in (one, other))
+        assert mine["cosine_mean"][-1] == pytest.approx(theirs["cosine_mean"][-1], abs=0.01)
+        assert mine["norm_max"][-1] == pytest.approx(theirs["norm_max"][-1], rel=0.01)
+        assert mine["distance_mean"][-1] == pytest.approx(theirs["distance_mean"][-1], rel=0.1)
+
+
+def test_rope_keeps_the_tokens_of_head_2_2_apart_for_longer(smollm2: toposcope.Model) -> None:
+    (flow,) = toposcope.flow(smollm2, head="2.2").flows
+    told = flow.position_effect
+    assert told is not None
+    assert told.clusters.with_position is not None
+    assert told.clusters.without == 1 < told.clusters.with_position
+    assert told.halved_at.without is not None
+    assert told.halved_at.with_position is not None
+    assert told.halved_at.with_position > 1.2 * told.halved_at.without
+    words = position_line(flow) or ""
+    assert "RoPE" in words
+    assert f"{told.halved_at.without:.3g}" in words

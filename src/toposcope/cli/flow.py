@@ -75,12 +75,29 @@ def run(
     ] = None,
     horizon: Annotated[float | None, typer.Option("--horizon", metavar="T", help="Integration time.")] = None,
     growth_cap: Annotated[
-        float, typer.Option("--growth-cap", metavar="X", help="Stop when tokens have grown so many fold.")
-    ] = 1e4,
+        float | None,
+        typer.Option(
+            "--growth-cap",
+            metavar="X",
+            help="Stop when tokens have grown so many fold (default: 1e4, of a layer 100).",
+        ),
+    ] = None,
     max_evaluations: Annotated[
         int, typer.Option("--max-evaluations", metavar="N", help="Stop after so many evaluations of the field.")
     ] = 6000,
-    rtol: Annotated[float, typer.Option("--rtol", help="Relative tolerance of a step.")] = 1e-6,
+    rtol: Annotated[
+        float | None,
+        typer.Option(
+            "--rtol", metavar="X", help="Relative tolerance of a step (default: 1e-3 for a MODEL, else 1e-6)."
+        ),
+    ] = None,
+    position_effect: Annotated[
+        bool,
+        typer.Option(
+            "--position-effect/--no-position-effect",
+            help="Run the same start without position too and say what differs (up to twice the time).",
+        ),
+    ] = True,
     save: Annotated[
         str | None, typer.Option("--save", metavar="FILE.npz", help="Save the trajectory and all that was measured.")
     ] = None,
@@ -121,8 +138,9 @@ def run(
         result = flow(
             model, head=head, layer=layer, stack=stack, W=w, V=v, preset=preset, text=text, token_ids=token_ids,
             start=start, tokens=tokens, seed=seed, encoding=encodings, diagonal=diagonal, causal=causal,
-            horizon=horizon, growth_cap=growth_cap, max_evaluations=max_evaluations, rtol=rtol, save=save,
-            family=family, num_heads=num_heads or heads, adapter=adapter, progress=progress, **options,
+            horizon=horizon, growth_cap=growth_cap, max_evaluations=max_evaluations, rtol=rtol,
+            position_effect=position_effect, save=save, family=family, num_heads=num_heads or heads, adapter=adapter,
+            progress=progress, **options,
         )  # fmt: skip
     if movie is not None:
         result.movie(movie)

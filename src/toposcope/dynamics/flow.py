@@ -31,6 +31,7 @@ from toposcope.dynamics.growing import Leading, leading
 from toposcope.dynamics.integrate import MAX_EVALUATIONS
 from toposcope.dynamics.matrices import Absolute, matrices, square
 from toposcope.dynamics.observables import OBSERVABLES
+from toposcope.dynamics.position_effect import PositionEffect, effect
 from toposcope.dynamics.presets import find_preset
 from toposcope.dynamics.regime import Regime, Verdict
 from toposcope.dynamics.run import GROWTH_CAP, Problem, run
@@ -38,10 +39,14 @@ from toposcope.dynamics.storage import layer_storage_error
 from toposcope.dynamics.systems import Norms
 from toposcope.dynamics.tokens import COUNT, Cloud, check_start, given_array, isotropic, starting_tokens
 from toposcope.dynamics.trajectory import FlowEvent, PlanePath, Status, Trajectory, in_plane
-from toposcope.encodings import Encoding
+from toposcope.encodings import NONE, Encoding, parse
 
 Array = NDArray[np.float64]
+Tick = Callable[[float], None]
 TICKS = 100  # steps of the progress of one flow
+RTOL = 1e-6
+RTOL_OF_MODEL = 1e-3  # norms and cosines come out as with 1e-4, in a fraction of the steps (docs/flow.md)
+CAP_OF_LAYER = 100.0  # logits are 10,000 times the model's then, and each further step is dearer than the last
 
 
 @dataclass(frozen=True)
@@ -97,7 +102,8 @@ class Flow:
     `observables` holds "time" and one series for each quantity; those that look at all pairs of tokens (mean
     distance, effective rank, clusters) are measured at up to 25 of the moments, and are NaN at the others.
     `log_growth` is log(largest norm at the end / at the start), `growth_rate` its slope over the last third of the
-    run, `speed` the largest |dx/dt| at the end over the largest norm there.
+    run, `speed` the largest |dx/dt| at the end over the largest norm there. `position_effect` sets the flow beside
+    that of the same start without position.
     """
 
     encoding: str  # as asked for; "own" is the system's
@@ -122,6 +128,7 @@ class Flow:
     observed: str  # the same in words
     trajectory: PlanePath
     leading: Leading | None = None
+    position_effect: PositionEffect | None = None
 
     def __post_init__(self) -> None:
         lengths = {len(series) for series in self.observables.values()}
@@ -133,7 +140,8 @@ class Flow:
 class FlowResult(Result):
     """Tokens in motion, one flow for each encoding that was asked for.
 
-    `suggestions` are options worth trying next, with what they do.
+    `suggestions` are options worth trying next, with what they do. `without_position` is the flow that those with an
+    encoding are set beside, where it was run for that.
     """
 
     kind = "flow"
@@ -144,6 +152,12 @@ class FlowResult(Result):
     suggestions: Mapping[str, str]
     flows: tuple[Flow, ...]
     why: str = ""  # of a preset: how we read what is seen
+    without_position: Flow | None = None
+
+    @property
+    def runs(self) -> tuple[Flow, ...]:
+        """All flows, that without position last."""
+        return self.flows if self.without_position is None else (*self.flows, self.without_position)
 
     def tables(self) -> dict[str, tuple[str, ...]]:
         """`flows`: as they ended, without their series; `observables`: a row for each moment."""
@@ -158,7 +172,7 @@ class FlowResult(Result):
             columns = self.tables()["observables"]
             series = [
                 {**flow.observables, "encoding": [flow.encoding] * len(flow.observables["time"])}
-                for flow in self.flows
+                for flow in self.runs
             ]
             return [
                 {name: plain(each[name][i]) if name in each else None for name in columns}
@@ -194,9 +208,10 @@ def flow(
     causal: bool | None = None,
     norms: Norms | None = None,
     horizon: float | None = None,
-    growth_cap: float = GROWTH_CAP,
+    growth_cap: float | None = None,
     max_evaluations: int = MAX_EVALUATIONS,
-    rtol: float = 1e-6,
+    rtol: float | None = None,
+    position_effect: bool = True,
     save: str | Path | None = None,
     family: str | None = None,
     num_heads: int | None = None,
@@ -213,7 +228,11 @@ def flow(
     Each `encoding` gives a flow of its own (default: the system's own); `absolute` says where absolute vectors act,
     `diagonal` adds tau x_i.x_j to the logits ("auto": enough for them to be positive), `causal` masks the future
     (default: as the model), `norms` are the model's norms: "on", at the "start", "off". A run ends at the `horizon`
-    (default: by the weights), when tokens have grown `growth_cap`-fold, or after `max_evaluations` of the field.
+    (default: by the weights), when tokens have grown `growth_cap`-fold (default: 10,000, and 100 for a layer), or
+    after `max_evaluations` of the field;
+    `rtol` is the relative tolerance of a step (default: 1e-3 for a model, 1e-6 for two matrices). With
+    `position_effect` the same start is run without position too, where there is an encoding, and what differs is
+    measured.
     `adapter` is one of PEFT, merged into the model's weights as they are read.
     `save` writes the whole trajectory of a single flow as .npz; `toposcope.dynamics.Trajectory.load` reads it.
     """
@@ -230,6 +249,10 @@ def flow(
         check_start(text, token_ids, start, cloud, tokens)
     if save is not None and len(chosen) > 1:
         raise BadValue("save holds one flow, and several encodings are asked for. Run them singly.")
+    if rtol is None:
+        rtol = RTOL if model is None else RTOL_OF_MODEL
+    if growth_cap is None:
+        growth_cap = GROWTH_CAP if layer is None else CAP_OF_LAYER
     shared: dict[str, Any] = {"absolute": absolute, "diagonal": parse_diagonal(diagonal)}
     shared |= {} if causal is None else {"causal": causal}
     with (
@@ -240,26 +263,37 @@ def flow(
         else:
             shared |= {} if norms is None else {"norms": norms}
             x0, words = starting_tokens(view, text, token_ids, start, cloud, tokens, seed)
-            make = _of_model(view, place, layer, x0, shared, positioned=start is not None)
-            system = _System(make, name_of(view), words)
-        flows = []
-        for number, spec in enumerate(chosen):
-            problem = system.make(spec)
-            found = run(
-                problem, horizon=horizon, rtol=rtol, growth_cap=growth_cap, max_evaluations=max_evaluations,
-                tick=_ticks(progress, number, len(chosen)),
+            system = _of_model(view, place, layer, x0, shared, words, positioned=start is not None)
+
+        sole = shared["diagonal"] != "auto" or (len(chosen) == 1 and not stack)  # else each has a diagonal of its own
+        compared = position_effect and sole
+        specs = [*chosen, "none"] if compared and all(map(system.placed, chosen)) else chosen
+        flows: list[Flow] = []
+        runs: list[Trajectory] = []
+        for number, spec in enumerate(specs):
+            until, changes = horizon, {}
+            if number == len(chosen):  # without position: for as long as the others ran, with all else as they had it
+                until, changes = max(each.end for each in runs) or horizon, {"diagonal": flows[0].settings.diagonal}
+            problem = system.make(spec, **changes)
+            runs.append(
+                run(
+                    problem, horizon=until, rtol=rtol, growth_cap=growth_cap, max_evaluations=max_evaluations,
+                    tick=_ticks(progress, number, len(specs)),
+                )
             )  # fmt: skip
-            error = None if view is None else _storage_error(view, place, layer)
-            flows.append(_flow(problem, found, system.own if spec is None else spec, error))
-            if save is not None:
-                found.save(save)
+            flows.append(_flow(problem, runs[-1], system.own if spec is None else spec, system.storage_error()))
+            if save is not None and number == 0:
+                runs[0].save(save)
+        if compared:
+            flows = _with_effects(flows, runs, [system.placed(spec) for spec in specs])
         subjects = () if view is None else (subject(view, model),)
     return FlowResult(
         title=system.title,
         sentence=system.sentence,
         suggestions=system.suggestions,
-        flows=tuple(flows),
+        flows=tuple(flows[: len(chosen)]),
         why=system.why if all(each in (None, system.own) for each in chosen) and shared == _AS_IT_IS else "",
+        without_position=flows[-1] if len(flows) > len(chosen) else None,
         provenance=Provenance(subjects, asked, time.perf_counter() - started),
     )
 
@@ -268,18 +302,20 @@ def flow(
 class _System:
     """What flows: the problem under each encoding, and words for it."""
 
-    make: Callable[[str | None], Problem]
+    make: Callable[..., Problem]  # of the name of an encoding, None for the system's; and what else is to be changed
     title: str
     sentence: str
     own: str = "own"
+    encoding: Encoding | None = None  # its own
+    storage_error: Callable[[], float | None] = lambda: None
     suggestions: Mapping[str, str] = field(default_factory=dict)
     why: str = ""
 
-
-def _storage_error(model: Model, place: tuple[int, int] | None, layer: int | None) -> float | None:
-    """How far the stored weights of the place may be from those before rounding; None for the stack."""
-    number = place[0] if place is not None else layer
-    return None if number is None else layer_storage_error(model, model.layers[number])
+    def placed(self, spec: str | None) -> bool:
+        """Whether position acts under this encoding."""
+        if _is_own(spec):
+            return self.encoding is not None and bool(self.encoding.mechanisms)
+        return parse(spec or "").name != NONE.name
 
 
 def _asked(options: dict[str, Any]) -> dict[str, Any]:
@@ -332,22 +368,34 @@ def _of_model(
     layer: int | None,
     x0: Array,
     shared: dict[str, Any],
+    words: str,
     *,
     positioned: bool,
-) -> Callable[[str | None], Problem]:
-    """The problem for an encoding; tokens that are `positioned` already are not given the model's vectors again."""
+) -> _System:
+    """A part of a model on tokens; those that are `positioned` already are not given the model's vectors again."""
+    number = layer if head is None else head[0]
+    encodings = [each.encoding for each in model.layers]
+    if number is not None:
+        encodings = encodings[number : number + 1] if number >= 0 else []
+    bare = [replace(each, input=None) for each in encodings] if positioned and number is not None else []
+    own = next((each for each in bare or encodings if each.mechanisms), None)
 
-    def own(number: int, encoding: str | None) -> Encoding | str | None:
-        if encoding is not None or not positioned or not 0 <= number < len(model.layers):
-            return encoding
-        return replace(model.layers[number].encoding, input=None)
+    def make(spec: str | None, **changes: Any) -> Problem:
+        used = {**shared, **changes, "encoding": bare[0] if bare and _is_own(spec) else spec}
+        if head is not None:
+            return sources.head_problem(model, *head, x0, **used)
+        if layer is not None:
+            return sources.layer_problem(model, layer, x0, **used)
+        return sources.stack_problem(model, x0, **used)
 
-    if head is not None:
-        at, number = head
-        return lambda encoding: sources.head_problem(model, at, number, x0, encoding=own(at, encoding), **shared)
-    if layer is not None:
-        return lambda encoding: sources.layer_problem(model, layer, x0, encoding=own(layer, encoding), **shared)
-    return lambda encoding: sources.stack_problem(model, x0, encoding=encoding, **shared)
+    def storage_error() -> float | None:
+        return None if number is None else layer_storage_error(model, model.layers[number])
+
+    return _System(make, name_of(model), words, encoding=own, storage_error=storage_error)
+
+
+def _is_own(spec: str | None) -> bool:
+    return spec is None or spec.strip().lower() == "own"
 
 
 def _of_matrices(
@@ -366,13 +414,31 @@ def _of_matrices(
     if start is not None:
         given["x0"] = given_array(start, "tokens in rows")
 
-    def make(encoding: str | None) -> Problem:
-        own = encoding is None or encoding.strip().lower() == "own"
-        used = {**given, **shared, **({} if own else {"encoding": encoding})}
+    def make(encoding: str | None, **changes: Any) -> Problem:
+        used = {**given, **shared, **changes, **({} if _is_own(encoding) else {"encoding": encoding})}
         return matrices(used.pop("W"), used.pop("V"), used.pop("x0"), **used)
 
-    own_name = "own" if "encoding" in given else "none"
-    return _System(make, title, sentence, own_name, suggestions, "" if start is not None else why)
+    encoding = given.get("encoding")
+    return _System(
+        make,
+        title,
+        sentence,
+        own="none" if encoding is None else "own",
+        encoding=encoding,
+        suggestions=suggestions,
+        why="" if start is not None else why,
+    )
+
+
+def _with_effects(flows: Sequence[Flow], runs: Sequence[Trajectory], placed: Sequence[bool]) -> list[Flow]:
+    """The flows, those with position set beside the first without."""
+    if all(placed) or not any(placed):
+        return list(flows)
+    alone = runs[placed.index(False)]
+    return [
+        replace(told, position_effect=effect(found, alone)) if acts else told
+        for told, found, acts in zip(flows, runs, placed, strict=True)
+    ]
 
 
 def _flow(problem: Problem, found: Trajectory, encoding: str, storage_error: float | None) -> Flow:
@@ -413,7 +479,7 @@ def _theorem(found: Regime, storage_error: float | None) -> Theorem:
     return Theorem(**told, robust=robust, storage_error=storage_error)
 
 
-def _ticks(progress: Progress | None, number: int, count: int) -> Callable[[float], None]:
+def _ticks(progress: Progress | None, number: int, count: int) -> Tick:
     """The share of one flow's horizon as steps of the whole work."""
     tell, last = progress or silent, -1
 

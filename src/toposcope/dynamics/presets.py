@@ -122,15 +122,16 @@ _ALL = (
         _helix,
         why="RoPE turns all queries and keys of the helix to one vector, so each token attends to all alike; their "
         "mean is 0, and nothing pulls",
-        changes={"--add-diagonal 1": "the helix collapses", "--encoding none": "it collapses too"},
+        changes={"--add-diagonal 1": "with a diagonal term the helix collapses"},
     ),
     Preset(
         "clusters",
         "V = I, W = 4 I, no mask: tokens fly to infinity, and gather at a few corners of their cloud.",
         60,
         _plain(4 * np.eye(2), np.eye(2), causal=False, horizon=20.0),
-        why="as tokens grow, attention sharpens; each token attends almost only to the one farthest out in its own "
-        "direction, a corner of the cloud, and heads for it",
+        why="as tokens grow, attention sharpens until each attends to one token alone, the farthest out in its own "
+        "direction: a corner of the cloud. Corners fly straight out, the others follow; no two come nearer (Thm 1), "
+        "but their distances become small beside their norms",
     ),
     Preset(
         "c1",

@@ -86,9 +86,9 @@ def test_parts_of_a_model(tmp_path: Path, part: dict[str, object]) -> None:
     )
     assert found.provenance.subjects[0].family == "llama"
     assert found.flows[0].tokens == 3
-    assert told[0] == ("flow", 0, 100)
-    assert told[-1] == ("flow", 100, 100)
-    assert [done for _, done, _ in told] == sorted({done for _, done, _ in told})
+    assert told[0] == ("flow", 0, 200)  # the flow, and that without position
+    assert told[-1] == ("flow", 200, 200)
+    assert [done for _, done, _ in told] == sorted(done for _, done, _ in told)
     kept = Trajectory.load(tmp_path / "f.npz")
     assert tuple(kept.times) == found.flows[0].observables["time"]
     assert kept.settings == {
@@ -154,3 +154,84 @@ def test_theorems_are_told_by_name() -> None:
     assert theorem("T5", Verdict.NOT_CONVERGENT, "consensus") != theorem("T5")  # without a mask no token is the first
     assert theorem("T9") == "Thm 9"
     assert theorem("T8", Verdict.BOUNDED) != theorem("T8", Verdict.DIVERGES_ABOVE)
+
+
+def test_what_position_changes_is_what_two_runs_give() -> None:
+    found = toposcope.flow(preset="helix")
+    (flow,) = found.flows
+    bare = toposcope.flow(preset="helix", encoding="none").flows[0]
+    assert found.without_position is not None
+    assert plain(found.without_position.observables) == plain(bare.observables)
+    told = flow.position_effect
+    assert told is not None
+    assert told.time == flow.end == bare.end
+    for both, name in ((told.clusters, "clusters"), (told.cosine, "cosine_mean")):
+        assert (both.with_position, both.without) == (flow.observables[name][-1], bare.observables[name][-1])
+    for both, name in ((told.growth, "norm_max"), (told.distance, "distance_mean")):
+        for value, one in ((both.with_position, flow), (both.without, bare)):
+            assert value == pytest.approx(one.observables[name][-1] / one.observables[name][0])
+    assert (told.clusters.with_position, told.clusters.without) == (12, 1)
+    assert told.halved_at.with_position is None
+    half = told.halved_at.without
+    assert half is not None
+    known = [(t, n) for t, n in zip(bare.observables["time"], bare.observables["clusters"], strict=True) if n > 0]
+    assert max(t for t, n in known if n > 6) < half <= min(t for t, n in known if n <= 6)
+    assert set(found.frame("observables")["encoding"]) == {"own", "none"}
+
+
+def test_the_run_without_position_has_all_else_as_the_flow_had_it(tmp_path: Path) -> None:
+    found = toposcope.flow(
+        write_llama(tmp_path / "m"), head="1.3", tokens=4, horizon=0.5, diagonal="auto", norms="off", causal=False
+    )
+    bare = found.without_position
+    assert bare is not None
+    mine, theirs = plain(found.flows[0].settings), plain(bare.settings)
+    assert {name for name in mine if mine[name] != theirs[name]} == {"encoding"}
+    assert mine["diagonal"] > 0
+    assert bare.observables["norm_max"][0] == found.flows[0].observables["norm_max"][0]
+
+
+def test_position_is_compared_where_there_is_some_and_not_twice(compared: FlowResult) -> None:
+    assert compared.without_position is None  # it is among those that were asked for
+    assert [flow.position_effect is not None for flow in compared.flows] == [False, True, True]
+    still = toposcope.flow(preset="clusters", tokens=4, horizon=2.0, encoding=["alibi", "rope:base=500"])
+    assert still.without_position is not None
+    assert plain(still.without_position.observables) == plain(compared.flows[0].observables)
+    assert [each.position_effect for each in still.flows] == [each.position_effect for each in compared.flows[1:]]
+    left_out = toposcope.flow(preset="helix", horizon=1.0, position_effect=False)
+    assert left_out.without_position is left_out.flows[0].position_effect is None
+    for encoding in ((), "none", "own"):
+        without = toposcope.flow(preset="collapse", tokens=3, horizon=1.0, encoding=encoding)
+        assert without.without_position is without.flows[0].position_effect is None
+
+
+def test_two_runs_of_unlike_length_are_compared_where_the_shorter_ends() -> None:
+    found = toposcope.flow(preset="clusters", tokens=6, encoding="sinusoidal")
+    (flow,), bare = found.flows, found.without_position
+    told = flow.position_effect
+    assert bare is not None
+    assert told is not None
+    assert flow.status is Status.GREW  # a larger start, so that it has grown later
+    assert told.time == min(flow.end, bare.end)
+    assert told.cosine_at_start.with_position != told.cosine_at_start.without  # the vectors are in the start
+    shorter, longer = (flow, bare) if flow.end <= bare.end else (bare, flow)
+    at = np.interp(told.time, longer.observables["time"], np.log(longer.observables["norm_max"]))
+    grown = float(np.exp(at)) / longer.observables["norm_max"][0]
+    values = {flow.encoding: told.growth.with_position, bare.encoding: told.growth.without}
+    assert values[longer.encoding] == pytest.approx(grown)
+    assert values[shorter.encoding] == pytest.approx(
+        shorter.observables["norm_max"][-1] / shorter.observables["norm_max"][0]
+    )
+
+
+def test_tolerance_and_growth_are_chosen_by_what_flows(tmp_path: Path) -> None:
+    path = write_llama(tmp_path / "m")
+    chosen: dict[str, tuple[float, float]] = {}
+    for name, part in (("head", {"head": "1.3"}), ("layer", {"layer": 1}), ("stack", {"stack": True})):
+        used = toposcope.flow(path, tokens=3, horizon=0.1, **part).flows[0].settings  # type: ignore[arg-type]
+        chosen[name] = (used.rtol, used.growth_cap)
+    assert chosen == {"head": (1e-3, 1e4), "layer": (1e-3, 100.0), "stack": (1e-3, 1e4)}
+    preset = toposcope.flow(preset="c1", horizon=0.1).flows[0].settings
+    assert (preset.rtol, preset.growth_cap) == (1e-6, 1e4)
+    given = toposcope.flow(path, layer=1, tokens=3, horizon=0.1, rtol=1e-5, growth_cap=7.0).flows[0].settings
+    assert (given.rtol, given.growth_cap) == (1e-5, 7.0)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy.spatial import ConvexHull
+from scipy.spatial.distance import pdist
 
 from toposcope.core.errors import BadValue
 from toposcope.dynamics.agreement import compare
@@ -54,6 +56,26 @@ def test_clusters_form() -> None:
     first, last = found.change("clusters")
     assert first > 40
     assert 2 <= last <= 10
+
+
+def test_clusters_form_because_each_token_follows_a_corner_of_the_cloud() -> None:
+    preset = PRESETS["clusters"].arguments()
+    found = run(PRESETS["clusters"].problem())
+    first, last = found.tokens[0], found.tokens[-1]
+    logits = last @ preset["W"] @ last.T
+    weights = np.exp(logits - logits.max(axis=1, keepdims=True))
+    weights /= weights.sum(axis=1, keepdims=True)
+    assert weights.max(axis=1).min() > 0.999  # each attends to one token alone
+    followed = weights.argmax(axis=1)
+    corners = set(followed.tolist())
+    assert len(corners) == found.change("clusters")[1]  # a cluster for each
+    lengths = np.linalg.norm(first, axis=1)
+    for corner in corners:
+        assert followed[corner] == corner
+        assert lengths[corner] == lengths[followed == corner].max()  # of those that follow it the farthest out
+    assert corners <= set(ConvexHull(first).vertices.tolist())
+    gaps = np.array([pdist(cloud) for cloud in found.tokens])
+    assert (np.diff(gaps, axis=0) >= -1e-6 * gaps[:-1]).all()  # Thm 1: no two come nearer
 
 
 def test_the_mirror_of_c1_with_one_token_goes_to_zero() -> None:

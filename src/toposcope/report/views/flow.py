@@ -10,9 +10,10 @@ import numpy as np
 
 from toposcope.dynamics.agreement import fold
 from toposcope.dynamics.flow import Flow, FlowResult
-from toposcope.dynamics.observables import OBSERVABLES
+from toposcope.dynamics.observables import CLUSTER_SHARE, OBSERVABLES
 from toposcope.report import charts
 from toposcope.report.blocks import Chart, Column, Listing, Page, Pairs, Paragraphs, Particles, Row, Summary, shown
+from toposcope.report.views.flow_position import label, position_line
 from toposcope.report.views.flow_words import (
     CLUSTERS,
     DECIDED_BY_V,
@@ -35,7 +36,18 @@ from toposcope.report.views.flow_words import (
 
 ACROSS = 4  # flows side by side in one table
 DRAWN = 32  # tokens whose paths are drawn
+WITHOUT = "without position"
 NORMS = {"norm_min": "smallest", "norm_median": "median", "norm_max": "largest"}
+SIGNED = ("cosine_mean",)  # what may be 0 or below
+PAIRED = {  # curves over pairs of tokens: title, sentence, name of the axis
+    "distance_mean": ("Distance between tokens", "Mean over pairs of tokens", "distance"),
+    "cosine_mean": ("Cosine between tokens", "Mean over pairs: 1 is one direction for all", "cosine"),
+    "clusters": (
+        "Clusters",
+        f"Groups of tokens with gaps below {100 * CLUSTER_SHARE:.0f} % of the RMS norm",
+        "clusters",
+    ),
+}
 
 
 def view(result: FlowResult, page: Page) -> None:
@@ -45,7 +57,7 @@ def view(result: FlowResult, page: Page) -> None:
     if several:
         page.facts += [(str(flows[0].tokens), "tokens"), (str(len(flows)), "encodings")]
         page.add("Summary", Summary((setup(result), *(_in_short(flow) for flow in flows))))
-        page.add("Side by side", *_side_by_side(page, flows))
+        page.add("Side by side", *_side_by_side(page, result.runs))
     else:
         page.add("Summary", Row((_motion(flows[0]), Summary((setup(result), *_summary(result, flows[0]))))))
         page.add("Theorem and run", Paragraphs(tuple(_behind(flows[0]))), full=True)
@@ -84,7 +96,13 @@ def _summary(result: FlowResult, flow: Flow) -> list[str]:
     """What was seen, why as we read it, and what is certified."""
     reason = why(result, flow)
     of = ", ".join(filter(None, ["Theorem", scope(flow)]))
-    said = [seen(flow), f"Likely reason: {reason}" if reason else None, f"{of}: {theorem_line(flow)}"]
+    position = position_line(flow)
+    said = [
+        seen(flow),
+        f"Position: {position}" if position else None,
+        f"Likely reason: {reason}" if reason else None,
+        f"{of}: {theorem_line(flow)}",
+    ]
     return [*filter(None, said)]
 
 
@@ -132,10 +150,10 @@ def _words(code: str | None) -> str:
 def _one(page: Page, result: FlowResult, flow: Flow, heading: str, several: bool) -> None:
     said = Row((_motion(flow), Summary((*_summary(result, flow), *_behind(flow))))) if several else None
     curves = [_paths(page, flow, f"Paths: {flow.encoding}" if several else "Paths", _plane(flow))]
-    curves += _curves(page, flow, in_figure=not several)
-    page.add(
-        heading, said, _facts(flow), Row(tuple(curves)), _observables(page, flow), detail=several, full=not several
-    )
+    without = None if several else result.without_position  # several have their curves side by side
+    curves += _curves(page, flow, without, in_figure=not several)
+    rows = _observables(page, flow, without)
+    page.add(heading, said, _facts(flow), Row(tuple(curves)), rows, detail=several, full=not several)
 
 
 def _motion(flow: Flow) -> Particles:
@@ -185,25 +203,30 @@ def _facts(flow: Flow) -> Pairs:
         ("evaluations", f"{flow.evaluations:,} in {flow.accepted_steps:,} steps, {flow.rejected_steps} rejected"),
     ]
     return Pairs(
-        badge(flow), tuple((label, value) for label, value in items if value), dot=found.verdict if found else None
+        badge(flow), tuple((name, value) for name, value in items if value), dot=found.verdict if found else None
     )
 
 
-def _observables(page: Page, flow: Flow) -> Listing:
+def _observables(page: Page, flow: Flow, without: Flow | None) -> Listing:
     rows = []
     for each in OBSERVABLES:
         if each.name in flow.observables:
             first, last = flow.observables[each.name][0], flow.observables[each.name][-1]
             change = _change(first, last, each.logarithmic)
             start, end = (_number(value, exact=each.logarithmic) for value in (first, last))
-            meaning = MEANINGS[each.name]
-            rows.append({"what": each.words, "start": start, "end": end, "change": change, "meaning": meaning})
+            row = {"what": each.words, "start": start, "end": end, "change": change, "meaning": MEANINGS[each.name]}
+            if without is not None and each.name in without.observables:
+                row["bare"] = _number(without.observables[each.name][-1], exact=each.logarithmic)
+            rows.append(row)
     columns = (
         Column("what", "observable", "text"),
         *(Column(name, name) for name in ("start", "end", "change")),
+        *((Column("bare", WITHOUT),) if without is not None else ()),
         Column("meaning", "which is", "wrap"),
     )
     sentence = "Every observable at the first and at the last moment."
+    if without is not None:
+        sentence += f" {WITHOUT.capitalize()}: at the last moment of that run, t = {without.end:.3g}."
     table = page.rows(f"{flow.encoding} observables", rows)
     return Listing("Observables", sentence, table, columns, top=len(rows))
 
@@ -222,47 +245,52 @@ def _paths(page: Page, flow: Flow, title: str, where: str) -> Chart:
     return Chart(title, sentence, table, charts.paths("x", "y", "token", "time", reach), in_figure=True)
 
 
-def _curves(page: Page, flow: Flow, *, in_figure: bool) -> list[Chart]:
-    seen = flow.observables
+def _curves(page: Page, flow: Flow, without: Flow | None, *, in_figure: bool) -> list[Chart]:
+    """Norms, distances, cosines and clusters over time, each beside that of the run without position."""
+    runs = [(_with(flow), flow), *([(WITHOUT, without)] if without is not None else [])]
     sizes: list[dict[str, Any]] = [
-        {"time": t, "token": label, "norm": value}
-        for key, label in NORMS.items()
-        for t, value in zip(seen["time"], seen[key], strict=True)
-        if value > 0
+        {"time": t, "token": which, "norm": value} for key, which in NORMS.items() for t, value in _points(flow, key)
     ]
-    near = page.table(f"{flow.encoding} closeness", {"time": seen["time"], "cosine": _known(seen["cosine_mean"])})
-    apart = [  # all pairs are looked at now and then, not at every moment
-        {"time": t, "distance": value}
-        for t, value in zip(seen["time"], seen["distance_mean"], strict=True)
-        if math.isfinite(value)
-    ]
-    distances = [row["distance"] for row in apart]
-    log, log_distance = _logarithmic([row["norm"] for row in sizes]), _logarithmic(distances)
+    if without is not None:
+        sizes += [
+            {"time": t, "token": f"largest, {WITHOUT}", "norm": size} for t, size in _points(without, "norm_max")
+        ]
+    norms = [row["norm"] for row in sizes]
+    log = _logarithmic(norms)
     found = [
         Chart(
             "Norm of tokens",
             f"Smallest, median and largest norm over time{' (logarithmic)' if log else ''}.",
             page.rows(f"{flow.encoding} norms", sizes),
-            charts.line(
-                "time", "norm", colour="token", log_y=log, y_domain=_from_zero([row["norm"] for row in sizes])
-            ),
+            charts.line("time", "norm", colour="token", log_y=log, y_domain=_from_zero(norms)),
             in_figure=in_figure,
-        ),
-        Chart(
-            "Distance between tokens",
-            f"Mean over pairs of tokens{' (logarithmic)' if log_distance else ''}.",
-            page.rows(f"{flow.encoding} distances", apart),
-            charts.line("time", "distance", log_y=log_distance, y_domain=_from_zero(distances)),
-        ),
-        Chart(
-            "Cosine between tokens",
-            "Mean over pairs: 1 is one direction for all.",
-            near,
-            charts.line("time", "cosine", y_domain=(-1.0, 1.0)),
-            in_figure=in_figure,
-        ),
+        )
     ]
-    return found if any(math.isfinite(value) for value in seen["cosine_mean"]) else found[:1]
+    for key, (title, words, name) in PAIRED.items():
+        rows: list[dict[str, Any]] = [
+            {"run": which, "time": t, name: value} for which, each in runs for t, value in _points(each, key)
+        ]
+        if not rows:
+            continue
+        values = [row[name] for row in rows]
+        log = key == "distance_mean" and _logarithmic(values)
+        reach = (-1.0, 1.0) if key == "cosine_mean" else _from_zero(values)
+        spec = charts.line("time", name, colour="run" if without is not None else None, log_y=log, y_domain=reach)
+        sentence = words + (" (logarithmic)." if log else ".")
+        table = page.rows(f"{flow.encoding} {name}", rows)
+        found.append(Chart(title, sentence, table, spec, in_figure=in_figure and key == "cosine_mean"))
+    return found
+
+
+def _with(flow: Flow) -> str:
+    """The name of a flow beside that without position."""
+    return f"with {label(flow)}"
+
+
+def _points(flow: Flow, key: str) -> list[tuple[float, float]]:
+    """When a quantity was measured, and what it was: all pairs are looked at now and then, not at every moment."""
+    pairs = zip(flow.observables["time"], flow.observables.get(key, ()), strict=False)
+    return [(t, value) for t, value in pairs if math.isfinite(value) and (key in SIGNED or value > 0)]
 
 
 # ------------------------------------------------------------------ several flows
@@ -289,26 +317,23 @@ def _side_by_side(page: Page, flows: Sequence[Flow]) -> list[Any]:
 
 
 def _compared(page: Page, flows: Sequence[Flow], names: Sequence[str]) -> list[Chart]:
-    titles = {
-        "norm_max": ("Largest norm", "The largest token's norm over time"),
-        "distance_mean": ("Distance between tokens", "Mean over pairs of tokens"),
-        "cosine_mean": ("Cosine between tokens", "Mean over pairs: 1 is one direction for all"),
-    }
+    titles = {"norm_max": ("Largest norm", "The largest token's norm over time", "largest norm"), **PAIRED}
     found = []
-    for key, (title, words) in titles.items():
+    for key, (title, words, name) in titles.items():
         rows: list[dict[str, Any]] = [
             {"encoding": flow.encoding, "time": t, "value": value}
             for flow in flows
-            for t, value in zip(flow.observables["time"], flow.observables[key], strict=True)
-            if math.isfinite(value) and (key == "cosine_mean" or value > 0)
+            for t, value in _points(flow, key)
         ]
         if rows:
-            log = key != "cosine_mean" and _logarithmic([row["value"] for row in rows])
-            reach = (-1.0, 1.0) if key == "cosine_mean" else _from_zero([row["value"] for row in rows])
-            spec = charts.line("time", "value", colour="encoding", log_y=log, y_title=title.lower(), y_domain=reach)
+            values = [row["value"] for row in rows]
+            log = key in ("norm_max", "distance_mean") and _logarithmic(values)
+            reach = (-1.0, 1.0) if key == "cosine_mean" else _from_zero(values)
+            spec = charts.line("time", "value", colour="encoding", log_y=log, y_title=name, y_domain=reach)
             spec = charts.in_colours_of_encodings(spec, "encoding", list(dict.fromkeys(names)))
             sentence = words + (" (logarithmic)." if log else ".")
-            found.append(Chart(title, sentence, page.rows(f"{key} by encoding", rows), spec, in_figure=True))
+            table = page.rows(f"{key} by encoding", rows)
+            found.append(Chart(title, sentence, table, spec, in_figure=key != "clusters"))
     return found
 
 
@@ -317,10 +342,6 @@ def _numbered(flow: Flow) -> str | None:
 
 
 # ------------------------------------------------------------------ numbers
-def _known(values: Sequence[float]) -> list[float | None]:
-    return [value if math.isfinite(value) else None for value in values]
-
-
 def _logarithmic(values: Sequence[float]) -> bool:
     positive = [value for value in values if value > 0]
     return bool(positive) and max(positive) > 30 * min(positive)

@@ -6,21 +6,18 @@ import math
 
 from toposcope.dynamics.agreement import fold
 from toposcope.dynamics.flow import Flow, FlowResult
-from toposcope.dynamics.integrate import MAX_EVALUATIONS
 from toposcope.dynamics.observables import CLUSTER_SHARE
 from toposcope.dynamics.regime import Verdict
-from toposcope.dynamics.run import GROWTH_CAP
 from toposcope.dynamics.sources import SINGULAR
 from toposcope.dynamics.theorems import in_words, theorem
 from toposcope.dynamics.trajectory import Status
 from toposcope.report.blocks import Command
 from toposcope.report.commands import command, loss_line
 from toposcope.report.verdicts import word
+from toposcope.report.views.flow_position import RESIZED, TURNED, cosine_words, label, position_line
 
 ALIKE = 0.99  # mean cosine of tokens that point one way
-TURNED = 0.1  # the least change of the mean cosine that is told
 MERGED = 0.9  # the most clusters at the end over those at the start, or the other way, if that is told
-RESIZED = 1.05  # the least ratio of norms that is told
 FAR = 3  # rounding over margin from which on it is far more
 NEW = 0.5  # the most of the tokens that lay at the start where nearly all lie at the end, if that is told
 GROWTH = (Verdict.NOT_CONVERGENT, Verdict.DIVERGES, Verdict.DIVERGES_ABOVE)
@@ -34,8 +31,11 @@ ENDED = {  # {t}: the time with its unit
     Status.CONVERGED: "Within a millionth of the limit at {t}.",
     Status.GREW: "The run ends at this size (--growth-cap), {t}.",
     Status.AT_REST: "At rest at the end, not at 0, {t}.",
-    Status.STIFF: "Stopped early at {t}: the equations turn stiff, attention jumps from token to token.",
-    Status.EXHAUSTED: "Stopped early at {t}, of {horizon:.3g}, by --max-evaluations {most}; {more} would go on.",
+    Status.STIFF: "Followed to {t}, not to the horizon {horizon:.3g}: attention jumps from token to token (stiff).",
+    Status.EXHAUSTED: (
+        "Followed to {t}, not to the horizon {horizon:.3g}: {most} evaluations are used up, --max-evaluations {more} "
+        "goes on."
+    ),
 }
 HANDLED = {"on": "applied all the time", "start": "applied once, at the start", "off": "left out"}
 MEANINGS = {  # of what is measured, by its name in `OBSERVABLES`
@@ -53,8 +53,6 @@ MEANINGS = {  # of what is measured, by its name in `OBSERVABLES`
     "pair_form_mean": "the same, over all pairs",
     "pair_form_max": "the same, where it is largest",
 }
-OPTIONS = ("text", "start", "tokens", "seed", "norms", "family", "adapter")  # as a command has them
-UNPLACED = "no positional encoding"
 LETTERS = "V O: value and output weights, W = Q^T K: query and key weights"
 
 
@@ -106,7 +104,7 @@ def setup(result: FlowResult) -> str:
     """What flows: which part of which model, which tokens, and with which encoding where that is one."""
     flow, told = result.flows[0], result.sentence.rstrip(".")
     used = flow.settings
-    around = [used.encoding.split(",")[0]] if len(result.flows) == 1 else []
+    around = [label(flow)] if len(result.flows) == 1 else []
     if used.causal is not None and (not used.causal or not result.provenance.subjects):
         around.append("causal mask" if used.causal else "no mask")
     around = [each for each in around if each.lower() not in told.lower()]
@@ -129,7 +127,7 @@ def written(flow: Flow) -> int | None:
 
 
 def next_steps(result: FlowResult) -> list[Command]:
-    """What to look at next: the same without position, the whole model; a change of a preset, or a real head."""
+    """What to look at next: a change of a preset, a real head, the whole model."""
     if not result.provenance.subjects:
         preset = result.provenance.options.get("preset")
         if preset is None:
@@ -138,54 +136,13 @@ def next_steps(result: FlowResult) -> list[Command]:
             Command(f"{_sentence(effect)}:", f"toposcope flow --preset {preset} {option}")
             for option, effect in result.suggestions.items()
         ]
-        return tries or [Command("A head of a real model:", "toposcope flow smollm2 --head 2.1 --horizon 20")]
-    found = []
-    own = result.flows[0].settings.encoding != UNPLACED and not _given(result, "encoding")
-    if own and not str(result.provenance.options.get("start")).startswith("array"):  # which no command could name
-        words = [*command(result, "flow"), *_place(result), *command(result, "", OPTIONS)[3:], *_changed(result)]
-        words.append("--encoding none")
-        found.append(Command("No position:", " ".join(words)))
-    read_as = any(_given(result, name) for name in ("family", "num_heads", "adapter"))
-    if not read_as and loss_line(result) is not None:  # else it could not be run, or not as it was read
-        found.append(Command("In the whole model:", " ".join(command(result, "trace"))))
-    return found
-
-
-def _given(result: FlowResult, name: str) -> bool:
-    return result.provenance.options.get(name) not in (None, "", [], ())
-
-
-def _place(result: FlowResult) -> list[str]:
-    """The part of the model, also where Python was given a pair, and layer 0."""
-    used = result.flows[0].settings
-    if used.layers is not None:
-        return ["--stack"]
-    return [f"--head {used.layer}.{used.head}" if used.head is not None else f"--layer {used.layer}"]
-
-
-def _changed(result: FlowResult) -> list[str]:
-    """Options whose names or whose defaults a command has otherwise."""
-    given, words = result.provenance.options, []
-    if given.get("causal") is not None:
-        words.append("--causal" if given["causal"] else "--no-causal")
-    defaults = {
-        "horizon": None,
-        "cloud": "vocabulary",
-        "absolute": "input",
-        "max_evaluations": MAX_EVALUATIONS,
-        "rtol": 1e-6,
-    }
-    for name, usual in {**defaults, "growth_cap": GROWTH_CAP}.items():
-        if given.get(name) not in (None, usual):
-            value = given[name]
-            words.append(f"--{name.replace('_', '-')} {f'{value:g}' if isinstance(value, float) else value}")
-    if str(given.get("diagonal") or 0) not in ("0", "0.0"):
-        words.append(f"--add-diagonal {given['diagonal']}")
-    if _given(result, "token_ids"):
-        words.append(f"--token-ids {str(given['token_ids']).strip('[]').replace(' ', '')}")
-    if _given(result, "num_heads"):
-        words.append(f"--num-heads {given['num_heads']}")
-    return words
+        return tries or [Command("A head of a real model:", "toposcope flow smollm2 --head 2.1")]
+    read_as = any(
+        result.provenance.options.get(name) not in (None, "", [], ()) for name in ("family", "num_heads", "adapter")
+    )
+    if read_as or loss_line(result) is None:  # it could not be run, or not as it was read
+        return []
+    return [Command("In the whole model:", " ".join(command(result, "trace")))]
 
 
 def why(result: FlowResult, flow: Flow) -> str | None:
@@ -304,6 +261,7 @@ def weights(flow: Flow) -> str:
 def brief(result: FlowResult) -> list[str]:
     """What was seen, why, and what is certified, a line for each flow or for those of which the same is said."""
     lines: list[tuple[str, str, str | None]] = [("Seen", flow.encoding, seen(flow)) for flow in result.flows]
+    lines += [("Position", flow.encoding, position_line(flow)) for flow in result.flows]
     lines += [("Likely reason", flow.encoding, why(result, flow)) for flow in result.flows]
     for flow in result.flows:
         lines.append((", ".join(filter(None, ["Theorem", scope(flow)])), flow.encoding, theorem_line(flow)))
@@ -349,7 +307,7 @@ def _turned(flow: Flow) -> str | None:
     first, last = _ends(flow, "cosine_mean")
     if math.isnan(first) or math.isnan(last):
         return None
-    numbers = f"(mean cosine {_cosine(first)} to {_cosine(last)})"
+    numbers = f"(mean cosine {cosine_words(first)} to {cosine_words(last)})"
     if last >= ALIKE > first:
         return f"turn into one direction {numbers}"
     if abs(last - first) < TURNED:
@@ -380,7 +338,7 @@ def _unchanged(flow: Flow) -> str:
     """Of tokens whose clusters and mean cosine stay as they are."""
     clusters, cosine = _ends(flow, "clusters")[1], _ends(flow, "cosine_mean")[1]
     kept = [] if math.isnan(clusters) else [f"in {_clusters(clusters)}"]
-    kept += [] if math.isnan(cosine) else [f"at a mean cosine of {_cosine(cosine)}"]
+    kept += [] if math.isnan(cosine) else [f"at a mean cosine of {cosine_words(cosine)}"]
     return f"The {flow.tokens:,} tokens stay {', '.join(kept)}" if kept else f"{flow.tokens:,} tokens"
 
 
@@ -417,7 +375,3 @@ def _resized(flow: Flow, name: str) -> str | None:
     if 1 / RESIZED < ratio < RESIZED:
         return None
     return f"norm {'grows' if ratio > 1 else 'falls'} {fold(max(ratio, 1 / ratio))}-fold"
-
-
-def _cosine(value: float) -> str:
-    return f"{round(value, 2) + 0.0:.2f}"
