@@ -255,6 +255,21 @@ def test_dragging_an_eigenvalue_changes_the_verdict(opened: Any, place: Visitor)
     expect(page.locator("#measured-words")).to_contain_text("largest norm")
 
 
+def test_no_verdict_stays_when_something_else_flows(opened: Any) -> None:
+    page = opened("/flow")
+    page.wait_for_selector("body[data-settled=true]")
+    expect(page.locator("#verdict-statement")).not_to_be_empty()
+    held: list[Any] = []
+    page.route("**/api/flow?source=preset*", lambda route: held.append(route))
+    page.get_by_text("Preset", exact=True).first.click()
+    expect(page.locator("#verdict-statement")).to_be_empty()
+    expect(page.locator("#verdict-word")).not_to_contain_text("Thm")
+    while held:
+        held.pop(0).continue_()
+    page.unroute("**/api/flow?source=preset*")
+    expect(page.locator("#verdict-statement")).not_to_be_empty()
+
+
 def test_tokens_move(opened: Any) -> None:
     page = opened("/flow?source=preset&preset=explode")
     page.wait_for_selector("body[data-settled=true]")

@@ -9,10 +9,10 @@ from toposcope.core.ranges import computable
 
 
 def title(config: Mapping[str, Any]) -> str:
-    """A run in a few words."""
-    cell = f"  {config['cell']}" if "cell" in config else ""
+    """A run in a few words: 'distance, rope, seed 0'."""
     what = config.get("task", config.get("regime", "?"))
-    return f"{what}  {config.get('encoding', '?')}{cell}  seed {config.get('seed', '?')}"
+    cell = [config["cell"]] if "cell" in config else []
+    return ", ".join(map(str, (what, config.get("encoding", "?"), *cell, f"seed {config.get('seed', '?')}")))
 
 
 def percent(value: float | None) -> str:

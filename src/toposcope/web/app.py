@@ -25,6 +25,7 @@ from toposcope.core.errors import NotFound, ToposcopeError
 from toposcope.core.fields import plain
 from toposcope.encodings import kinds
 from toposcope.report.page import readable
+from toposcope.runs.words import title as run_title
 from toposcope.web import explore_encoding, explore_flow
 from toposcope.web.guard import LONGEST_QUERY
 from toposcope.web.library import Library
@@ -295,6 +296,7 @@ def _templates() -> Environment:
     made.filters["number"] = _number
     made.filters["share"] = _share
     made.filters["moment"] = _moment
+    made.filters["run_title"] = run_title
     return made
 
 

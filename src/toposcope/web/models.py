@@ -59,13 +59,12 @@ class ModelRegistry:
         self._one_scan, self._growing = threading.Lock(), threading.Lock()
         self.stopping = threading.Event()
         self._stored = stored
+        here = {item.name: item.description for item in installed()}
         for target in named:
-            self._add(target, Path(target).name or target, named=True)
+            self._add(target, Path(target).name or target, named=True, about=here.pop(target, ""))
         if with_installed:
-            known = {entry.target for entry in self._models.values()}
-            for item in installed():
-                if item.name not in known:
-                    self._add(item.name, item.name, named=False, about=item.description)
+            for name, description in here.items():
+                self._add(name, name, named=False, about=description)
 
     def of_run(self, key: str, place: Path) -> str:
         """The id of the model that a run has trained, which joins the list when it is first asked for."""

@@ -62,7 +62,7 @@ def test_progress_names_the_run_and_its_accuracy(tmp_path: Path) -> None:
     )
     assert (run.config["task_options"], run.config["probes"]) == ([["between", 3]], False)
     assert [(done, total) for _, done, total in told] == [(step, 6) for step in range(1, 7)]
-    assert {what.partition(": ")[0] for what, _, _ in told} == {"distance  none  seed 0"}
+    assert {what.partition(": ")[0] for what, _, _ in told} == {"distance, none, seed 0"}
 
 
 @pytest.mark.parametrize("schema", ["toposcope/train/1", "toposcope/train/3"])

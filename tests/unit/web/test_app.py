@@ -15,6 +15,7 @@ from starlette.testclient import TestClient
 
 from tests.unit.web.making import HOSTILE, write_file, write_spectrum, write_store
 from toposcope.core.errors import BadFile
+from toposcope.runs.words import title
 from toposcope.web import app, explore_flow
 from toposcope.web.app import assets, encoded
 from toposcope.web.library import Library
@@ -122,6 +123,8 @@ def test_runs(client: TestClient) -> None:
     assert client.get("/api/runs/cccc3333").json()["result"] is None
     assert html.escape(HOSTILE) in client.get("/runs/bbbb2222").text
     assert "62.5 %" in client.get("/runs").text
+    for page in ("/", "/runs/aaaa1111"):
+        assert title({"task": "distance", "encoding": "rope", "seed": 0}) in client.get(page).text
 
 
 def test_the_model_a_run_has_trained(client: TestClient) -> None:

@@ -53,6 +53,19 @@ def test_files_are_listed_and_read(tmp_path: Path) -> None:
     assert library.runs() == []
 
 
+def test_results_of_one_model_are_told_apart_by_their_titles(tmp_path: Path) -> None:
+    model = write_llama(tmp_path / "model")
+    files = []
+    for name, layers in (("a", "0"), ("b", "1")):
+        files.append(toposcope.scan(model, layers=layers).save(tmp_path / f"{name}.json"))
+    library = Library(None, [*files, write_file(tmp_path / "old.json")])
+    titles = [each["title"] for each in library.files()]
+    assert titles[:2] == ["Scan of model, layer 0", "Scan of model, layer 1"]
+    assert titles[2] == "old.json"  # one that this version cannot read
+    files[1].write_text(files[0].read_text())
+    assert library.files()[1]["title"] == titles[0]
+
+
 def test_what_counts_as_a_result(tmp_path: Path) -> None:
     assert result_file("out/scan.json") == Path("out/scan.json")
     assert result_file("model/model.safetensors.index.json") is None

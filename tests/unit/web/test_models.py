@@ -13,6 +13,7 @@ from tests.unit.tiny import write_llama
 from tests.unit.web.making import make_registry
 from toposcope.checkpoints import load
 from toposcope.checkpoints.fold import fold
+from toposcope.checkpoints.installed import MODELS
 from toposcope.core.errors import NotFound
 from toposcope.dynamics.run import run
 from toposcope.dynamics.sources import head_problem
@@ -115,6 +116,15 @@ def test_verdicts_are_remembered_by_what_they_depend_on(registry: ModelRegistry)
     assert shown.head_problem(0, 1, 5, 3, {"diagonal": 0.0}).decide() is one
     assert shown.head_problem(0, 1, 5, 0, {"diagonal": 1.0}).decide() is not one
     assert shown.head_problem(0, 2, 5, 0, {"diagonal": 0.0}).decide() is not one
+
+
+def test_an_installed_model_is_described_where_it_was_named_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    items = MODELS[:2]
+    monkeypatch.setattr(models, "installed", lambda: items)
+    listed = ModelRegistry([items[1].name]).list()
+    assert [(each["name"], each["about"]) for each in listed] == [
+        (each.name, each.description) for each in reversed(items)
+    ]
 
 
 def test_ids_are_plain_and_unique(tmp_path: Path) -> None:

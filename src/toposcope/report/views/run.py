@@ -14,7 +14,7 @@ from toposcope.runs.words import duration, percent, title
 def view(result: RunResult, page: Page) -> None:
     """Add the facts of a run."""
     row = result.run
-    page.title = page.title or title(row.config)
+    page.title = page.title or f"Training run: {title(row.config)}"
     state = row.status
     if row.owner:
         state += f", by process {row.owner}, last heard of {row.heartbeat}"

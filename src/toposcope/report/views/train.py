@@ -13,7 +13,7 @@ from toposcope.lab.result import CurvePoint, TrainResult
 from toposcope.report import charts
 from toposcope.report.blocks import Chart, Column, Listing, Page, Row, Summary, count
 from toposcope.report.views import lab_ablate
-from toposcope.runs.words import duration
+from toposcope.runs.words import duration, title
 
 FLOOR = "floor: best score without solving the task"
 AXES = {"accuracy": "accuracy", "loss": "loss, nats"}  # of curves
@@ -24,8 +24,8 @@ Learned = tuple[Mapping[str, Any], Sequence[CurvePoint]]  # a run's configuratio
 def view(result: TrainResult, page: Page) -> None:
     """Add the sections of one run."""
     config = result.config
-    task, encoding, seed = (_said(config, name) for name in SHARED)
-    page.title = page.title or f"{task}: {encoding}, seed {seed}"
+    task = _said(config, "task")
+    page.title = page.title or f"Training run: {title(config)}"
     page.line = page.line or ", ".join(str(config[name]) for name in ("profile", "variant") if name in config)
     if result.accuracy is not None:
         page.facts += [

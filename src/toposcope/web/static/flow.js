@@ -16,7 +16,7 @@
   let source = sources.some(([name]) => name === remembered.get("source")) ? remembered.get("source") : "matrices";
   for (const [name, words] of sources) {
     segments.append(element("label", {}, element("input", { type: "radio", name: "source", value: name, checked: name === source,
-      onchange: () => { source = name; defaults(); arrange(); change(); } }), words));
+      onchange: () => { source = name; defaults(); arrange(); unasked(); change(); } }), words));
   }
   const dim = choice({ id: "dim", label: "Dimensions", options: [["2", "2, the plane"], ["3", "3, space"]], value: word("dim", "2"), change: () => { arrange(); change(); } });
   const matrix = (letter, words, first) => {
@@ -27,9 +27,9 @@
   };
   const V = matrix("v", "V: what a token hands on", -1);
   const W = matrix("w", "W: who looks at whom", 1);
-  const preset = choice({ id: "preset", label: "Preset", options: presets.map((each) => each.name), value: word("preset", "collapse"), change: () => { defaults(); arrange(); change(); } });
+  const preset = choice({ id: "preset", label: "Preset", options: presets.map((each) => each.name), value: word("preset", "collapse"), change: () => { defaults(); arrange(); unasked(); change(); } });
   const about = element("p", { class: "small soft", id: "preset-about" });
-  const model = choice({ id: "model", label: "Model", options: models.map((each) => [each.id, each.name]), value: word("model", models[0]?.id), change: () => { facts(); change(); } });
+  const model = choice({ id: "model", label: "Model", options: models.map((each) => [each.id, each.name]), value: word("model", models[0]?.id), change: () => { facts(); unasked(); change(); } });
   const layer = slider({ id: "layer", label: "Layer", min: 0, max: 200, step: 1, value: number("layer", 0), change });
   const head = slider({ id: "head", label: "Head", min: 0, max: 128, step: 1, value: number("head", 0), change });
   const norms = choice({ id: "norms", label: "The model's norms", options: [["start", "once, at the start"], ["on", "always"], ["off", "never"]], value: word("norms", "start"), change });
@@ -134,8 +134,9 @@
   const rows = (values) => "[" + values.map((row) => row.map((v) => Number(v.toFixed(2))).join("  ")).join(" ; ") + "]";
 
   /** Nothing of the verdict before stays while the next is on its way. */
+  const asking = "Asking the theorems …";
   function unasked() {
-    text("verdict-word", "Asking the theorems …");
+    text("verdict-word", asking);
     document.getElementById("verdict-dot").className = "dot";
     for (const id of ["verdict-meaning", "verdict-statement", "agreement", "certificate"]) document.getElementById(id).replaceChildren();
   }
@@ -180,7 +181,10 @@
   observable.addEventListener("change", observables);
 
   const status = document.getElementById("status");
-  function failed(words) { status.textContent = words; status.hidden = !words; }
+  function failed(words) {
+    status.textContent = words; status.hidden = !words;
+    if (words && document.getElementById("verdict-word").textContent === asking) text("verdict-word", "No answer");
+  }
   const ask = toposcope.follow({ address: (settled) => query("/api/flow", values(settled)), show: draw, failed, busy: (is) => document.getElementById("results").setAttribute("aria-busy", is) });
   function change() {
     const { settled, ...shown } = values(false);

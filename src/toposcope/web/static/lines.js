@@ -1,6 +1,6 @@
 /* Lines and dots on axes, redrawn in a millisecond: for charts that follow a slider.
 
-   toposcope.lines(place, { label, x: { title, log, min, max, format }, y: {...}, height, equal, name })
+   toposcope.lines(place, { label, x: { title, log, min, max }, y: { ..., format }, height, equal, name })
      -> { set(series, marks) }
    series: [{ name, points: [[x, y], ...], look: "line" | "dots" | "both" | "dash" | "faint", colour: a variable of the stylesheet }]
    marks: [{ x, y, words }] are thin lines across the chart (x: upright, y: level).
@@ -80,7 +80,7 @@ toposcope.lines = (place, options) => {
     const parts = [];
     for (const value of ticks(y0, y1, options.y.log, (height - top - bottom) / 40)) {
       parts.push(draw("line", { class: "grid", x1: left, x2: width - right, y1: y(value), y2: y(value) }));
-      parts.push(draw("text", { x: left - 7, y: y(value) + 4, "text-anchor": "end" }, short(value)));
+      parts.push(draw("text", { x: left - 7, y: y(value) + 4, "text-anchor": "end" }, (options.y.format || short)(value)));
     }
     for (const value of ticks(x0, x1, options.x.log, (width - left - right) / 64)) {
       parts.push(draw("line", { class: "axis", x1: x(value), x2: x(value), y1: height - bottom, y2: height - bottom + 4 }));
