@@ -16,7 +16,7 @@ from toposcope.checkpoints.source import headers
 from toposcope.checkpoints.spec import LayerSpec
 from toposcope.checkpoints.view import Array, Head, Layer, Model
 from toposcope.core.progress import Progress, steps
-from toposcope.core.ranges import parse_range
+from toposcope.core.ranges import parse_range, written_layers
 from toposcope.core.result import Provenance, Result
 from toposcope.encodings import Encoding
 
@@ -98,7 +98,7 @@ class InspectResult(Result):
 def inspect(
     model: ModelLike,
     *,
-    layers: str | None = None,
+    layers: str | int | Sequence[int] | None = None,
     family: str | None = None,
     num_heads: int | None = None,
     adapter: str | Path | None = None,
@@ -113,6 +113,7 @@ def inspect(
     single heads.
     """
     started = time.perf_counter()
+    layers = written_layers(layers)
     with opened(model, family=family, num_heads=num_heads, adapter=adapter) as found:
         chosen = parse_range(layers, len(found.layers))
         result = inspect_model(found, chosen, weights=weights, progress=progress)

@@ -14,12 +14,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from toposcope.core.errors import NotFound, did_you_mean
+from toposcope.core.errors import BadValue, NotFound, did_you_mean
 from toposcope.core.memory import require_memory
 from toposcope.core.printable import printable
 from toposcope.core.untrusted import TEXT, open_file
-
-TEXT_PREFIX = "text:"
 
 
 @dataclass(frozen=True)
@@ -148,9 +146,7 @@ MODELS: tuple[InstalledItem, ...] = (
 )
 
 TEXTS: tuple[InstalledItem, ...] = tuple(
-    InstalledItem(
-        f"{TEXT_PREFIX}{name}", _EXLLAMA, f"conversion/standard_cal_data/{name}.utf8", size, "MIT", description
-    )
+    InstalledItem(name, _EXLLAMA, f"conversion/standard_cal_data/{name}.utf8", size, "MIT", description)
     for name, size, description in (
         ("wiki", 2_093_275, "encyclopedia articles in English"),
         ("c4", 1_338_229, "web pages in English"),
@@ -174,27 +170,32 @@ def installed_texts() -> tuple[InstalledItem, ...]:
 
 def find(name: str) -> InstalledItem:
     """The installed model of this short name."""
-    return _find(name, MODELS, "model")
+    item = _of_name(name, MODELS)
+    if item is None:
+        raise NotFound(f"there is no model named '{name}'. {did_you_mean(name, (item.name for item in MODELS))}")
+    return _ready(item, "model")
 
 
 def find_text(name: str) -> Path:
-    """The file of an installed text, given as 'text:wiki' or 'wiki'."""
-    full = name if name.startswith(TEXT_PREFIX) else TEXT_PREFIX + name
-    path = _find(full, TEXTS, "text").path()
+    """The file of an installed text."""
+    item = _of_name(name, TEXTS)
+    if item is None:
+        raise _no_text(name)
+    path = _ready(item, "text").path()
     if path is None:
-        raise NotFound(f"the text '{full}' vanished while it was looked up. Install its package again.")
+        raise NotFound(f"the text '{name}' vanished while it was looked up. Install its package again.")
     return path
 
 
 def read_text(text: str | Path) -> str:
     """The content of a file, or of an installed text by its name ('toposcope ls texts')."""
+    if not isinstance(text, str | Path):
+        raise BadValue(f"a text is the path of a file, or a name such as 'wiki'; got {type(text).__name__}.")
     path = Path(text)
     try:
-        path = path if path.exists() else find_text(str(text))
-    except (OSError, ValueError) as error:  # too long a name; a zero byte in it
-        raise NotFound(
-            f"there is no text {printable(text, 80)!r}: {error}. Give a file, or a text's name."
-        ) from error
+        path = path if str(text) and path.exists() else find_text(str(text))
+    except (OSError, ValueError):  # too long a name; a zero byte in it
+        raise _no_text(str(text)) from None
     with open_file(path, most=TEXT) as file:
         require_memory(4 * os.fstat(file.fileno()).st_size, f"the text {printable(path)}", "Give a part of it.")
         with io.TextIOWrapper(file, encoding="utf-8", errors="replace") as words:
@@ -206,11 +207,22 @@ def is_known(name: str) -> bool:
     return any(item.name == name for item in MODELS)
 
 
-def _find(name: str, items: tuple[InstalledItem, ...], what: str) -> InstalledItem:
-    item = next((item for item in items if item.name == name), None)
-    if item is None:
-        raise NotFound(f"there is no {what} named '{name}'. {did_you_mean(name, (item.name for item in items))}")
+def _of_name(name: str, items: tuple[InstalledItem, ...]) -> InstalledItem | None:
+    return next((item for item in items if item.name == name), None)
+
+
+def _ready(item: InstalledItem, what: str) -> InstalledItem:
     if item.path() is None:
-        short = name.removeprefix(TEXT_PREFIX)
-        raise NotFound(f"the {what} '{short}' is not installed. Install it with: {item.install}")
+        raise NotFound(f"the {what} '{item.name}' is not installed. Install it with: {item.install}")
     return item
+
+
+def _no_text(given: str) -> NotFound:
+    """What is said of a text that is neither a file nor a name."""
+    if len(given.split()) > 3:
+        hint = "Save the text in a file, and give its path."
+    elif Path(given).suffix or "/" in given:
+        hint = f"Check the path, or give a text's name: {', '.join(item.name for item in TEXTS)}."
+    else:
+        hint = did_you_mean(given, (item.name for item in TEXTS))
+    return NotFound(f"{printable(given, 80)!r} is neither a file nor the name of a text. {hint}")

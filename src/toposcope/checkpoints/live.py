@@ -16,7 +16,7 @@ from toposcope.checkpoints.quantised import dequantised
 from toposcope.checkpoints.read import read_layer
 from toposcope.checkpoints.source import ByName, Rows, Stored, TensorInfo
 from toposcope.checkpoints.view import Model
-from toposcope.core.errors import BadWeights
+from toposcope.core.errors import BadValue, BadWeights
 
 
 class MemorySource:
@@ -73,6 +73,10 @@ def _stands_for_floats(tensor: Any) -> bool:
 
 def view(model: Any) -> Model:
     """The layers and heads of a loaded transformers model. Its tensors are shared, not copied; nothing is written."""
+    if not (hasattr(model, "config") and hasattr(model, "state_dict")):
+        raise BadValue(
+            f"{type(model).__name__} is no loaded model of transformers. Open a name or a path with toposcope.load."
+        )
     return view_of(model, model.state_dict())
 
 

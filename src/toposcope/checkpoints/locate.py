@@ -20,7 +20,7 @@ from toposcope.checkpoints.shards import FileSource, open_index, open_parts
 from toposcope.checkpoints.sniff import SUFFIXES, checkpoint_format
 from toposcope.checkpoints.source import TensorSource
 from toposcope.checkpoints.torch_file import TorchFile
-from toposcope.core.errors import BadConfig, NotFound, did_you_mean
+from toposcope.core.errors import BadConfig, BadValue, NotFound, did_you_mean
 from toposcope.core.printable import printable
 from toposcope.core.untrusted import MEGABYTE, open_file, read_object, readable, require_inside
 
@@ -65,6 +65,8 @@ def open_checkpoint(target: str | Path) -> Opened:
 
     A path that exists comes first, then an installed model, then what the Hugging Face cache holds, then the hub.
     """
+    if not isinstance(target, str | Path):
+        raise BadValue(f"a checkpoint is opened by its name or path; got {type(target).__name__}.")
     path = Path(target)
     try:
         exists = path.exists()

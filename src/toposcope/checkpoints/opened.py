@@ -61,8 +61,8 @@ def live(model: Any) -> Model:
 
         return view(model)
     raise BadValue(
-        f"a {type(model).__name__} is no model that can be opened: expected a name, a path, a toposcope.Model, or a "
-        "model of transformers or TransformerLens."
+        f"{type(model).__name__} cannot be opened as a model: expected a name, a path, a toposcope.Model, or a model "
+        "that transformers or TransformerLens has loaded."
     )
 
 

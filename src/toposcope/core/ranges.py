@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from numbers import Integral
+from typing import Any
+
 from toposcope.core.errors import BadValue
 
 SMALLEST, LARGEST = 1e-50, 1e50  # the product of six such numbers is still a float64
@@ -11,6 +15,33 @@ MOST_HEADS = 100_000  # of a layer; far more than any has
 def computable(number: float) -> bool:
     """Whether a number is 0 or of a size whose products and quotients stay numbers; NaN and infinity are not."""
     return number == 0 or SMALLEST <= abs(number) <= LARGEST
+
+
+def is_whole(number: Any) -> bool:
+    """Whether this is an integer, of Python or numpy."""
+    return isinstance(number, Integral) and not isinstance(number, bool)
+
+
+def written_layers(layers: str | int | Sequence[int] | None) -> str | None:
+    """Layers as the command line writes them, however they are given in Python: 3 is "3", [0, 1, 5] is "0-1,5"."""
+    if layers is None or isinstance(layers, str):
+        return layers
+    numbers = list(layers) if isinstance(layers, Iterable) else [layers]
+    if not all(map(is_whole, numbers)):
+        raise BadValue(
+            f"{_short(layers)} is not a selection of layers. Give '0-3,7', a number, or a list of numbers."
+        )
+    return show_range([int(number) for number in numbers])
+
+
+def written_heads(heads: str | tuple[int, int] | Sequence[str | tuple[int, int]] | None) -> str | None:
+    """Heads as the command line writes them: (3, 2) is "3.2", [(3, 2), "5.0"] is "3.2,5.0"."""
+    if heads is None or isinstance(heads, str):
+        return heads
+    given: list[Any] = [heads] if _is_head(heads) or not isinstance(heads, Iterable) else list(heads)
+    if not given or not all(isinstance(one, str) or _is_head(one) for one in given):
+        raise BadValue(f"{_short(heads)} is not a selection of heads. Give '3.2,5.0', or pairs: [(3, 2), (5, 0)].")
+    return ",".join(one if isinstance(one, str) else f"{one[0]}.{one[1]}" for one in given)
 
 
 def parse_range(text: str | None, size: int, what: str = "layer") -> list[int]:
@@ -68,6 +99,15 @@ def parse_length(text: str | int, *, least: int = 1, most: int = 2**40, what: st
             f"'{written[:80]}' is no {what}: expected a number from {least} to {most}, such as 4096 or 128k."
         )
     return number
+
+
+def _is_head(head: Any) -> bool:
+    return isinstance(head, tuple | list) and len(head) == 2 and all(map(is_whole, head))
+
+
+def _short(given: Any) -> str:
+    words = repr(given)
+    return words if len(words) <= 80 else f"{words[:77]}..."
 
 
 def _is_number(text: str) -> bool:

@@ -23,7 +23,7 @@ from toposcope.core.drawing import drawing
 from toposcope.core.errors import BadFile, BadValue
 from toposcope.core.fields import plain
 from toposcope.core.progress import Progress, silent
-from toposcope.core.ranges import parse_heads
+from toposcope.core.ranges import parse_heads, written_heads
 from toposcope.core.result import Provenance, Result
 from toposcope.dynamics import agreement, sources
 from toposcope.dynamics.diagonal import parse_diagonal
@@ -39,7 +39,8 @@ from toposcope.dynamics.storage import layer_storage_error
 from toposcope.dynamics.systems import Norms
 from toposcope.dynamics.tokens import COUNT, Cloud, check_start, given_array, isotropic, starting_tokens
 from toposcope.dynamics.trajectory import FlowEvent, PlanePath, Status, Trajectory, in_plane
-from toposcope.encodings import NONE, Encoding, parse
+from toposcope.encodings import NONE, Encoding
+from toposcope.encodings.registry import listed
 
 Array = NDArray[np.float64]
 Tick = Callable[[float], None]
@@ -238,7 +239,7 @@ def flow(
     """
     started = time.perf_counter()
     asked = _asked(locals())
-    chosen: list[str | None] = [encoding] if isinstance(encoding, str) else list(encoding) or [None]
+    chosen: list[str | None] = [*listed(encoding)] or [None]
     _check_source(model, W, V, preset)
     place: tuple[int, int] | None = None
     if model is None:
@@ -354,9 +355,9 @@ def _one_place(head: str | tuple[int, int] | None, layer: int | None, stack: boo
             f"give one of --head (such as 5.3), --layer or --stack; got {' and '.join(asked) or 'none of them'}. "
             "--stack lets tokens flow through all layers."
         )
-    if head is None or not isinstance(head, str):
-        return head
-    single = parse_heads(head)
+    if head is None:
+        return None
+    single = parse_heads(written_heads(head) or "")
     if len(single) != 1:
         raise BadValue(f"--head takes one head, such as 5.3; got {len(single)}.")
     return single[0]

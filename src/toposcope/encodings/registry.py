@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from types import MappingProxyType, ModuleType
@@ -168,7 +168,7 @@ class EncodingSpec:
 
 def parse(text: str) -> EncodingSpec:
     """Read `name` or `name:parameter=value,...`; lists are written with slashes (short_factor=1/1/2)."""
-    name, colon, rest = text.strip().partition(":")
+    name, colon, rest = _text(text).strip().partition(":")
     kind, preset = _named(name, text)
     if colon and not rest.strip():
         raise BadEncoding(
@@ -187,6 +187,19 @@ def parse(text: str) -> EncodingSpec:
             raise _unknown(kind, key)
         values[key] = parameter.read(written)
     return _spec(kind, preset, values, name)
+
+
+def listed(encodings: str | EncodingSpec | Iterable[str | EncodingSpec]) -> tuple[str, ...]:
+    """One encoding or several, as they are written."""
+    if isinstance(encodings, str | EncodingSpec) or not isinstance(encodings, Iterable):
+        encodings = (encodings,)
+    return tuple(str(each) if isinstance(each, EncodingSpec) else _text(each) for each in encodings)
+
+
+def _text(given: Any) -> str:
+    if not isinstance(given, str):
+        raise BadEncoding(f"an encoding is named by a text, such as 'rope:base=500000'; got {given!r:.80}.")
+    return given
 
 
 def spec(name: str, **parameters: Any) -> EncodingSpec:

@@ -9,7 +9,7 @@ from typing import Literal
 from toposcope.checkpoints.families import families, family_origins
 from toposcope.checkpoints.hub.cache import cached_models
 from toposcope.checkpoints.hub.meter import show_bytes
-from toposcope.checkpoints.installed import MODELS, TEXT_PREFIX, TEXTS, InstalledItem
+from toposcope.checkpoints.installed import MODELS, TEXTS, InstalledItem
 from toposcope.core.errors import BadValue, did_you_mean
 from toposcope.core.result import Provenance, Result
 from toposcope.encodings.registry import kind_origins, kinds
@@ -60,13 +60,7 @@ def ls(what: Lists = "models") -> LsResult:
 def _items(items: Sequence[InstalledItem]) -> list[KnownName]:
     found = [(item, item.path() is not None) for item in items]
     return [
-        KnownName(
-            item.name.removeprefix(TEXT_PREFIX),
-            item.description,
-            item.package.name,
-            ready,
-            "" if ready else item.install,
-        )
+        KnownName(item.name, item.description, item.package.name, ready, "" if ready else item.install)
         for item, ready in found
     ]
 

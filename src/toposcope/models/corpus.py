@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.core.errors import BadValue
+from toposcope.core.ranges import is_whole
 from toposcope.core.tokenizer import frame, unknown_share
 from toposcope.models.load import Reference
 
@@ -53,6 +54,10 @@ def cut(
     is shorter than half is left out, unless it is the only one.
     """
     length, limit = _length(reference, tokens, count, beyond)
+    if begin < 0:
+        raise BadValue(f"begin counts characters from the start of the text: expected 0 or more, got {begin}.")
+    if 0 < len(content) <= begin:
+        raise BadValue(f"{name} has {len(content):,} characters; begin at {begin:,} leaves none of them.")
     pieces = _lines(content[begin:], count) if lines else [content[begin:][: count * (40 * length + 200)]]
     found: list[Ids] = []
     for piece in pieces:
@@ -74,14 +79,20 @@ def batches(sequences: Sequence[Ids], size: int) -> Iterator[list[Ids]]:
 
 
 def drawn(reference: Reference, *, tokens: int, count: int = 1, seed: int = 0) -> Corpus:
-    """No text at all: ordinary tokens by Zipf's law, with the special tokens that the model expects around a text."""
+    """No text at all: ordinary tokens by Zipf's law, with the special tokens that the model expects around a text.
+
+    Without a tokenizer all tokens of the model's vocabulary are ordinary.
+    """
     length, limit = _length(reference, tokens, count, beyond=False)
-    before, after = frame(reference.tokenizer)
+    tokenizer = reference.tokenizer
+    before, after = ((), ()) if tokenizer is None else frame(tokenizer)
     room = length - len(before) - len(after)
     if room < 2:
         raise BadValue(f"{length} tokens leave no room for two beside {len(before) + len(after)} special ones.")
     rows = reference.model.get_input_embeddings().weight.shape[0]
-    ordinary = np.setdiff1d(np.arange(min(len(reference.tokenizer), rows)), reference.tokenizer.all_special_ids)
+    ordinary = np.arange(rows)
+    if tokenizer is not None:
+        ordinary = np.setdiff1d(ordinary[: len(tokenizer)], tokenizer.all_special_ids)
     plain = zipf(ordinary, [room] * count, seed)
     whole = [np.array([*before, *ids, *after], dtype=np.int64) for ids in plain]
     return Corpus(RANDOM, tuple(whole), _words(whole, count, tokens, length, limit, NO_TEXT, 0, False))
@@ -133,6 +144,9 @@ def repeated(corpus: Corpus, *, keep: tuple[int, ...] = (), seed: int = 0) -> Co
 # -------------------------------------------------------------------- inside
 def _length(reference: Reference, tokens: int, count: int, beyond: bool) -> tuple[int, int | None]:
     """How long sequences will be, and the model's context."""
+    for name, given in (("tokens", tokens), ("sequences", count)):
+        if not is_whole(given):
+            raise BadValue(f"{name} is a whole number, got {given!r:.80}.")
     if tokens < 2:
         raise BadValue(f"a sequence needs at least 2 tokens, got {tokens}: there is nothing to predict from one.")
     if count < 1:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from toposcope.core.errors import BadValue
+from toposcope.core.ranges import parse_range, written_layers
 from toposcope.models.instrument import Call, attached
 from toposcope.models.sites import Site, checked_heads, checked_site
 
@@ -120,15 +121,15 @@ class Trace:
 
 
 @contextmanager
-def captured(model: Any, layers: Sequence[int] | None = None) -> Iterator[Trace]:
+def captured(model: Any, layers: str | int | Sequence[int] | None = None) -> Iterator[Trace]:
     """Keep queries, keys, values and outputs of the layers (all by default) of each forward pass in the block."""
     trace = Trace()
     with attached(model) as instrument:
-        wanted = None if layers is None else {checked_site(instrument.sites, each).number for each in layers}
+        wanted = set(parse_range(written_layers(layers), len(instrument.sites)))
 
         def note(call: Call, output: Any) -> None:
             number = call.site.number
-            if wanted is None or number in wanted:
+            if number in wanted:
                 parts = (call.query_BHNR, call.key_BGMR, call.value_BGMV, output)
                 q, k, v, out = (None if part is None else part.detach() for part in parts)
                 trace.by_layer[number] = Captured(number, q, k, v, out, call.scaling)

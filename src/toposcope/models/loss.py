@@ -19,10 +19,11 @@ from numpy.typing import NDArray
 from toposcope.core.errors import BadConfig, BadValue
 from toposcope.core.memory import require_memory
 from toposcope.core.progress import Progress, steps
-from toposcope.core.ranges import parse_heads, parse_range
+from toposcope.core.ranges import parse_heads, parse_range, written_heads, written_layers
 from toposcope.core.result import Provenance, Result
 from toposcope.core.statistics import half_width
 from toposcope.encodings import EncodingSpec, parse
+from toposcope.encodings.registry import listed
 from toposcope.models.corpus import Corpus
 from toposcope.models.device import (
     computation,
@@ -43,6 +44,7 @@ from toposcope.models.sites import Site
 from toposcope.models.swap_encoding import swap_encoding
 
 Array = NDArray[np.float64]
+OWN = "own"  # the encoding of the first condition: the model as it is
 
 
 @dataclass(frozen=True)
@@ -117,11 +119,12 @@ def loss(
     begin: int = 0,
     lines: bool = False,
     encoding: str | Sequence[str] = (),
-    layers: str | None = None,
-    heads: str | None = None,
+    layers: str | int | Sequence[int] | None = None,
+    heads: str | Sequence[tuple[int, int]] | None = None,
     each: Literal["layer", "head"] | None = None,
     beyond: bool = False,
     seed: int = 0,
+    tokenizer: Any = None,
     device: str | None = "auto",
     dtype: str = "auto",
     device_map: str | None = None,
@@ -130,18 +133,20 @@ def loss(
 ) -> LossResult:
     """The loss of a text in nats per token, by position, and how it changes under other encodings.
 
-    `model` is a name, a path, or a loaded model of transformers; `text` a file, or a name of `toposcope ls texts`.
-    `encoding` names others to put in its place: in all layers, in `layers` ("0-3,7") or `heads` ("3.2,5.0") only, or
-    with `each` in one layer or head at a time. `beyond` allows more tokens than the model's context; `seed` draws the
-    tokens that are hidden from models which fill in. `batch` sequences of one length are run together; `device`,
-    `dtype` and `device_map` say where a model is loaded to, and in which precision (docs/devices.md).
+    `model` is a name, a path, or a loaded model of transformers (with its `tokenizer`, unless that lies in the files
+    it was loaded from); `text` a file, or a name of `toposcope ls texts`. `encoding` names others to put in the place
+    of the model's own: in all layers, in `layers` ("0-3,7") or `heads` ("3.2,5.0") only, or with `each` in one layer
+    or head at a time. `beyond` allows more tokens than the model's context; `seed` draws the tokens that are hidden
+    from models which fill in. `batch` sequences of one length are run together; `device`, `dtype` and `device_map`
+    say where a model is loaded to, and in which precision (docs/devices.md).
     """
     started = time.perf_counter()
     if each not in (None, "layer", "head"):
         raise BadValue(f"each takes 'layer' or 'head', got '{each}'.")
-    specs = [parse(written) for written in ((encoding,) if isinstance(encoding, str) else encoding)]
+    layers, heads = written_layers(layers), written_heads(heads)
+    specs = [parse(written) for written in listed(encoding)]
     if not specs and (layers or heads or each):
-        raise BadValue("layers, heads and each say where an encoding goes, and none is given.")
+        raise BadValue("layers, heads and each say where an encoding goes, and none is given: add encoding 'none'.")
     asked = {
         "text": str(text), "tokens": tokens, "sequences": sequences, "begin": begin, "lines": lines,
         "encoding": [str(spec) for spec in specs], "layers": layers, "heads": heads, "each": each, "beyond": beyond,
@@ -149,7 +154,7 @@ def loss(
     }  # fmt: skip
     reference, corpus = on_text(
         model, text, tokens=tokens, sequences=sequences, begin=begin, lines=lines, beyond=beyond, head=True,
-        place=placement(device, dtype, device_map),
+        place=placement(device, dtype, device_map), tokenizer=tokenizer,
     )  # fmt: skip
     with memory_told(batch), running_on(reference.model) as unsure, attached(reference) as instrument:
         wanted = wanted_conditions(instrument.sites, specs, layers, heads, each)
@@ -182,7 +187,7 @@ def measure(
         )
     trials = [trial(reference, ids, number=i, seed=seed) for i, ids in enumerate(corpus.sequences)]
     _require_memory(reference, max(each.tokens for each in trials) * min(batch, len(trials)))
-    edges = bin_edges(max(int(each.positions_P.max()) + 1 for each in trials))
+    edges = bin_edges(max(int(each.positions_P.max()) + 1 for each in trials), reference.context)
     found: list[Condition] = []
     every: list[list[TokenLosses]] = []
     step = steps(progress, "conditions", 1 + len(wanted))
@@ -195,7 +200,7 @@ def measure(
 
     with attached(reference.model):
         base = _losses(reference.model, trials, batch)
-        note("own", "as it is", None, base)
+        note(OWN, "as it is", None, base)
         for each in wanted:
             with swap_encoding(reference.model, each.spec, layers=each.layers, heads=each.heads) as put_in:
                 losses = _losses(reference.model, trials, batch)
@@ -210,10 +215,11 @@ def wanted_conditions(
     """The conditions that the options ask for."""
     single = None if heads is None else tuple(parse_heads(heads))
     chosen = [site for site in (sites[number] for number in parse_range(layers, len(sites))) if not site.cross]
+    some = None if layers is None else f"layer{'' if len(chosen) == 1 else 's'} {layers}"
     found: list[Wanted] = []
     for spec in specs:
         if single is not None:
-            found.append(Wanted(spec, heads=single, where=f"heads {heads}"))
+            found.append(Wanted(spec, heads=single, where=f"head{'' if len(single) == 1 else 's'} {heads}"))
         elif each == "layer":
             found += [Wanted(spec, layers=(site.number,), where=f"layer {site.number}") for site in chosen]
         elif each == "head":
@@ -221,16 +227,16 @@ def wanted_conditions(
             found += [Wanted(spec, heads=(pair,), where=f"head {pair[0]}.{pair[1]}") for pair in pairs]
         else:
             numbers = tuple(site.number for site in chosen) if layers else None
-            found.append(Wanted(spec, layers=numbers, where=layers and f"layers {layers}"))
+            found.append(Wanted(spec, layers=numbers, where=some))
     return found
 
 
-def bin_edges(count: int) -> list[int]:
-    """0, 1, 2, 4, ... up to `count`: each bin twice as long as the one before."""
+def bin_edges(count: int, context: int | None = None) -> list[int]:
+    """0, 1, 2, 4, ... up to `count`: each bin twice as long as the one before; the model's context is an edge too."""
     edges = [0, 1]
     while edges[-1] < count:
         edges.append(min(2 * edges[-1], count))
-    return edges
+    return sorted({*edges, context} if context is not None and 0 < context < count else edges)
 
 
 def _losses(model: Any, trials: Sequence[Trial], batch: int) -> list[Array]:
@@ -257,7 +263,7 @@ def _condition(
 ) -> Condition:
     means = np.array([each.mean() for each in losses])
     differences = means - np.array([each.mean() for each in base])
-    half = None if name == "own" else half_width(differences.tolist())
+    half = None if name == OWN else half_width(differences.tolist())
     at = [each.positions_P.cpu().numpy() for each in trials]
     bins = []
     for first, stop in pairwise(edges):

@@ -9,9 +9,10 @@ from typing import Any
 from toposcope.checkpoints.live import view
 from toposcope.checkpoints.opened import called, subject
 from toposcope.core.errors import BadValue, NotFound
+from toposcope.core.printable import printable
 from toposcope.core.result import Subject
 from toposcope.models.about import weights_digest
-from toposcope.models.corpus import Corpus, cut
+from toposcope.models.corpus import RANDOM, Corpus, cut
 from toposcope.models.device import Placement, placement
 from toposcope.models.load import Reference, load_reference, read_text
 
@@ -24,18 +25,20 @@ def running(
     head: bool = False,
     attention: str = "eager",
     tokenizer: Any = None,
+    reads_text: bool = True,
     place: Placement | None = None,
 ) -> Reference:
     """The model as transformers runs it, with its tokenizer.
 
     A loaded model keeps its dtype, device and attention; its tokenizer is the one given, or that of the files it was
-    loaded from.
+    loaded from. Where it `reads_text` it must have one.
     """
     place = place or placement()
     if isinstance(model, str | Path):
-        return load_reference(
+        found = load_reference(
             model, head=head, attention=attention, dtype=place.dtype, device=place.device, device_map=place.device_map
         )
+        return found if tokenizer is None else replace(found, tokenizer=tokenizer)
     if place.asked:
         raise BadValue(
             "a loaded model stays where it is, in the precision it has: leave out device, dtype and device_map, or "
@@ -45,10 +48,14 @@ def running(
         return model
     if not (hasattr(model, "config") and callable(model)):
         raise BadValue(
-            f"a {type(model).__name__} cannot be run on a text: expected a name, a path, or a model of transformers."
+            f"{type(model).__name__} cannot be run on a text: expected a name, a path, or a model of transformers."
         )
     name = str(getattr(model.config, "_name_or_path", "") or "")
-    return Reference(Path(name or type(model).__name__), model.eval(), tokenizer or _tokenizer(name, model))
+    if tokenizer is not None and not callable(tokenizer):
+        raise BadValue(f"tokenizer takes a tokenizer of transformers, got {type(tokenizer).__name__}.")
+    if tokenizer is None and (name or reads_text):
+        tokenizer = _tokenizer(name, model)
+    return Reference(Path(name or type(model).__name__), model, tokenizer)
 
 
 def on_text(
@@ -62,13 +69,25 @@ def on_text(
     beyond: bool = False,
     head: bool = False,
     place: Placement | None = None,
+    tokenizer: Any = None,
 ) -> tuple[Reference, Corpus]:
     """The model as it runs, and the sequences cut from a text; what can be wrong with the text is told first."""
-    content = read_text(str(text))
-    reference = running(model, head=head, attention="sdpa", place=place)
+    if str(text) == RANDOM and not Path(RANDOM).exists():
+        raise BadValue(
+            "'random' draws tokens without a text, which only trace takes. Give a text: a file, or 'wiki'."
+        )
+    content = read_text(text)
+    reference = running(model, head=head, attention="sdpa", place=place, tokenizer=tokenizer)
     corpus = cut(
         reference, content, tokens=tokens, count=sequences, name=str(text), begin=begin, lines=lines, beyond=beyond
     )
+    known = reference.model.get_input_embeddings().weight.shape[0]
+    highest = max(int(ids.max()) for ids in corpus.sequences)
+    if highest >= known:
+        raise BadValue(
+            f"the tokenizer makes token {highest} of {text}, and the model knows {known} tokens: give the tokenizer "
+            "that the model was trained with."
+        )
     return reference, corpus
 
 
@@ -86,7 +105,8 @@ def _tokenizer(name: str, model: Any) -> Any:
     try:
         return AutoTokenizer.from_pretrained(name, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # the library behind it raises this very class
+        where = f"no tokenizer lies in {printable(name)}" if name else "it was loaded from no files"
         raise NotFound(
-            f"the tokenizer of this {type(model).__name__} is not among the files here ('{name}'). "
-            "Give the model's name or path, or its tokenizer."
+            f"this {type(model).__name__} has no tokenizer to read a text with: {where}. Give one (tokenizer=), or "
+            "trace the model on random tokens: toposcope.trace(model, 'random')."
         ) from error

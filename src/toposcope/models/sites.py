@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from toposcope.core.errors import BadConfig, BadValue
+from toposcope.core.ranges import is_whole
 
 Route = Literal["interface", "lab", "hooks"]
 
@@ -50,6 +51,8 @@ class Site:
 
 def checked_site(sites: tuple[Site, ...], layer: int) -> Site:
     """The site of a layer's number."""
+    if not is_whole(layer):
+        raise BadValue(f"a layer is named by its number, got {layer!r}.")
     if not 0 <= layer < len(sites):
         raise BadValue(f"there is no layer {layer}: the model has attention layers 0 to {len(sites) - 1}.")
     return sites[layer]
@@ -58,6 +61,8 @@ def checked_site(sites: tuple[Site, ...], layer: int) -> Site:
 def checked_heads(site: Site, heads: tuple[int, ...]) -> tuple[int, ...]:
     """The heads, if the site has them all."""
     for head in heads:
+        if not is_whole(head):
+            raise BadValue(f"a head is named by its number in the layer, got {head!r}.")
         if not 0 <= head < site.heads:
             raise BadValue(
                 f"there is no head {site.number}.{head}: layer {site.number} has heads 0 to {site.heads - 1}."

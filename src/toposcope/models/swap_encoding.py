@@ -1,6 +1,6 @@
 """Another positional encoding on a running model: in all layers, in some, or in single heads.
 
-    with encoding(model, "none", layers=[0]):
+    with swap_encoding(model, "none", layers=[0]):
         model(input_ids=ids)
 
 Inside the block queries and keys are turned back by the model's own rotation, turned by the new one, and attended
@@ -24,6 +24,7 @@ import numpy as np
 
 from toposcope.checkpoints.view import Layer
 from toposcope.core.errors import BadEncoding, BadValue
+from toposcope.core.ranges import parse_heads, parse_range, written_heads, written_layers
 from toposcope.encodings import NONE, Encoding, EncodingSpec, InputTable, Sizes, parse
 from toposcope.encodings.changed import like_own
 from toposcope.models.attend import attend, middle, there, turn
@@ -55,14 +56,14 @@ def swap_encoding(
     model: Any,
     other: str | EncodingSpec | Encoding,
     *,
-    layers: Sequence[int] | None = None,
-    heads: Sequence[tuple[int, int]] | None = None,
+    layers: str | int | Sequence[int] | None = None,
+    heads: str | Sequence[tuple[int, int]] | None = None,
 ) -> Iterator[Encoding]:
     """Run the model with another encoding for as long as the block lasts; gives the encoding that is put in.
 
     `other` is a name with parameters ("rope:base=500000"; what is not given is taken from the model's own rotation)
-    or a record. `layers`, or single `heads` as (layer, head), limit where it acts. For a model in half precision the
-    encoding that is given back says in its notes what is rounded.
+    or a record. `layers` ([0, 1] or "0-1"), or single `heads` ([(3, 2)] or "3.2"), limit where it acts. For a model
+    in half precision the encoding that is given back says in its notes what is rounded.
     """
     with attached(model) as instrument:
         reader = ContentReader.of(instrument)
@@ -117,18 +118,18 @@ def _with_precision(put_in: Encoding, model: Any) -> Encoding:
 
 
 def chosen_heads(
-    instrument: Instrument, layers: Sequence[int] | None, heads: Sequence[tuple[int, int]] | None
+    instrument: Instrument, layers: str | int | Sequence[int] | None, heads: str | Sequence[tuple[int, int]] | None
 ) -> Chosen:
     """Which heads of which layers; cross-attention has no positions of its own and is left out unless named."""
+    numbers = parse_range(written_layers(layers), len(instrument.sites))
     if heads is not None:
         found: dict[int, tuple[int, ...]] = {}
-        for layer, head in heads:
+        for layer, head in parse_heads(written_heads(heads) or ""):
             site = checked_site(instrument.sites, layer)
-            if layers is None or layer in layers:
+            if layer in numbers:
                 found[layer] = (*found.get(layer, ()), *checked_heads(site, (head,)))
     else:
-        numbers = range(len(instrument.sites)) if layers is None else layers
-        sites = [checked_site(instrument.sites, number) for number in numbers]
+        sites = [instrument.sites[number] for number in numbers]
         found = {site.number: tuple(range(site.heads)) for site in sites if not site.cross or layers is not None}
     if not found:
         raise BadValue("no head is left to change: the chosen heads lie outside the chosen layers.")
@@ -194,7 +195,7 @@ def built(other: str | EncodingSpec | Encoding, reader: ContentReader, number: i
     if isinstance(other, Encoding):
         new = other
     else:
-        spec = parse(other) if isinstance(other, str) else other
+        spec = other if isinstance(other, EncodingSpec) else parse(other)
         width = reader.instrument.model.get_input_embeddings().weight.shape[1]
         new = like_own(spec, own).build(_sizes(layer, own, width, reader.view.spec.context))
     if not new.exact_tables:

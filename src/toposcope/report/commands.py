@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from toposcope.checkpoints.installed import TEXT_PREFIX, installed_texts
+from toposcope.checkpoints.installed import installed_texts
 from toposcope.core.files import present
 from toposcope.core.result import Result, Subject
 
@@ -37,7 +37,7 @@ def loss_line(result: Result) -> str | None:
     """The command that runs a model on a text with plain RoPE and as it is; None where it could not be run here."""
     if not result.provenance.subjects or not _runs(result.provenance.subjects[0]):
         return None
-    texts = [item.name.removeprefix(TEXT_PREFIX) for item in installed_texts()]
+    texts = [item.name for item in installed_texts()]
     text = "wiki" if "wiki" in texts else (texts or ["FILE"])[0]
     return f"{' '.join(command(result, 'loss'))} --text {text} --encoding rope"
 

@@ -16,7 +16,7 @@ from toposcope.checkpoints.view import Model
 from toposcope.core.errors import BadValue
 from toposcope.core.files import present
 from toposcope.core.progress import Progress
-from toposcope.core.ranges import parse_range
+from toposcope.core.ranges import parse_range, written_layers
 from toposcope.core.result import Provenance, Result
 from toposcope.core.untrusted import read_saved
 from toposcope.scanning.differences import (
@@ -127,7 +127,7 @@ def compare(
     a: ModelLike | Result,
     b: ModelLike | Result,
     *,
-    layers: str | None = None,
+    layers: str | int | Sequence[int] | None = None,
     jobs: int | None = None,
     family: str | None = None,
     num_heads: int | None = None,
@@ -141,6 +141,7 @@ def compare(
     compare(base, base, adapter=DIR) says what it changed.
     """
     started = time.perf_counter()
+    layers = written_layers(layers)
     one, two = _stored(a), _stored(b)
     if (one is None) != (two is None):
         raise BadValue(

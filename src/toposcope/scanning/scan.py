@@ -19,10 +19,11 @@ from toposcope.core.errors import BadValue, ToposcopeError
 from toposcope.core.files import present
 from toposcope.core.journal import Journal, key_of
 from toposcope.core.progress import Progress, silent, steps
-from toposcope.core.ranges import parse_length, parse_range, show_range
+from toposcope.core.ranges import parse_length, parse_range, written_layers
 from toposcope.core.result import Provenance
 from toposcope.dynamics.factored import Factored
 from toposcope.dynamics.layers import layer_factors, product_fits
+from toposcope.encodings.registry import listed
 from toposcope.scanning import on_cores
 from toposcope.scanning.layer import Entry, kept, layer_entry
 from toposcope.scanning.options import DEFAULT_CONTEXT, OWN, ScanOptions, fingerprint
@@ -37,7 +38,7 @@ JOURNAL, RESULT = "journal.jsonl", "result.json"
 def scan(
     model: ModelLike,
     *,
-    layers: str | Sequence[int] | None = None,
+    layers: str | int | Sequence[int] | None = None,
     encoding: str | Sequence[str] = (),
     context: int | str | None = None,
     layer_sums: bool | None = None,
@@ -73,7 +74,7 @@ def scan(
         raise BadValue(
             f"--ray-address {ray_address} is given without --engine ray. Add it, or leave the address out."
         )
-    names = (encoding,) if isinstance(encoding, str) else tuple(encoding)
+    names, layers = listed(encoding), written_layers(layers)
     length = None if context is None else parse_length(context, least=2, what="context")
     with opened(model, family=family, num_heads=num_heads, adapter=adapter) as view:
         chosen, sample = _chosen(view, layers, seed)
@@ -100,9 +101,9 @@ def scan(
         estimate = None if sample is None else _estimate(view, sample, found)
         about = subject(view, model, sha256=_digest(view, chosen, entries))
     asked = {
-        "layers": layers if layers is None or isinstance(layers, str) else show_range(list(layers)),
-        "encoding": list(names), "context": length, "layer_sums": layer_sums, "random_baseline": random_baseline,
-        "seed": seed, "family": family, "num_heads": num_heads, "adapter": said(adapter),
+        "layers": layers, "encoding": list(names), "context": length, "layer_sums": layer_sums,
+        "random_baseline": random_baseline, "seed": seed, "family": family, "num_heads": num_heads,
+        "adapter": said(adapter),
     }  # fmt: skip
     found = replace(found, estimate=estimate, provenance=Provenance((about,), asked, time.perf_counter() - started))
     if out is not None:
@@ -110,12 +111,11 @@ def scan(
     return found
 
 
-def _chosen(model: Model, layers: str | Sequence[int] | None, seed: int) -> tuple[list[int], LayerSample | None]:
+def _chosen(model: Model, layers: str | None, seed: int) -> tuple[list[int], LayerSample | None]:
     """The layers to scan, and how they were drawn if they were."""
-    text = layers if layers is None or isinstance(layers, str) else ",".join(map(str, layers))
-    count = sample_size(text)
+    count = sample_size(layers)
     if count is None:
-        return parse_range(text, len(model.layers)), None
+        return parse_range(layers, len(model.layers)), None
     own = [layer.number for layer in model.layers if layer.spec.kind == "self"]
     sample = draw(own, count, seed) if own else None
     return (sample.layers, sample) if sample else ([], None)

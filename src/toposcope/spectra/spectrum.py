@@ -16,6 +16,7 @@ from toposcope.core.ranges import parse_length
 from toposcope.core.result import Provenance, Result, Subject
 from toposcope.encodings import Encoding, EncodingSpec, Sizes, parse
 from toposcope.encodings.changed import like_own
+from toposcope.encodings.registry import listed
 from toposcope.encodings.rotary import SCALING
 from toposcope.encodings.scalings import STRETCHED_FROM_ORIGINAL
 from toposcope.spectra.beyond import Beyond, beyond_training
@@ -62,7 +63,7 @@ def spectrum(
     """
     started = time.perf_counter()
     longest = parse_length(context)
-    written = (encodings,) if isinstance(encodings, str) else tuple(encodings)
+    written = listed(encodings)
     own, subjects = _own(model)
     if own and (head_dim, num_heads, width) != (None, None, None):
         raise BadValue("the sizes of heads are those of the model: leave head_dim, num_heads and width out.")

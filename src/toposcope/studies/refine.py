@@ -165,6 +165,7 @@ def refine(
     control_lr: float = 0.005,
     norms: bool = False,
     seed: int = 0,
+    tokenizer: Any = None,
     device: str | None = "auto",
     dtype: str = "auto",
     device_map: str | None = None,
@@ -174,11 +175,11 @@ def refine(
     """Add x_i^T D x_j to the logits of a trained rotary model, tune only D, and measure.
 
     Beside it a control tunes as many other parameters on the same data. `model` is a name, a path, or a loaded model
-    of transformers, which stays as it is. The last fifth of `text` is held out. `diagonal` says where D starts:
-    small, above the bound, or at a number; `form` is "slice" (each head its slice of x) or "uniform" (all of it).
-    With `out`, the result and D are kept in that directory, and an interrupted call goes on there. `batch` held-out
-    sequences are run together (a step sees one); `device`, `dtype` and `device_map` say where a model is loaded to,
-    and in which precision (docs/devices.md).
+    of transformers (with its `tokenizer`, unless that lies in the files it was loaded from), which stays as it is.
+    The last fifth of `text` is held out. `diagonal` says where D starts: small, above the bound, or at a number;
+    `form` is "slice" (each head its slice of x) or "uniform" (all of it). With `out`, the result and D are kept in
+    that directory, and an interrupted call goes on there. `batch` held-out sequences are run together (a step sees
+    one); `device`, `dtype` and `device_map` say where a model is loaded to, and in which precision (docs/devices.md).
     """
     from toposcope.models.corpus import cut
     from toposcope.models.device import (
@@ -204,9 +205,10 @@ def refine(
         "text": str(text), "tokens": tokens, "held_out": held_out, **vars(settings), "device": device, "dtype": dtype,
         "device_map": device_map, "batch": require_batch(batch),
     }  # fmt: skip
-    content = read_text(str(text))
+    content = read_text(text)
     edge = len(content) * 4 // 5
-    reference = running(model, head=True, attention="sdpa", place=placement(device, dtype, device_map))
+    where = placement(device, dtype, device_map)
+    reference = running(model, head=True, attention="sdpa", tokenizer=tokenizer, place=where)
     train = cut(reference, content[:edge], tokens=tokens, count=steps, name=str(text))
     held = cut(reference, content, tokens=tokens, count=held_out, name=str(text), begin=edge)
     if len(held.sequences) < 2:

@@ -7,12 +7,13 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from toposcope.checkpoints import installed
 from toposcope.checkpoints.locate import open_checkpoint
-from toposcope.core.errors import NotFound
+from toposcope.core.errors import BadValue, NotFound
 
 
 def nothing_installed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,15 +42,34 @@ def test_an_absent_model_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch)
     for ask in (installed.find, open_checkpoint):
         with pytest.raises(NotFound, match=pinned(installed.MODELS, "smollm2")):
             ask("smollm2")
-    with pytest.raises(NotFound, match=pinned(installed.TEXTS, "text:wiki")):
+    with pytest.raises(NotFound, match=pinned(installed.TEXTS, "wiki")):
         installed.find_text("wiki")
 
 
 def test_an_unknown_name_suggests_a_known_one() -> None:
     with pytest.raises(NotFound, match="'minilm'"):
         installed.find("minilmm")
-    with pytest.raises(NotFound, match="text:wiki"):
+    with pytest.raises(NotFound, match="'wiki'"):
         installed.find_text("wikki")
+
+
+@pytest.mark.parametrize(
+    "given", ["nope", "", "letter.txt", "there/letter", "one of my sentences", "a\0b", "x" * 5000]
+)
+def test_a_text_that_is_not_there_is_named_as_it_was_given(given: str) -> None:
+    with pytest.raises(NotFound) as caught:
+        installed.read_text(given)
+    said = str(caught.value)
+    assert said.startswith(repr(given)) or len(given) > 80 or "\0" in given
+    assert "text:" not in said
+    names = [item.name for item in installed.TEXTS]
+    assert ("Save" in said) if len(given.split()) > 3 else all(f" {name}" in said for name in names)
+
+
+@pytest.mark.parametrize("given", [None, 5, ["wiki"]])
+def test_a_text_is_a_path_or_a_name(given: Any) -> None:
+    with pytest.raises(BadValue, match=type(given).__name__):
+        installed.read_text(given)
 
 
 def test_a_model_is_found_where_its_package_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

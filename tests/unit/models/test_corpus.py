@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -58,6 +60,24 @@ def test_lines_are_sequences(reference: Reference) -> None:
 def test_too_short(reference: Reference, content: str, tokens: int, said: str) -> None:
     with pytest.raises(BadValue, match=said):
         cut(reference, content, tokens=tokens)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"begin": -1}, "-1"), ({"begin": len(TEXT)}, f"{len(TEXT):,}"), ({"tokens": "8"}, "tokens"),
+        ({"tokens": 8.5}, "tokens"), ({"count": "2"}, "sequences"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_cut_is_named(reference: Reference, more: dict[str, Any], said: str) -> None:
+    with pytest.raises(BadValue, match=said):
+        cut(reference, TEXT, **{"tokens": 8, **more})
+
+
+def test_without_a_tokenizer_all_tokens_of_the_model_are_drawn(reference: Reference) -> None:
+    found = drawn(replace(reference, tokenizer=None), tokens=32, count=64, seed=1)
+    seen = set(np.concatenate(found.sequences).tolist())
+    assert seen == set(range(reference.model.get_input_embeddings().weight.shape[0]))
 
 
 def test_shuffled_keeps_the_tokens_and_repeated_repeats(reference: Reference) -> None:

@@ -14,7 +14,7 @@ import scipy.stats
 import toposcope
 from tests.unit.models.making import TEXT, write_llama, write_llama_lm
 from toposcope.cli import main
-from toposcope.core.errors import BadConfig, BadValue
+from toposcope.core.errors import BadConfig, BadValue, NotFound
 from toposcope.core.ranges import parse_heads
 from toposcope.encodings import parse
 from toposcope.models import loss
@@ -121,6 +121,55 @@ def test_a_loaded_model_has_the_loss_of_its_files(directory: Path) -> None:
     assert theirs.conditions[0].loss == pytest.approx(ours.conditions[0].loss, abs=1e-6)
 
 
+def test_a_model_of_no_files_is_given_its_tokenizer(directory: Path) -> None:
+    from transformers import LlamaForCausalLM
+
+    theirs = load_reference(directory, head=True)
+    model = LlamaForCausalLM(theirs.model.config)
+    model.load_state_dict(theirs.model.state_dict())
+    model.config._name_or_path = ""
+    options = {"text": directory / "text.txt", "tokens": 24, "sequences": 2}
+    with pytest.raises(BadConfig, match="eval"):  # a fresh model trains; it is not switched behind the user's back
+        toposcope.loss(model, **options, tokenizer=theirs.tokenizer)
+    assert model.training
+    model.eval()
+    found = toposcope.loss(model, **options, tokenizer=theirs.tokenizer)
+    assert found.conditions[0].loss == pytest.approx(
+        toposcope.loss(directory, **options).conditions[0].loss, abs=1e-5
+    )
+    with pytest.raises(NotFound, match="tokenizer="):
+        toposcope.loss(model, **options)
+    with pytest.raises(BadValue, match="str"):
+        toposcope.loss(model, **options, tokenizer="smollm2")
+    model.resize_token_embeddings(5)
+    with pytest.raises(BadValue, match="5 tokens"):
+        toposcope.loss(model, **options, tokenizer=theirs.tokenizer)
+
+
+def test_layers_and_heads_as_python_has_them(directory: Path) -> None:
+    options: dict[str, Any] = {
+        "text": directory / "text.txt",
+        "tokens": 24,
+        "sequences": 2,
+        "encoding": parse("none"),
+    }
+    for python, written, where in (
+        ({"layers": 0}, {"layers": "0"}, "layer 0"),
+        ({"layers": [0, 1]}, {"layers": "0-1"}, "layers 0-1"),
+        ({"heads": [(1, 2)]}, {"heads": "1.2"}, "head 1.2"),
+        ({"heads": [(1, 2), (0, 1)]}, {"heads": "1.2,0.1"}, "heads 1.2,0.1"),
+    ):
+        one, other = (toposcope.loss(directory, **options, **each) for each in (python, written))
+        assert one.conditions == other.conditions
+        assert one.provenance.options == other.provenance.options
+        assert one.conditions[1].where == where
+
+
+def test_random_tokens_are_for_trace(directory: Path) -> None:
+    with pytest.raises(BadValue, match="trace"):
+        toposcope.loss(directory, "random")
+
+
 def test_command(directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text, out = str(directory / "text.txt"), tmp_path / "loss.json"
     with pytest.raises(SystemExit) as ended:
@@ -192,6 +241,11 @@ def test_memory_is_foreseen(directory: Path, monkeypatch: pytest.MonkeyPatch) ->
 )
 def test_bins_double_up_to_the_last_position(count: int, edges: list[int]) -> None:
     assert bin_edges(count) == edges
+
+
+def test_the_context_is_an_edge_where_a_text_is_longer() -> None:
+    assert bin_edges(20, 12) == [0, 1, 2, 4, 8, 12, 16, 20]
+    assert bin_edges(20, 8) == bin_edges(20, 20) == bin_edges(20, None) == [0, 1, 2, 4, 8, 16, 20]
 
 
 def test_sequences_of_different_lengths_fill_the_bins_they_reach(directory: Path) -> None:

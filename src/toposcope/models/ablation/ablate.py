@@ -17,7 +17,7 @@ from toposcope.checkpoints.opened import called
 from toposcope.core.errors import BadValue, did_you_mean
 from toposcope.core.journal import Journal, key_of
 from toposcope.core.progress import Progress, duration_range, steps
-from toposcope.core.ranges import parse_heads
+from toposcope.core.ranges import parse_heads, written_heads, written_layers
 from toposcope.core.result import Provenance
 from toposcope.core.statistics import from_error
 from toposcope.models.ablation import SEQUENCES, TOKENS
@@ -65,12 +65,13 @@ def ablate(
     lines: bool = False,
     method: Method = "zero",
     mode: Mode = "exact",
-    layers: str | None = None,
-    heads: str | None = None,
+    layers: str | int | Sequence[int] | None = None,
+    heads: str | Sequence[tuple[int, int]] | None = None,
     pairs: str | None = None,
     only: str | Sequence[str] = TEXTS,
     sample: int = 0,
     seed: int = 0,
+    tokenizer: Any = None,
     out: str | Path | None = None,
     device: str | None = "auto",
     dtype: str = "auto",
@@ -80,8 +81,9 @@ def ablate(
 ) -> AblateResult:
     """Remove each head in turn and measure how much the loss of a text rises.
 
-    `model` is a name, a path, or a loaded model of transformers; `text` a file, or a name of `toposcope ls texts`;
-    beside it the same tokens shuffled and random tokens repeated are measured, or those of them named in `only`.
+    `model` is a name, a path, or a loaded model of transformers (with its `tokenizer`, unless that lies in the files
+    it was loaded from); `text` a file, or a name of `toposcope ls texts`; beside it the same tokens shuffled and
+    random tokens repeated are measured, or those of them named in `only`.
     `method` is what stands in for a head's output: zero, its mean, or its output on another sequence (resample).
     `mode` "screen" measures the fifth of the heads whose removal is expected to cost most, and a random `sample` of
     the others.
@@ -93,6 +95,7 @@ def ablate(
     a model is loaded to, and in which precision (docs/devices.md).
     """
     started = time.perf_counter()
+    layers, heads = written_layers(layers), written_heads(heads)
     for name, given, known in (("method", method, tuple(METHODS)), ("mode", mode, ("exact", "screen"))):
         if given not in known:
             raise BadValue(f"'{given}' is no {name} of removal. {did_you_mean(str(given), known)}")
@@ -100,10 +103,10 @@ def ablate(
         raise BadValue(f"'{model}' is a model of the laboratory, which reads no text: use toposcope.ablate_lab.")
     names = _texts(only)
     positional = heads == POSITIONAL
-    asked = None if positional or heads in (None, "all") else [(each,) for each in parse_heads(str(heads))]
+    asked = None if positional or heads in (None, "all") else [(each,) for each in parse_heads(heads)]
     reference, corpus = on_text(
         model, text, tokens=tokens, sequences=sequences, begin=begin, lines=lines, head=True,
-        place=placement(device, dtype, device_map),
+        place=placement(device, dtype, device_map), tokenizer=tokenizer,
     )  # fmt: skip
     warn_of_few(len(corpus.sequences), sequences)
     loading = time.perf_counter() - started

@@ -19,7 +19,7 @@ import numpy as np
 
 from toposcope.core.errors import BadConfig
 from toposcope.core.progress import Progress, steps
-from toposcope.core.ranges import parse_heads
+from toposcope.core.ranges import parse_heads, written_heads, written_layers
 from toposcope.core.result import Provenance, Result
 from toposcope.models.ablation.replacement import Method, stand_ins
 from toposcope.models.ablation.runner import ablation_runner, texts_of
@@ -77,9 +77,10 @@ def ablate_check(
     begin: int = 0,
     lines: bool = False,
     method: Method = "zero",
-    layers: str | None = None,
-    heads: str | None = None,
+    layers: str | int | Sequence[int] | None = None,
+    heads: str | Sequence[tuple[int, int]] | None = None,
     seed: int = 0,
+    tokenizer: Any = None,
     device: str | None = "auto",
     dtype: str = "auto",
     device_map: str | None = None,
@@ -91,10 +92,11 @@ def ablate_check(
     text. Of a large model a sample of heads is tried, unless `heads` ("3.2,5.0", "all") or `layers` say which.
     """
     started = time.perf_counter()
+    layers, heads = written_layers(layers), written_heads(heads)
     asked = None if heads in (None, "all") else [(each,) for each in parse_heads(heads)]
     reference, corpus = on_text(
         model, text, tokens=tokens, sequences=sequences, begin=begin, lines=lines, head=True,
-        place=placement(device, dtype, device_map),
+        place=placement(device, dtype, device_map), tokenizer=tokenizer,
     )  # fmt: skip
     texts = texts_of(reference, corpus, ["text"], seed=seed)
     with (

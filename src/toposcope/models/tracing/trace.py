@@ -20,9 +20,10 @@ from toposcope.core.errors import BadValue
 from toposcope.core.files import present
 from toposcope.core.interpreters import HERE, InterpreterLost, Interpreters, Pool
 from toposcope.core.progress import Progress, duration_range
-from toposcope.core.ranges import parse_heads, parse_range
+from toposcope.core.ranges import parse_heads, parse_range, written_heads, written_layers
 from toposcope.core.result import Provenance, Skipped, Subject
 from toposcope.encodings import parse
+from toposcope.encodings.registry import listed
 from toposcope.models.corpus import RANDOM, Corpus, drawn
 from toposcope.models.device import (
     Placement,
@@ -65,8 +66,8 @@ def trace(
     sequences: int = SEQUENCES,
     begin: int = 0,
     lines: bool = False,
-    layers: str | None = None,
-    heads: str | None = None,
+    layers: str | int | Sequence[int] | None = None,
+    heads: str | Sequence[tuple[int, int]] | None = None,
     dense_limit: int = DENSE_LIMIT,
     encoding: str | None = None,
     logits: str | None = None,
@@ -76,6 +77,7 @@ def trace(
     verify: bool = False,
     jobs: int | None = None,
     seed: int = 0,
+    tokenizer: Any = None,
     device: str | None = "auto",
     dtype: str = "auto",
     device_map: str | None = None,
@@ -84,12 +86,13 @@ def trace(
 ) -> TraceResult:
     """On a text: what position does to each head's logits, and what the head attends to.
 
-    `model` is a name, a path, or a loaded model of transformers; `text` a file, a name of `toposcope ls texts`
-    (default: wiki), or "random": tokens drawn by Zipf's law. A model of the laboratory is given sentences of its own
-    task. `layers` ("0-3,7") and `heads` ("3.2,5.0-3"; "0-3": of every layer) limit what is traced; up to
-    `dense_limit` tokens all singular values are computed, beyond it norms only; `encoding` is put into the traced
-    heads in place of their own; `logits` names heads whose logits are pictured, and whose attention is kept with its
-    tokens ("none": of no head), on a `window` of the first sequence that begins at this token.
+    `model` is a name, a path, or a loaded model of transformers (with its `tokenizer`, unless that lies in the files
+    it was loaded from); `text` a file, a name of `toposcope ls texts` (default: wiki), or "random": tokens drawn by
+    Zipf's law, which need no tokenizer. A model of the laboratory is given sentences of its own task. `layers`
+    ("0-3,7") and `heads` ("3.2,5.0-3"; "0-3": of every layer) limit what is traced; up to `dense_limit` tokens all
+    singular values are computed, beyond it norms only; `encoding` is put into the traced heads in place of their own;
+    `logits` names heads whose logits are pictured, and whose attention is kept with its tokens ("none": of no head),
+    on a `window` of the first sequence that begins at this token.
 
     Tokens are followed through the layers with the model as it is, with positions off, and under each
     `depth_encoding`. `depth` sets the first of them beside the flow; `verify` lets every certified head act alone
@@ -99,11 +102,12 @@ def trace(
     in which precision (docs/devices.md).
     """
     started = time.perf_counter()
+    layers, heads = written_layers(layers), written_heads(heads)
     spec = None if encoding is None else parse(encoding)  # complain before the model is loaded
     pictured = PICTURED if logits is None else [] if logits == "none" else parse_heads(logits)
     if encoding is not None and (depth or verify):
         raise BadValue("tokens are followed through depth under the model's own encoding: leave `encoding` out.")
-    others = [parse(each) for each in ((depth_encoding,) if isinstance(depth_encoding, str) else depth_encoding)]
+    others = [parse(each) for each in listed(depth_encoding)]
     later = [name for name, given in (("--depth", depth), ("--verify", verify)) if given]
     many = min(jobs or cores(), cores())
     with ExitStack() as stack:
@@ -112,7 +116,7 @@ def trace(
             begun = stack.enter_context(_begun(model, jobs or cores()))  # they start while the model is loaded
             if begun is not None:
                 stack.enter_context(_fewer_threads())
-            reference, corpus = _opened(model, text, tokens, sequences, begin, lines, seed, place)
+            reference, corpus = _opened(model, text, tokens, sequences, begin, lines, seed, place, tokenizer)
         asked = {
             "text": corpus.name, "tokens": tokens, "sequences": sequences, "begin": begin, "lines": lines,
             "layers": layers, "heads": heads, "dense_limit": dense_limit, "encoding": encoding, "logits": logits,
@@ -271,6 +275,7 @@ def _opened(
     lines: bool,
     seed: int,
     place: Placement,
+    tokenizer: Any,
 ) -> tuple[Any, Corpus]:
     """The model as it runs, and the sequences that it is traced on."""
     small = model_directory(model) if isinstance(model, str | Path) else None
@@ -284,9 +289,12 @@ def _opened(
     if text == RANDOM:
         if begin or lines:
             raise BadValue("begin and lines choose from a text, and 'random' is none. Leave them out.")
-        reference = running(model, attention="sdpa", place=place)
+        reference = running(model, attention="sdpa", tokenizer=tokenizer, reads_text=False, place=place)
         return reference, drawn(reference, tokens=tokens, count=sequences, seed=seed)
-    return on_text(model, text or "wiki", tokens=tokens, sequences=sequences, begin=begin, lines=lines, place=place)
+    return on_text(
+        model, "wiki" if text is None else text, tokens=tokens, sequences=sequences, begin=begin, lines=lines,
+        place=place, tokenizer=tokenizer,
+    )  # fmt: skip
 
 
 def _followed(

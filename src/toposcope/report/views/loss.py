@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
+from toposcope.core.files import present
 from toposcope.core.statistics import plus_minus, told_from_zero
-from toposcope.models.loss import Bin, Condition, LossResult
+from toposcope.models.loss import OWN, Bin, Condition, LossResult
 from toposcope.report import charts
-from toposcope.report.blocks import Chart, Column, Listing, Page, Summary, count
+from toposcope.report.blocks import Chart, Column, Command, Listing, Page, Summary
+from toposcope.report.commands import command
 
 DRAWN = 24  # conditions in a picture; the table holds all
 TOLD = 4  # conditions that the summary tells, those that make a sure difference first
 CURVES = 5  # conditions beside the model as it is, by position
 BESIDE = 4  # of these in a narrow table
+FIRST = 8  # predicted tokens of a stretch that are its beginning
 
 
 def view(result: LossResult, page: Page) -> None:
@@ -22,9 +26,9 @@ def view(result: LossResult, page: Page) -> None:
     page.facts += [
         (f"{own.loss:.3f}", f"nats per {'hidden token' if result.predicts == 'masked token' else 'token'}"),
         (str(len(own.by_sequence)), "sequence" if len(own.by_sequence) == 1 else "sequences"),
-        (str(sum(part.tokens for part in own.bins)), "tokens"),
+        (f"{sum(part.tokens for part in own.bins):,}", "tokens"),
     ]
-    page.add("Summary", Summary(tuple(_summary(result))))
+    page.add("Summary", Summary(tuple(_summary(result))), None if others else _next(result))
     if others:
         page.add("With another encoding", *_differences(page, others))
     page.add("By position", *_by_position(page, result))
@@ -32,29 +36,41 @@ def view(result: LossResult, page: Page) -> None:
 
 def label(row: Condition) -> str:
     """A condition's name: its encoding, and where it was put."""
+    if row.encoding == OWN:
+        return "as it is"
     return row.encoding if row.where is None else f"{row.encoding} in {row.where}"
+
+
+def _next(result: LossResult) -> Command | None:
+    """The same text without position; None for a model that no command can name."""
+    if not any(present(each.path) for each in result.provenance.subjects):
+        return None
+    words = command(result, "loss", ["text", "tokens", "sequences", "begin", "lines", "beyond"])
+    return Command("What is position worth on this text?", " ".join([*words, "--encoding", "none"]))
 
 
 def _summary(result: LossResult) -> list[str]:
     own, others = result.conditions[0], result.conditions[1:]
-    sentences = [f"{result.text}: {own.loss:.3f} nats per token as it is."]
-    for row in sorted(others, key=lambda row: (not _told(row), -abs(row.difference)))[:TOLD]:
-        half = row.half_width
-        if half is None:
-            words = f"changes it by {plus_minus(row.difference, None)} nats per token (one sequence: no interval)"
-        elif not _told(row):
-            words = f"makes no difference beyond noise ({plus_minus(row.difference, half)}); use more --sequences"
-        else:
-            verb = "costs" if row.difference > 0 else "saves"
-            words = f"{verb} {plus_minus(abs(row.difference), half, signed=False)} nats per token"
-        sentences.append(f"Encoding {label(row)} {words}.")
-    if len(own.bins) > 2:
-        first, last = own.bins[0], own.bins[-1]
-        sentences.append(
-            f"A token predicted from position {first.first} costs {_cost(first)}; "
-            f"one from positions {last.first} to {last.last} costs {_cost(last)}."
-        )
+    masked = result.predicts == "masked token"
+    told = "" if masked else f", a perplexity of {math.exp(own.loss):.3g}"
+    sentences = [f"{result.text}: {own.loss:.3f} nats per {'hidden token' if masked else 'token'} as it is{told}."]
+    ranked = sorted(others, key=lambda row: (not _told(row), -abs(row.difference)))[:TOLD]
+    sentences += [_difference(row) for row in ranked]
+    if words := _beyond(result, [own, *ranked]) or ("" if masked else _early_and_late(own)):
+        sentences.append(words)
     return sentences
+
+
+def _difference(row: Condition) -> str:
+    """What one other encoding changes."""
+    where = f" in {row.where}" if row.where else ""
+    name = f"Without position{where} (none)" if row.encoding == "none" else f"With {row.encoding}{where}"
+    if row.half_width is not None and not _told(row):
+        shown = plus_minus(row.difference, row.half_width)
+        return f"{name} no difference beyond noise is seen ({shown}); use more --sequences."
+    change = plus_minus(abs(row.difference), row.half_width, signed=False)
+    alone = "" if row.half_width is not None else " (one sequence: no interval)"
+    return f"{name} it {'rises' if row.difference > 0 else 'falls'} by {change} nats, to {row.loss:.3f}{alone}."
 
 
 def _told(row: Condition) -> bool:
@@ -62,9 +78,32 @@ def _told(row: Condition) -> bool:
     return row.half_width is not None and told_from_zero(row.difference, row.half_width)
 
 
-def _cost(part: Bin) -> str:
-    """The mean loss of a range of positions with its interval, and the number of tokens it stands on."""
-    return f"{plus_minus(part.loss, part.half_width, signed=False)} ({count(part.tokens, 'token')})"
+def _early_and_late(row: Condition) -> str:
+    """The loss at the beginning of a stretch, and in the last range of positions."""
+    early = [part for part in row.bins if part.last < FIRST]
+    late = row.bins[-1]
+    if not early or late.first < 2 * FIRST:
+        return ""
+    start, end = f"{_mean(early):.2f}", plus_minus(late.loss, late.half_width, signed=False)
+    return f"By position: {start} nats for each of the first {FIRST} predicted tokens, {end} after {late.first:,}."
+
+
+def _beyond(result: LossResult, shown: Sequence[Condition]) -> str:
+    """The loss within the model's context and beyond it, where a text was longer."""
+    context = result.context
+    if context is None or shown[0].bins[-1].last < context:
+        return ""
+    parts = []
+    for row in shown:
+        within = _mean([part for part in row.bins if part.last < context])
+        after = _mean([part for part in row.bins if part.first >= context])
+        parts.append(f"{within:.2f} and {after:.2f} {'' if row.encoding == OWN else 'with '}{label(row)}")
+    return f"Nats per token within the model's context of {context:,} tokens, and beyond it: {'; '.join(parts)}."
+
+
+def _mean(parts: Sequence[Bin]) -> float:
+    """The mean loss of all tokens in these ranges of positions."""
+    return sum(part.loss * part.tokens for part in parts) / sum(part.tokens for part in parts)
 
 
 def _differences(page: Page, others: Sequence[Condition]) -> list[Any]:
