@@ -39,7 +39,7 @@ from toposcope.dynamics.storage import layer_storage_error
 from toposcope.dynamics.systems import Norms
 from toposcope.dynamics.tokens import COUNT, Cloud, check_start, given_array, isotropic, starting_tokens
 from toposcope.dynamics.trajectory import FlowEvent, PlanePath, Status, Trajectory, in_plane
-from toposcope.encodings import NONE, Encoding
+from toposcope.encodings import NONE, Encoding, parse
 from toposcope.encodings.registry import listed
 
 Array = NDArray[np.float64]
