@@ -426,6 +426,12 @@ def test_a_result_is_kept_whole(one: AblationRunner, tmp_path: Path) -> None:
     guess = estimates(one, heads)
     found = summarise(one, screen=judged(one, heads, guess, heads[:1], heads[1:3]))
     assert toposcope.read(found.save(tmp_path / "ablate.json")) == found
+    saved = json.loads((tmp_path / "ablate.json").read_text())
+    del saved["positional_on"]
+    for row in saved["heads"]:
+        del row["positional"]
+    (tmp_path / "earlier.json").write_text(json.dumps(saved))  # as before these fields existed
+    assert toposcope.read(tmp_path / "earlier.json") == found
     assert found.screen is not None
     assert found.screen.chosen == ("0.0",)
     assert len(found.screen.estimates) == len(found.rows()) == 8

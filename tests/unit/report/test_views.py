@@ -579,18 +579,23 @@ def test_options_and_small_numbers_are_not_broken_and_stay_text() -> None:
 
 def test_an_ablation_says_which_of_the_needed_heads_are_positional() -> None:
     result = making.ablated()
-    worst = result.ranked()[0]
+    both = result.ranked()[:2]
 
-    def page(share: float | None) -> Page:
-        sure = {"error": {"text": 1e-6}, "half_width": 1e-5}
-        heads = [replace(each, **sure, positional=share) if each is worst else each for each in result.heads]
+    def page(share: float | None, some: Sequence[HeadDamage]) -> Page:
+        heads = [
+            replace(each, error={"text": error}, half_width=from_error(error, 2), positional=share)
+            for each, error in ((each, 1e-6 if each in some else 1.0) for each in result.heads)
+        ]
         return page_of([replace(result, heads=tuple(heads))])
 
-    for share, named in ((0.9, True), (0.1, False), (None, False)):
-        shown_page = page(share)
-        said = [each for each in blocks(shown_page, Summary)[0].sentences if each.startswith("Positional")]
+    cases = [(share, some) for share in (0.9, 0.1, None) for some in (both, both[:1])]
+    for share, some in cases:
+        shown_page = page(share, some)
+        said = [each for each in blocks(shown_page, Summary)[0].sentences if " positional (" in each]
         assert bool(said) is (share is not None)
-        assert any(worst.name in each for each in said) is named
+        words = " ".join(said)
+        assert [each.name in words for each in some] == [bool(share) and (share > 0.5 or len(some) == 1)] * len(some)
+        assert (" not " in words or "none" in words) is (share == 0.1)
         (listing,) = [each for each in blocks(shown_page, Listing) if each.title == "Every head"]
         assert ("positional" in {column.key for column in listing.columns}) is (share is not None)
 

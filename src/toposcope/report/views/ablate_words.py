@@ -63,14 +63,17 @@ def _positional(result: AblateResult, ranked: Sequence[HeadDamage]) -> list[str]
         return []
     if len(ranked) == 1:
         return [f"Position alone accounts for {known[0].positional:.0%} of its logits' variance."]
-    what = f"position alone accounts for more than {MOSTLY:.0%} of the variance of"
+    what = f"position alone accounts for more than {MOSTLY:.0%} of"
     most = [each.name for each in known if (each.positional or 0.0) > MOSTLY]
     if len(most) == len(known) and result.provenance.options.get("heads") == POSITIONAL:
-        return [f"All {len(ranked)} are positional: {what} their logits."]
+        return [f"All {len(ranked)} are positional: {what} their logits' variance."]
+    if len(known) == 1:
+        its = f"position alone accounts for {known[0].positional:.0%} of its logits' variance"
+        return [f"{known[0].name} is {'' if most else 'not '}positional ({its})."]
     names = ", ".join(most[:NAMED]) + (f" and {len(most) - NAMED} more" if len(most) > NAMED else "")
-    of = f"the {count(len(known), 'head')} without which the {loss_or_drift(result)} clearly rises"
-    some = f"{len(most)} of {of}: {names}" if most else f"none of {of}"
-    return [f"Positional ({what} a head's logits): {some}."]
+    of = f"Of the {len(known)} heads without which the {loss_or_drift(result)} clearly rises"
+    some = f"{len(most) or 'none'} {'are' if len(most) > 1 else 'is'} positional"
+    return [f"{of}, {some} ({what} a head's logits' variance){': ' if most else ''}{names}."]
 
 
 def chosen_by_hand(result: AblateResult) -> bool:
