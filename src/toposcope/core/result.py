@@ -196,6 +196,18 @@ class Result:
         """The head map, and a trace's attention with its tokens, to play with in a notebook ([notebook] extra)."""
         return drawing().widget(self)
 
+    def __init_subclass__(cls, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        cls.__repr__ = Result.__repr__  # type: ignore[method-assign]  # not one of all fields, which a dataclass writes
+
+    def __repr__(self) -> str:
+        of = " and ".join(each.name for each in self.provenance.subjects)
+        rows = getattr(self, self.table or "", None)
+        parts = [f"of {of}"] if of else []
+        if isinstance(rows, Sequence):
+            parts.append(f"{len(rows)} {self.table}")
+        return f"<{' '.join([type(self).__name__, ', '.join(parts)]).strip()}; print() shows it>"
+
     def __str__(self) -> str:
         return drawing().text(self)
 

@@ -28,7 +28,7 @@ def _template() -> Any:
         lstrip_blocks=True, finalize=lambda value: sentences(value, most=LONGEST) if type(value) is str else value,
     )  # fmt: skip
     environment.filters["shown"] = shown
-    environment.globals |= {"map_rows": map_rows, "attention_rows": attention_rows}
+    environment.globals |= {"map_rows": map_rows, "map_legend": map_legend, "attention_rows": attention_rows}
     return environment.get_template("notebook.html.j2")
 
 
@@ -42,6 +42,20 @@ def map_rows(block: HeadMap, page: Page) -> list[tuple[int, list[tuple[str, str]
     ):
         rows.setdefault(layer, []).append((colour, f"{layer}.{head}: {shown(value, measure.format)}"))
     return list(rows.items())
+
+
+def map_legend(block: HeadMap, page: Page) -> list[tuple[str, str]]:
+    """What the colours of a map stand for: each category there is, or the least and the largest value."""
+    measure = block.measures[0]
+    values = page.tables[block.table][measure.key]
+    if measure.kind == "category":
+        there = {str(value) for value in values}
+        told: list[Any] = [*(word for word in measure.words if word in there), *sorted(there - set(measure.words))]
+    else:
+        numbers = [value for value in values if isinstance(value, int | float)]
+        told = sorted({min(numbers), max(numbers)}) if numbers else []
+    colours = dict(zip(values, painted(measure, values), strict=True))
+    return [(colours[value], shown(value, measure.format)) for value in told]
 
 
 def attention_rows(block: Attention) -> list[tuple[str, list[tuple[str, str] | None]]]:

@@ -69,6 +69,11 @@ def test_json_is_the_fields_and_comes_back_equal(tmp_path: Path) -> None:
         Toy.from_dict({**data, "schema": "toposcope/toy/1"})
 
 
+def test_a_repr_is_short_and_says_what_it_is_of() -> None:
+    assert repr(TOY).startswith("<Toy of m, 2 rows_")
+    assert len(repr(replace(TOY, rows_=TOY.rows_ * 1000, provenance=Provenance()))) < 80
+
+
 def test_csv_and_frame_have_the_names_of_json() -> None:
     rows = list(csv.DictReader(io.StringIO(TOY.csv())))
     assert list(rows[0]) == ["layer", "name", "part.low", "part.high"]

@@ -108,10 +108,22 @@ def test_a_notebook_shows_no_script_and_escapes_words() -> None:
     text = notebook.fragment(page())
     assert "<script" not in text
     assert html.escape("<script>") in text
-    assert text.count(colour("converges")) == 3
+    assert text.count(colour("converges")) == 3 + 1  # the map, and what its colours stand for
     assert FINE_PRINT not in text
     assert REST in text
     assert len(re.findall("<tr>", text)) == 2 + 5 + 2  # the map, four rows under a heading, the card
+
+
+def test_a_notebook_says_what_the_colours_of_a_map_stand_for() -> None:
+    made = page()
+    (block,) = [each for section in made.sections for each in section.blocks if isinstance(each, HeadMap)]
+    colours = dict(notebook.map_legend(block, made))
+    assert colours == {colour("converges"): "converges", colour("diverges"): "diverges"}
+    made = page(GROWTH)
+    (block,) = [each for section in made.sections for each in section.blocks if isinstance(each, HeadMap)]
+    ends = notebook.map_legend(block, made)
+    assert [words for _, words in ends] == ["0", "1"]
+    assert [paint for paint, _ in ends] == painted(GROWTH, [0.0, 1.0])
 
 
 def test_a_page_shows_everything_and_escapes_words() -> None:
