@@ -88,7 +88,7 @@ def run(
     rtol: Annotated[
         float | None,
         typer.Option(
-            "--rtol", metavar="X", help="Relative tolerance of a step (default: 1e-3 for a MODEL, else 1e-6)."
+            "--rtol", metavar="X", help="Relative tolerance of a step (default: 1e-4 for a MODEL, else 1e-6)."
         ),
     ] = None,
     position_effect: Annotated[

@@ -46,7 +46,7 @@ Array = NDArray[np.float64]
 Tick = Callable[[float], None]
 TICKS = 100  # steps of the progress of one flow
 RTOL = 1e-6
-RTOL_OF_MODEL = 1e-3  # norms and cosines come out as with 1e-4, in a fraction of the steps (docs/flow.md)
+RTOL_OF_MODEL = 1e-4  # norms and cosines come out as with 1e-5, in a fraction of the steps (docs/flow.md)
 CAP_OF_LAYER = 100.0  # logits are 10,000 times the model's then, and each further step is dearer than the last
 
 
@@ -231,7 +231,7 @@ def flow(
     (default: as the model), `norms` are the model's norms: "on", at the "start", "off". A run ends at the `horizon`
     (default: by the weights), when tokens have grown `growth_cap`-fold (default: 10,000, and 100 for a layer), or
     after `max_evaluations` of the field;
-    `rtol` is the relative tolerance of a step (default: 1e-3 for a model, 1e-6 for two matrices). With
+    `rtol` is the relative tolerance of a step (default: 1e-4 for a model, 1e-6 for two matrices). With
     `position_effect` the same start is run without position too, where there is an encoding, and what differs is
     measured.
     `adapter` is one of PEFT, merged into the model's weights as they are read.
