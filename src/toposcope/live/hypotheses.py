@@ -143,7 +143,7 @@ def _settings(asked: Asked) -> Iterator[TurnHypothesis]:
     unscaled: dict[str, Any] = {"scaling": "default", "factor": None}
     if scaling == "proportional":
         unscaled = {"scaling": "proportional", "factor": None}
-    if scaling != "default":
+    if scaling != "default" and base is not None:
         yield from _rebuilt(
             asked, f"the frequencies of base {short(base)} without scaling", "scaling-dropped", **unscaled
         )
