@@ -209,7 +209,10 @@ def is_known(name: str) -> bool:
 def _find(name: str, items: tuple[InstalledItem, ...], what: str) -> InstalledItem:
     item = next((item for item in items if item.name == name), None)
     if item is None:
-        raise NotFound(f"there is no {what} named '{name}'. {did_you_mean(name, (item.name for item in items))}")
+        known = (each.name.removeprefix(TEXT_PREFIX) for each in items)
+        given = name.removeprefix(TEXT_PREFIX)
+        file = ", and no file of that name" if what == "text" else ""
+        raise NotFound(f"there is no {what} named '{given}'{file}. {did_you_mean(given, known)}")
     if item.path() is None:
         short = name.removeprefix(TEXT_PREFIX)
         raise NotFound(f"the {what} '{short}' is not installed. Install it with: {item.install}")

@@ -48,7 +48,7 @@ def test_an_absent_model_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch)
 def test_an_unknown_name_suggests_a_known_one() -> None:
     with pytest.raises(NotFound, match="'minilm'"):
         installed.find("minilmm")
-    with pytest.raises(NotFound, match="text:wiki"):
+    with pytest.raises(NotFound, match="'wiki'"):
         installed.find_text("wikki")
 
 
