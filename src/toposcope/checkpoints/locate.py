@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +21,7 @@ from toposcope.checkpoints.shards import FileSource, open_index, open_parts
 from toposcope.checkpoints.sniff import SUFFIXES, checkpoint_format
 from toposcope.checkpoints.source import TensorSource
 from toposcope.checkpoints.torch_file import TorchFile
-from toposcope.core.errors import BadConfig, BadValue, NotFound, did_you_mean
+from toposcope.core.errors import BadConfig, BadValue, NotFound, nearest
 from toposcope.core.printable import printable
 from toposcope.core.untrusted import MEGABYTE, open_file, read_object, readable, require_inside
 
@@ -118,13 +119,11 @@ def not_found(path: Path, name: str) -> NotFound:
     if path.suffix or len(path.parts) > 1:
         if not path.parent.is_dir():
             return NotFound(f"{path} does not exist, nor does the directory {path.parent}. Check the path.")
-        hint = did_you_mean(path.name, neighbours) if neighbours else "The directory is empty."
-        if hint.startswith("Known"):  # a directory may hold thousands of files
-            hint = "Check the path."
+        hint = (nearest(path.name, neighbours) or "Check the path.") if neighbours else "The directory is empty."
         return NotFound(f"{path} does not exist. {hint}")
     known = [item.name for item in installed.MODELS]
-    hint = did_you_mean(name, [*known, *neighbours])
-    if hint.startswith("Known"):  # nothing like it: then the models, not whatever lies in this directory
+    hint = nearest(name, [*known, *neighbours])
+    if not hint:  # nothing like it: then the models, not whatever lies in this directory
         here = ", ".join(item.name for item in installed.installed()) or "none"
         hint = f"Installed: {here} (more: toposcope ls models). On the hub, models are called org/name."
     return NotFound(f"'{name}' is neither a path nor the name of an installed model. {hint}")
@@ -222,10 +221,22 @@ def _others(chosen: str, weights: Sequence[str], indices: Sequence[str]) -> list
 
 def _no_weights(directory: Path, files: Sequence[str]) -> NotFound:
     seen = f"it holds {', '.join(files[:8])}{', ...' if len(files) > 8 else ''}" if files else "it holds no files"
+    below = _models_below(directory)
+    hint = f" Models lie in {', '.join(below)}: give one of these." if below else ""
     return NotFound(
         f"{directory} holds no weights: {seen}. "
-        "Expected model.safetensors or its index, pytorch_model.bin or its index, or a .gguf file."
+        f"Expected model.safetensors or its index, pytorch_model.bin or its index, or a .gguf file.{hint}"
     )
+
+
+def _models_below(directory: Path) -> list[str]:
+    """The first few directories in this one that hold weights."""
+    found: list[str] = []
+    with contextlib.suppress(OSError):
+        for place in sorted(each for each in directory.iterdir() if each.is_dir() and not each.is_symlink())[:100]:
+            if len(found) < 4 and any(each.suffix.lower() in SUFFIXES for each in place.iterdir()):
+                found.append(printable(place))
+    return found
 
 
 def part_of(name: str) -> re.Match[str] | None:

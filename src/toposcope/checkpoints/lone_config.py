@@ -12,7 +12,7 @@ from toposcope.checkpoints.description import described
 from toposcope.checkpoints.families.common import Config
 from toposcope.checkpoints.locate import CONFIG, INDEX
 from toposcope.checkpoints.read import read_layer
-from toposcope.checkpoints.sniff import SUFFIXES
+from toposcope.checkpoints.sniff import SUFFIXES, not_a_model
 from toposcope.checkpoints.view import Model
 from toposcope.core.errors import BadConfig, BadFile, MissingTensor
 from toposcope.core.files import present
@@ -38,7 +38,10 @@ def lone_configuration(target: Any) -> tuple[Path, dict[str, Any]] | None:
             return None
         return path / CONFIG, read_object(path / CONFIG, BadConfig, inside=path)
     if path.suffix == ".json" and not path.name.endswith(INDEX) and present(path) and path.is_file():
-        return path, read_object(path, BadConfig)
+        found = read_object(path, BadConfig)
+        if str(found.get("schema")).startswith("toposcope/"):
+            raise not_a_model(path)
+        return path, found
     return None
 
 

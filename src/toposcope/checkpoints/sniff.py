@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 from toposcope.core.errors import BadFile
@@ -31,6 +32,7 @@ _STARTS: tuple[tuple[bytes, str], ...] = (
     (b"SQLite format 3", "an SQLite database"),
 )
 _LFS = b"version https://git-lfs"
+_RESULT = re.compile(rb'[\[{\s]*"schema"\s*:\s*"toposcope/')
 _SUFFIXES = {
     ".safetensors": "safetensors",
     ".gguf": "gguf",
@@ -45,6 +47,14 @@ _TITLES = {
     "gguf": "a GGUF file",
     "torch": "a torch file (a pickle or zip archive)",
 }
+
+
+def not_a_model(path: Path) -> BadFile:
+    """What is said of a result where a model was asked for."""
+    return BadFile(
+        f"{path} is a result that a command of Toposcope wrote, and a model was expected. "
+        f"'toposcope report {path}' and 'toposcope serve {path}' show it."
+    )
 
 
 def checkpoint_format(path: Path) -> str:
@@ -68,6 +78,8 @@ def checkpoint_format(path: Path) -> str:
             f"{path} is a Git LFS pointer of {size} bytes, not the weights themselves. "
             "Fetch them with 'git lfs pull' in the repository it came from."
         )
+    if _RESULT.match(head):
+        raise not_a_model(path)
     what = _describe(head)
     if what is not None:
         wanted = _TITLES[expected] if expected else "a checkpoint"

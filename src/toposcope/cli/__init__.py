@@ -44,9 +44,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
             called = given[0]
             if called in FORMER_COMMANDS:
                 raise BadValue(f"'{called}' is now: toposcope {FORMER_COMMANDS[called]}.")  # noqa: TRY301
+            if called.startswith("-"):
+                words = f"'{called}' stands before the command; options follow it: toposcope COMMAND {called}."
+                raise BadValue(words)  # noqa: TRY301
             if called not in COMMANDS:
-                what = "option (options follow the command)" if called.startswith("-") else "command"
-                raise BadValue(f"unknown {what} '{called}'. {did_you_mean(called, COMMANDS)}")  # noqa: TRY301
+                raise BadValue(f"unknown command '{called}'. {did_you_mean(called, COMMANDS)}")  # noqa: TRY301
             app = _application(called)
             given = [_present_name(word, FORMER_OPTIONS.get(called, {})) for word in given]
             with _gentle_end():

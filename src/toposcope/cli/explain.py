@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import Annotated
 
 import typer
@@ -21,6 +22,8 @@ def run(
     if name is not None:
         out.print(page(name).replace("**", ""), markup=False)
         return
+    wide = max(map(len, kinds())) + 2
     for kind, words in kinds().items():
-        out.print(f"{kind:<{max(map(len, kinds()))}}  {words}", markup=False, soft_wrap=True)
+        lines = textwrap.wrap(words, max(out.width - wide, 20))
+        out.print(kind.ljust(wide) + f"\n{' ' * wide}".join(lines), markup=False, soft_wrap=True)
     out.print("\nOne of them in full: toposcope explain BadFile", markup=False)

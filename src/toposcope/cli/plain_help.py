@@ -16,6 +16,10 @@ _NUMBERS = ("int", "float", "int range", "float range")
 class PlainHelp(TyperCommand):
     """A command whose help has no braces around arguments, no types, and choices without brackets."""
 
+    def get_usage(self, ctx: Any) -> str:
+        """As typer's own, which errors print too."""
+        return _BRACED.sub(r"\1", super().get_usage(ctx))
+
     def get_help(self, ctx: Any) -> str:
         """As typer's own; what is left out of a column leaves blanks, so that columns stay in line."""
         text = _BRACED.sub(r"\1", super().get_help(ctx)).replace("......", "...")

@@ -59,13 +59,23 @@ class BadValue(ToposcopeError):
     """An argument of a command or of a library call is wrong."""
 
 
+FEW, MOST = 8, 40  # known names that are told beside a guess, and at all
+
+
 def did_you_mean(given: str, known: Iterable[str]) -> str:
-    """A sentence with the nearest known names, or with all of them when none is near."""
+    """The nearest known names, or all when none is near; both where they are few, some where they are many."""
     names = sorted(set(known))
-    near = difflib.get_close_matches(given.lower(), names, n=3, cutoff=0.55)
-    if near:
-        return f"Did you mean {' or '.join(repr(name) for name in near)}?"
-    return f"Known: {', '.join(names)}."
+    guess = nearest(given, names)
+    if guess and len(names) > FEW:
+        return guess
+    listed = f"Known: {', '.join(names)}." if len(names) <= MOST else f"Known: {', '.join(names[:FEW])}, ..."
+    return f"{guess} {listed}".lstrip() if len(names) > 1 or not guess else guess
+
+
+def nearest(given: str, known: Iterable[str]) -> str:
+    """A question with the nearest known names; empty where none is near."""
+    near = difflib.get_close_matches(given.lower(), sorted(set(known)), n=3, cutoff=0.55)
+    return f"Did you mean {' or '.join(repr(name) for name in near)}?" if near else ""
 
 
 def kinds() -> dict[str, str]:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from toposcope.core.errors import BadEncoding, did_you_mean
+from toposcope.core.errors import BadEncoding, nearest
 from toposcope.core.printable import printable
 from toposcope.core.ranges import computable
 from toposcope.encodings.record import plain
@@ -96,9 +96,8 @@ class Parameter:
         """The value in its own type, or an error that says what was given and what was expected."""
         if self.type == "choice":
             if value not in self.choices:
-                hint = did_you_mean(str(value), self.choices)
-                hint = "" if hint.startswith("Known") else f" {hint}"  # what is expected names all of them already
-                raise BadEncoding(f"'{self.name}' is '{value}'; expected {self.expected}.{hint}")
+                hint = nearest(str(value), self.choices)  # what is expected names all of them already
+                raise BadEncoding(f"'{self.name}' is '{value}'; expected {self.expected}. {hint}".rstrip())
             return str(value)
         if self.type == "bool":
             if not isinstance(value, bool | np.bool_):

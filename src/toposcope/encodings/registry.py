@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 
 from numpy.typing import NDArray
 
-from toposcope.core.errors import BadEncoding, BadValue, did_you_mean
+from toposcope.core.errors import BadEncoding, BadValue, did_you_mean, nearest
 from toposcope.core.plugins import Plugin, origins, plugins
 from toposcope.core.printable import printable
 from toposcope.encodings.parameter import Parameter, Value
@@ -228,9 +228,7 @@ def _named(name: str, text: str) -> tuple[Kind, Mapping[str, Value]]:
     if found is not None:
         return found
     known = [*kinds(), *(alias for kind in kinds().values() for alias in kind.aliases)]
-    hint = did_you_mean(wanted, known)
-    if hint.startswith("Known"):
-        hint = f"Known: {', '.join(kinds())}."  # without the aliases the list stays short
+    hint = nearest(wanted, known) or f"Known: {', '.join(kinds())}."  # without the aliases the list stays short
     raise BadEncoding(f"unknown encoding '{name.strip()}'. {hint}")
 
 

@@ -30,7 +30,7 @@ MOST_MODELS = 3  # that are named
 
 
 def title_of(results: Sequence[Result]) -> str | None:
-    """'Trace of smollm2 on wiki, layers 0-3'; of several results 'smollm2: scan, trace on wiki'.
+    """'Trace of smollm2 on wiki, layers 0-3'; of several results 'smollm2: scan; trace on wiki'.
 
     None where the views have to say it.
     """
@@ -45,7 +45,7 @@ def title_of(results: Sequence[Result]) -> str | None:
     models = list(dict.fromkeys(each.name for result in results for each in result.provenance.subjects))
     named = " and ".join(models) if len(models) <= MOST_MODELS else count(len(models), "model")
     parts = [f"{NOUNS.get(each.kind, each.kind)}{_apart(each.provenance.options)}" for each in results]
-    title = f"{named}: {', '.join(dict.fromkeys(parts))}"
+    title = f"{named}: {'; '.join(dict.fromkeys(parts))}"
     return title if len(title) <= LONGEST else f"{named}: {count(len(results), 'result')}"
 
 

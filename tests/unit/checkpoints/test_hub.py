@@ -23,7 +23,7 @@ from tests.unit.checkpoints.making import gguf_bytes, gguf_tensor, written
 from tests.unit.tiny import CONFIG, tensors, write_adapter
 from toposcope.checkpoints.hub import file as hub_file
 from toposcope.checkpoints.hub import meter as hub_meter
-from toposcope.checkpoints.hub.http import CutError
+from toposcope.checkpoints.hub.http import CutError, UnreachableError, unreachable
 from toposcope.checkpoints.locate import open_checkpoint
 from toposcope.cli import main
 from toposcope.core import files
@@ -542,3 +542,10 @@ def test_an_adapter_on_the_hub_names_its_base(hub: Hub) -> None:
     with pytest.raises(NotFound) as refused:
         toposcope.load("org/lora")
     assert all(name in str(refused.value) for name in ("org/tiny", "--adapter", "org/lora"))
+
+
+def test_a_misspelt_path_that_looks_like_a_name_on_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "models" / "tiny").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    assert "'tiny'" in str(unreachable("models/tinny", UnreachableError("nobody answers")))
+    assert "mean" not in str(unreachable("org/tinny", UnreachableError("nobody answers")))

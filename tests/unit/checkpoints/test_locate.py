@@ -15,6 +15,7 @@ import pytest
 
 from tests.unit.checkpoints.making import gguf_bytes, gguf_tensor, one_float, written
 from toposcope.checkpoints.locate import open_checkpoint
+from toposcope.checkpoints.lone_config import lone_configuration
 from toposcope.core.errors import BadConfig, BadFile, NotFound, ToposcopeError
 
 SAFETENSORS = one_float()
@@ -260,3 +261,20 @@ def test_an_unknown_name_is_answered_with_models_not_with_the_files_that_lie_aro
     assert "Makefile" not in str(caught.value)
     with pytest.raises(NotFound, match="my-checkpoint"):
         open_checkpoint("my-checkpont")
+
+
+def test_the_models_below_a_directory_without_weights_are_named(tmp_path: Path) -> None:
+    for place, name in (("b", "model.safetensors"), ("c", "notes.txt")):
+        (tmp_path / "in" / place).mkdir(parents=True)
+        written(tmp_path / "in" / place / name, SAFETENSORS)
+    with pytest.raises(NotFound) as told:
+        open_checkpoint(tmp_path / "in")
+    assert str(tmp_path / "in" / "b") in str(told.value)
+    assert str(tmp_path / "in" / "c") not in str(told.value)
+
+
+def test_a_result_is_no_model(tmp_path: Path) -> None:
+    place = written(tmp_path / "scan.json", json.dumps({"schema": "toposcope/scan/2"}, indent=2).encode())
+    for read in (open_checkpoint, lone_configuration):
+        with pytest.raises(BadFile, match="toposcope report"):
+            read(place)

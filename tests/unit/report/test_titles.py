@@ -60,7 +60,7 @@ def test_reports_on_one_model_have_titles_of_their_own(tmp_path: Path) -> None:
 
 def test_a_report_on_several_results_names_each_and_does_not_grow_without_end() -> None:
     two = [of(traced(), text="wiki"), of(loss(), text="code")]
-    assert title_of(two) == "m: trace on wiki, loss on code"
+    assert title_of(two) == "m: trace on wiki; loss on code"
     many = [of(traced(), text=f"text{number}") for number in range(40)]
     title = title_of(many)
     assert title is not None

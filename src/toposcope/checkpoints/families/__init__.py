@@ -59,9 +59,10 @@ def choose_family(config: Config, source: TensorSource, forced: str | None = Non
     key, kind = _named_type(config, source)
     seen = ", ".join(sorted(source.names())[:8])
     named = f"names {key} '{kind}', which no adapter knows" if kind else f"names no {key}"
+    tensors = f"; the tensors are called {seen}, ..." if seen else ""
     raise UnknownFamily(
-        f"{source.path if source.format == 'gguf' else config.where} {named}; the tensors are called {seen}, ... "
-        "If it is built like a known family, name it with --family. "
+        f"{source.path if source.format == 'gguf' else config.where} {named}{tensors}. "
+        "If it is built like a known family, name it with --family ('toposcope ls families' lists them). "
         f"{did_you_mean(str(kind or ''), _types(families(), source))}"
     )
 

@@ -14,12 +14,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote, urljoin, urlsplit
 
 from toposcope._version import __version__
 from toposcope.checkpoints.hub.name import is_commit, is_sound_file
-from toposcope.core.errors import BadFile, HubError, NotFound
+from toposcope.core.errors import BadFile, HubError, NotFound, nearest
 from toposcope.core.printable import printable
 from toposcope.core.untrusted import MEGABYTE, parse_json
 
@@ -324,10 +325,20 @@ def rest(cut: CutError, tried: int) -> None:
 
 def unreachable(name: object, error: UnreachableError) -> HubError:
     """The sentence for a hub that cannot be asked at all."""
+    words = f"there is no path '{name}' here{_beside(Path(str(name)))}, and {error}."
     return HubError(
-        f"there is no path '{name}' here, and {error}. Check the network and HF_ENDPOINT; what 'toposcope ls models' "
-        "lists can be read without a network."
+        f"{words} Check the network and HF_ENDPOINT; what 'toposcope ls models' lists can be read without a network."
     )
+
+
+def _beside(path: Path) -> str:
+    """What a path may have meant that is not there: it looks like the name of a model on the hub."""
+    try:
+        names = [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else []
+    except OSError:
+        names = []
+    guess = nearest(path.name, names)
+    return f" ({guess})" if guess else ""
 
 
 def gave_up(what: str, cut: CutError) -> HubError:
