@@ -135,7 +135,8 @@ _ALL = (
     ),
     Preset(
         "c1",
-        "W turned by 60 degrees, V by -60: sym(W) > 0 and sym(W V^-1) < 0, and yet the only token goes to infinity.",
+        "Thm 3 without its symmetry: sym(W) > 0 and sym(W V^-1) < 0 (W turned by 60 degrees, V by -60), and yet the "
+        "only token goes to infinity.",
         1,
         _plain(rotation(60), rotation(-60), causal=False, horizon=30.0),
         fixed_count=True,
@@ -143,13 +144,14 @@ _ALL = (
     ),
     Preset(
         "c1-mirror",
-        "W turned by 60 degrees, V by 120: sym(W V^-1) > 0. One token goes to 0 (--n 1), five go to infinity.",
+        "Thm 4 without its symmetry: sym(W) > 0 and sym(W V^-1) > 0 (W turned by 60 degrees, V by 120), and yet one "
+        "token goes to 0 (--n 1); five go to infinity.",
         5,
         _plain(rotation(60), rotation(120), causal=False, horizon=60.0, size=2.0),
     ),
     Preset(
         "metastable",
-        "V = -I with W = -8 I, causal (C5): the second token must go to 0 (Thm 6), but stands still for very long.",
+        "V = -I with W = -8 I, causal: the second token must go to 0 (Thm 6), but stands still for very long.",
         2,
         _metastable,
         fixed_count=True,

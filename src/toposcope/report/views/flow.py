@@ -120,7 +120,7 @@ def _behind(flow: Flow) -> list[str]:
 def _terms(flow: Flow) -> list[str]:
     """What the words of the sentences mean."""
     terms = []
-    if flow.observables.get("clusters"):
+    if flow.tokens > 1:
         terms.append(CLUSTERS)
     if moves(flow) != "V":
         terms.append(f"{LETTERS}.")
