@@ -130,8 +130,8 @@ _ALL = (
         60,
         _plain(4 * np.eye(2), np.eye(2), causal=False, horizon=20.0),
         why="as tokens grow, attention sharpens until each attends to one token alone, the farthest out in its own "
-        "direction: a corner of the cloud. Corners fly straight out, the others follow; no two come nearer (Thm 1), "
-        "but their distances become small beside their norms",
+        "direction: a corner of the cloud. Corners fly straight out, the others follow: no two come nearer (Thm 1), "
+        "but those behind one corner do in proportion to their norms",
     ),
     Preset(
         "c1",

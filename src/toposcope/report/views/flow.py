@@ -135,7 +135,10 @@ def _notes(flow: Flow) -> list[str]:
 
 
 def _in_short(flow: Flow) -> str:
-    return f"{flow.encoding}: {flow.settings.encoding}; {flow.meaning}; {flow.observed}."
+    """One of several flows: its encoding, what was seen, what position changes."""
+    position = position_line(flow)
+    told = f"{flow.encoding} ({flow.settings.encoding}): {seen(flow)}"
+    return f"{told} Position: {position}" if position else told
 
 
 def _sentence(words: str) -> str:

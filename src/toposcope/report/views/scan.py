@@ -142,7 +142,7 @@ def view(result: ScanResult, page: Page) -> None:
         page.add("Estimate for the whole model", _estimate(page, result.estimate))
     if result.random_baseline:
         page.add("Against a random baseline", _baseline(result))
-    page.add("By layer", Row((_regimes(page, heads), _growth(page, heads))), detail=True)
+    page.add("Regimes by depth", Row((_regimes(page, heads), _growth(page, heads))), detail=True)
     page.add("Layers as wholes", _layers(page, result), detail=True)
     page.add("Eigenvalues of V O", _clouds(page, heads), detail=True)
     page.add("Heads that can tell neighbours apart", scan_spectra.ranking(page, result))
