@@ -173,7 +173,7 @@ def _certified(flow: Flow) -> str | None:
     found = flow.verdict
     if found is None or found.rule != "T6" or flow.settings.absolute in ("input", "reinject"):
         return None
-    return "The end is the same for all of them (Thm 6): position can only change how fast."
+    return "Where they end it cannot change (Thm 6), only how fast they get there."
 
 
 def _way(growth: float) -> int:

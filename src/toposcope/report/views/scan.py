@@ -135,7 +135,7 @@ def view(result: ScanResult, page: Page) -> None:
     page.add("Summary", Summary(tuple(answer(result))), measure if guessed else None)
     page.add("Head by head", _map(table, rows, opened))
     if sentences := more(result):
-        page.add("More of the same weights", Summary(tuple(sentences)), full=True)
+        page.add("More from these weights", Summary(tuple(sentences)), full=True)
     page.add("Verdicts", _verdicts(page, heads))
     page.add("The surest verdicts", _surest(page, heads), full=True)
     if result.estimate:
