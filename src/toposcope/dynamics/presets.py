@@ -130,12 +130,13 @@ _ALL = (
         60,
         _plain(4 * np.eye(2), np.eye(2), causal=False, horizon=20.0),
         why="as tokens grow, attention sharpens until each attends to one token alone, the farthest out in its own "
-        "direction: a corner of the cloud. Corners fly straight out, the others follow; no two come nearer (Thm 1), "
-        "but their distances become small beside their norms",
+        "direction: a corner of the cloud. Corners fly straight out, the others follow: no two come nearer (Thm 1), "
+        "but those behind one corner do in proportion to their norms",
     ),
     Preset(
         "c1",
-        "W turned by 60 degrees, V by -60: sym(W) > 0 and sym(W V^-1) < 0, and yet the only token goes to infinity.",
+        "Thm 3 without its symmetry: sym(W) > 0 and sym(W V^-1) < 0 (W turned by 60 degrees, V by -60), and yet the "
+        "only token goes to infinity.",
         1,
         _plain(rotation(60), rotation(-60), causal=False, horizon=30.0),
         fixed_count=True,
@@ -143,13 +144,14 @@ _ALL = (
     ),
     Preset(
         "c1-mirror",
-        "W turned by 60 degrees, V by 120: sym(W V^-1) > 0. One token goes to 0 (--n 1), five go to infinity.",
+        "Thm 4 without its symmetry: sym(W) > 0 and sym(W V^-1) > 0 (W turned by 60 degrees, V by 120), and yet one "
+        "token goes to 0 (--n 1); five go to infinity.",
         5,
         _plain(rotation(60), rotation(120), causal=False, horizon=60.0, size=2.0),
     ),
     Preset(
         "metastable",
-        "V = -I with W = -8 I, causal (C5): the second token must go to 0 (Thm 6), but stands still for very long.",
+        "V = -I with W = -8 I, causal: the second token must go to 0 (Thm 6), but stands still for very long.",
         2,
         _metastable,
         fixed_count=True,

@@ -120,7 +120,7 @@ def _behind(flow: Flow) -> list[str]:
 def _terms(flow: Flow) -> list[str]:
     """What the words of the sentences mean."""
     terms = []
-    if flow.observables.get("clusters"):
+    if flow.tokens > 1:
         terms.append(CLUSTERS)
     if moves(flow) != "V":
         terms.append(f"{LETTERS}.")
@@ -135,7 +135,10 @@ def _notes(flow: Flow) -> list[str]:
 
 
 def _in_short(flow: Flow) -> str:
-    return f"{flow.encoding}: {flow.settings.encoding}; {flow.meaning}; {flow.observed}."
+    """One of several flows: its encoding, what was seen, what position changes."""
+    position = position_line(flow)
+    told = f"{flow.encoding} ({flow.settings.encoding}): {seen(flow)}"
+    return f"{told} Position: {position}" if position else told
 
 
 def _sentence(words: str) -> str:

@@ -23,7 +23,7 @@ def position_line(flow: Flow) -> str | None:
     if found is None:
         return None
     said = f"{_until(flow, found)}{_differences(flow, found) or _alike(flow, found)}."
-    return " ".join(filter(None, [said, _start(flow, found)]))
+    return " ".join(filter(None, [said, _start(flow, found), _certified(flow)]))
 
 
 def label(flow: Flow) -> str:
@@ -166,6 +166,14 @@ def _start(flow: Flow, found: PositionEffect) -> str | None:
     known = [cosine_words(value) for value in (both.with_position, both.without) if value is not None]
     numbers = f" (mean cosine {' and '.join(known)})" if known else ""
     return f"Position is added to the tokens, so the two runs begin at different places{numbers}."
+
+
+def _certified(flow: Flow) -> str | None:
+    """Where a theorem names the end, and it is the same with and without."""
+    found = flow.verdict
+    if found is None or found.rule != "T6" or flow.settings.absolute in ("input", "reinject"):
+        return None
+    return "Where they end it cannot change (Thm 6), only how fast they get there."
 
 
 def _way(growth: float) -> int:

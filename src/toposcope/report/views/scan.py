@@ -12,6 +12,7 @@ from toposcope.report import charts
 from toposcope.report.blocks import (
     Chart,
     Column,
+    Command,
     HeadMap,
     Listing,
     Measure,
@@ -27,11 +28,10 @@ from toposcope.report.blocks import (
 )
 from toposcope.report.verdicts import LETTERS, adjective, meaning, theorem, word
 from toposcope.report.views import scan_spectra
-from toposcope.report.views.scan_words import says, summary, why_none
+from toposcope.report.views.scan_words import answer, more, says, why_none
 from toposcope.scanning.result import ScanHead, ScanResult
 from toposcope.scanning.sample import SampleEstimate
 
-FIRST = 3  # sentences above the map
 COMMON = 0.5  # a verdict of more heads than this share tells little of any
 SUREST = 5  # verdicts in the list of those with the largest margins
 _MEASURES = (
@@ -130,11 +130,12 @@ def view(result: ScanResult, page: Page) -> None:
     rows = _rows(result)
     opened = _opened(rows)
     table = page.rows("heads", rows)
-    sentences = summary(result)
-    page.add("Summary", Summary(tuple(sentences[:FIRST])))
+    guessed = bool(scan_spectra.by_fast_share(heads))
+    measure = Command("To measure what heads look at ([hf] extra):", scan_spectra.trace_line(result))
+    page.add("Summary", Summary(tuple(answer(result))), measure if guessed else None)
     page.add("Head by head", _map(table, rows, opened))
-    if sentences[FIRST:]:
-        page.add("More of the same weights", Summary(tuple(sentences[FIRST:])), full=True)
+    if sentences := more(result):
+        page.add("More from these weights", Summary(tuple(sentences)), full=True)
     page.add("Verdicts", _verdicts(page, heads))
     page.add("The surest verdicts", _surest(page, heads), full=True)
     if result.estimate:
@@ -144,7 +145,7 @@ def view(result: ScanResult, page: Page) -> None:
     page.add("Regimes by depth", Row((_regimes(page, heads), _growth(page, heads))), detail=True)
     page.add("Layers as wholes", _layers(page, result), detail=True)
     page.add("Eigenvalues of V O", _clouds(page, heads), detail=True)
-    page.add("Heads that can tell neighbours apart", scan_spectra.ranking(page, heads))
+    page.add("Heads that can tell neighbours apart", scan_spectra.ranking(page, result))
     page.add("Positional kernels", *scan_spectra.kernels(page, result, rows), full=True)
     page.add("What layer 0's logits are made of", *scan_spectra.first_layer(page, result.spectra), full=True)
     page.add("Frequency use", scan_spectra.frequencies(rows), detail=True)

@@ -22,6 +22,7 @@ from toposcope.report.blocks import (
     count,
     shown,
 )
+from toposcope.report.commands import command
 from toposcope.scanning.result import ScanHead, ScanResult
 from toposcope.spectra.of_heads import FAST, FAST_ON_SMOLLM2, HeadSpectra
 from toposcope.spectra.of_model import EncodingSpectra, WhatIf
@@ -37,9 +38,14 @@ def by_fast_share(heads: Iterable[ScanHead]) -> list[ScanHead]:
     return sorted(known, key=lambda head: -(head.fast_share or 0.0))
 
 
-def ranking(page: Page, heads: Sequence[ScanHead]) -> Listing | None:
+def trace_line(result: ScanResult) -> str:
+    """The command that measures what the weights only allow to guess."""
+    return f"{' '.join(command(result, 'trace'))} --text random"
+
+
+def ranking(page: Page, result: ScanResult) -> Listing | None:
     """The heads with most of Q and K in fast pairs: candidates, in order; a list of names it is not."""
-    best = by_fast_share(heads)[:RANKED]
+    best = by_fast_share(result.heads)[:RANKED]
     if not best:
         return None
     columns = (
@@ -54,7 +60,7 @@ def ranking(page: Page, heads: Sequence[ScanHead]) -> Listing | None:
         f"{FAST} tokens, but many heads with such pairs do something else. On {seen.model} ({seen.text}, "
         f"{seen.previous} such heads of {seen.heads}) this order had an AUC of {seen.auc:.2f}, and {seen.hits} of "
         f"its first {seen.top} were such heads. "
-        "'toposcope trace MODEL --text random' measures what heads attend to."
+        f"'{trace_line(result)}' measures what heads attend to."
     )
     answer = ("name", "fast_share")
     return Listing("Heads by fast rotary pairs", words, table, columns, top=6, answer=answer, answer_sentence=words)

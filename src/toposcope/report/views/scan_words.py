@@ -8,7 +8,9 @@ from toposcope.report.blocks import count
 from toposcope.report.verdicts import adjective, meaning, scope_words, theorem
 from toposcope.report.views import scan_spectra
 from toposcope.scanning.result import ScanHead, ScanResult
+from toposcope.spectra.of_heads import FAST_ON_SMOLLM2
 
+NAMED = 5  # heads of the guess that are named
 _REMARKS = {"left_out": "what inspect notes is left out", "post_norm": "post-norm"}
 
 
@@ -32,16 +34,14 @@ def says(head: ScanHead) -> str:
 
 def summary(result: ScanResult) -> list[str]:
     """The scan as a whole, in sentences."""
+    return [*answer(result), *more(result)]
+
+
+def answer(result: ScanResult) -> list[str]:
+    """What is certified, for which weights; then the guess that weights allow at what heads do with position."""
     heads, model = result.heads, result.model
     total, counts = len(heads), model.counts
     sentences = []
-    ranked = scan_spectra.by_fast_share(heads)
-    if ranked:  # what tells heads apart comes first
-        names = ", ".join(f"{head.layer}.{head.head} ({head.fast_share:.0%})" for head in ranked[:5])
-        sentences.append(
-            f"Heads with the largest share of Q and K in fast rotary pairs: {names}. They can tell neighbours apart "
-            "best (heuristic)."
-        )
     calm, grow = counts.get("converges", 0), counts.get("diverges", 0) + counts.get("not_convergent", 0)
     if calm or grow:
         parts = [f"{counts[key]} {adjective(key)}" for key in ("not_convergent", "diverges") if counts.get(key)]
@@ -51,7 +51,7 @@ def summary(result: ScanResult) -> list[str]:
             (calm, "draw what it moves to one point", ""),
         ]
         told = [f"{what} in {n} of {total} cases ({n / total:.0%}{rest})" for n, what, rest in ways if n]
-        sentences.append(f"Repeated on its own, a head would {', and '.join(told)}.")
+        sentences.append(f"Certified: applied on its own again and again, a head would {', and '.join(told)}.")
     if counts.get("indeterminate"):
         sentences.append(f"For {counts['indeterminate']} of {total} heads no theorem decides.")
     bounded, above = counts.get("bounded", 0), counts.get("diverges_above", 0)
@@ -69,15 +69,33 @@ def summary(result: ScanResult) -> list[str]:
             f"These verdicts are about the weights as stored; {model.robust or 'none'} of {decided} "
             f"{'is' if model.robust < 2 else 'are'} certain for the weights before rounding, too."
         )
-    sentences += _growth_words(result)
+    return [*sentences, *filter(None, [_guess(result)])]
+
+
+def more(result: ScanResult) -> list[str]:
+    """What else the same weights say, in sentences."""
+    heads, sentences = result.heads, _growth_words(result)
     inexact = sum(not head.exact for head in heads)
     if inexact:
         reasons = sorted({warning for head in heads for warning in head.warnings})
         sentences.append(
-            f"{inexact} of {total} heads lie outside the theorems' exact reach "
+            f"{inexact} of {len(heads)} heads lie outside the theorems' exact reach "
             f"({', '.join(_REMARKS.get(each, each.replace('_', ' ')) for each in reasons) or 'no theorem applies'})."
         )
     return sentences
+
+
+def _guess(result: ScanResult) -> str | None:
+    """Candidates for heads that look nearby, how often such a guess was right, and what measures it."""
+    ranked = scan_spectra.by_fast_share(result.heads)
+    if not ranked:
+        return None
+    names = ", ".join(f"{head.layer}.{head.head} ({head.fast_share:.0%})" for head in ranked[:NAMED])
+    seen = FAST_ON_SMOLLM2
+    return (
+        f"A guess at the heads that look at the token before, by the share of Q and K in fast rotary pairs: {names}. "
+        f"On {seen.model} it is right for {seen.hits} of its first {seen.top} heads; toposcope trace measures it."
+    )
 
 
 def _pushed(result: ScanResult) -> str:
@@ -111,8 +129,8 @@ def _growth_words(result: ScanResult) -> list[str]:
         )
     if model.metastable and any(head.causal for head in result.heads):
         sentences.append(
-            f"{model.metastable} of {len(result.heads)} heads can freeze on the way (metastable): W sets the speed, "
-            "V the regime."
+            f"In {model.metastable} of {len(result.heads)} heads tokens can stand still for very long on the way "
+            "(metastable): W sets how fast they go, V where."
         )
     if model.log_growth is not None:
         sentences.append(

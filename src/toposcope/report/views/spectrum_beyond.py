@@ -96,7 +96,7 @@ def why(met: Beyond) -> str:
         "within": "it is no longer than training",
         "window": "its window is no longer than training",
         "nothing new": "all its values were there in training",
-        "new values": f"from distance {met.new_from or 0:,} on the bias has values never seen, though nothing turns",
+        "new values": f"from distance {met.new_from or 0:,} on the bias has values new to it, which may do no harm",
         "new positions": f"positions from {met.new_from or 0:,} on have no trained vector",
         "no position": "this head has no position, and only the mask tells tokens apart",
         "not by distance": "its bias goes by both positions, not by distance",
