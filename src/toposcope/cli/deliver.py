@@ -54,7 +54,7 @@ def deliver(
     if csv:
         write(result.csv(table=table), csv)
     if html:
-        write(drawing.page([*beside, result]), html)
+        write(drawing.page([*beside, result], drawing.title(result)), html)
     if figure:
         result.figure(figure)
     if sarif or junit:

@@ -18,7 +18,7 @@ COMMANDS = {
     "flow": "Let tokens flow under a model's weights, and watch.",
     "inspect": "Show a checkpoint's architecture, encoding and heads.",
     "loss": "What a text costs, and under another encoding.",
-    "ls": "List known models, families, encodings or tasks.",
+    "ls": "List known models, texts, families, encodings, tasks.",
     "refine": "Add a diagonal to a rotary model, tune it, compare.",
     "report": "Stored results as one HTML file to send around.",
     "reproduce": "Do the papers' claims hold? Train, measure, judge.",

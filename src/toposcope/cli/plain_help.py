@@ -18,13 +18,16 @@ class PlainHelp(TyperCommand):
 
     def get_usage(self, ctx: Any) -> str:
         """As typer's own, which errors print too."""
-        return _BRACED.sub(r"\1", super().get_usage(ctx))
+        return _unbraced(super().get_usage(ctx))
 
     def get_help(self, ctx: Any) -> str:
         """As typer's own; what is left out of a column leaves blanks, so that columns stay in line."""
-        text = _BRACED.sub(r"\1", super().get_help(ctx)).replace("......", "...")
-        text = text.replace("[[", "[").replace("]]", "]")
+        text = _unbraced(super().get_help(ctx))
         return "\n".join(line.rstrip() for line in _TYPE.sub(_shorter, text).splitlines())
+
+
+def _unbraced(text: str) -> str:
+    return _BRACED.sub(r"\1", text).replace("......", "...").replace("[[", "[").replace("]]", "]")
 
 
 def _shorter(found: re.Match[str]) -> str:

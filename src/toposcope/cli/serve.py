@@ -16,7 +16,7 @@ from toposcope.cli.common import console
 def run(
     targets: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[MODEL|RESULT.json]...", help="Models to explore, and results written with --json."),
+        typer.Argument(metavar="MODEL|RESULT.json", help="Models to explore, and results written with --json."),
     ] = None,
     port: Annotated[int, typer.Option("--port", metavar="N", min=0, max=65535, help="0: the next free one.")] = 8123,
     store: Annotated[str, typer.Option("--store", metavar="DIR", help="The runs to show.")] = "runs",

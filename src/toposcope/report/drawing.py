@@ -26,8 +26,7 @@ def page(results: Sequence[Result | Mapping[str, Any]], title: str | None = None
     """The HTML text of a report on one or more results, or on the plain data of some."""
     if not results:
         raise BadValue("a report needs at least one result.")
-    known = [each if isinstance(each, Result) else from_dict(each) for each in results]
-    known.sort(key=lambda each: list(KINDS).index(each.kind))
+    known = in_order([each if isinstance(each, Result) else from_dict(each) for each in results])
     return page_html(page_of(known, title), [{**each.as_dict(), **origin(each)} for each in known])
 
 
@@ -63,7 +62,7 @@ def movie(result: Result, path: str | Path) -> Path:
 def page_of(results: Sequence[Result], title: str | None = None) -> Page:
     """The blocks of one or more results, in the order in which a report shows them."""
     page = Page(title=title or title_of(results) or "")
-    for kind in (kind for kind in KINDS if any(each.kind == kind for each in results)):
+    for kind in dict.fromkeys(each.kind for each in in_order(results)):
         add_view([each for each in results if each.kind == kind], page)
     # the same model may stand there with other hashes, where other parts of it were read
     every = [each for result in results for each in result.provenance.subjects]
@@ -77,6 +76,15 @@ def page_of(results: Sequence[Result], title: str | None = None) -> Page:
     if len(subjects) == 1 and not page.line:
         page.line = about(subjects[0])
     return page
+
+
+def in_order(results: Sequence[Result]) -> list[Result]:
+    """As a report shows them: what is wrong, what is there, what it does; at the end that nothing was wrong."""
+    fine = {
+        each.kind: all(getattr(other, "worst", "") == "ok" for other in results if other.kind == each.kind)
+        for each in results
+    }
+    return sorted(results, key=lambda each: (fine[each.kind], list(KINDS).index(each.kind)))
 
 
 def about(subject: Subject) -> str:

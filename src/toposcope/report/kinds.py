@@ -19,7 +19,7 @@ from toposcope.core.sealed import SUM, unsealed
 from toposcope.core.untrusted import read_saved
 from toposcope.report.blocks import Page
 
-# In the order in which a report shows them: first what is wrong, then what is there, then what it does.
+# In the order in which a report shows them: first what is wrong, then what is there, then what it does (`in_order`).
 KINDS = {
     "check": "toposcope.checks.findings:CheckResult",
     "check-live": "toposcope.live.result:LiveCheckResult",

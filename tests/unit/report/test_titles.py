@@ -12,7 +12,7 @@ import toposcope
 from tests.unit.report.making import loss, traced
 from tests.unit.tiny import write_llama
 from toposcope.core.result import Provenance, Result, Subject
-from toposcope.report.drawing import page, page_of
+from toposcope.report.drawing import in_order, page, page_of
 from toposcope.report.titles import LONGEST, title_of
 
 MODEL = Subject("m", "/models/m", "safetensors", "llama", "")
@@ -85,3 +85,14 @@ def test_a_result_without_a_model_is_named_by_its_view() -> None:
     result = toposcope.spectrum("rope", context=64)
     assert title_of([result]) is None
     assert "rope" in page_of([result]).title
+
+
+def test_a_check_stands_first_only_where_something_is_wrong(tmp_path: Path) -> None:
+    sound = write_llama(tmp_path / "sound", vocab_size=8)
+    scan = toposcope.scan(sound, layers="0")
+    check = toposcope.check(sound)
+    wrong, fine = replace(check, worst="fault"), replace(check, worst="ok")
+    assert [each.kind for each in in_order([scan, wrong])] == ["check", "scan"]
+    assert [each.kind for each in in_order([fine, scan])] == ["scan", "check"]
+    assert [each.kind for each in in_order([fine, scan, wrong])] == ["check", "check", "scan"]
+    assert page_of([fine, scan]).sections[-1].title == page_of([wrong, scan]).sections[0].title
