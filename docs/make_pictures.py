@@ -20,7 +20,7 @@ import vl_convert
 from PIL import Image
 
 from toposcope.encodings import rope
-from toposcope.report.paint import palette
+from toposcope.report.paint import colour, palette
 from toposcope.spectra.contraction import contraction
 
 IMAGES = Path(__file__).parent / "images"
@@ -142,7 +142,24 @@ def one_head() -> None:
 
 @paper
 def verdicts() -> None:
-    picture("papers/verdicts", "scan", "smollm2")
+    """The verdict of each head of SmolLM2, with a dot where it survives the rounding of the file's weights."""
+    toposcope("scan", "smollm2", "--json", "scan.json")
+    heads = json.loads((KEPT / "scan.json").read_text())["heads"]
+    names = {"converges": "converges", "diverges": "diverges", "not_convergent": "not convergent"}
+    rows = [{**{key: head[key] for key in ("layer", "head")}, "verdict": names[head["verdict"]]} for head in heads]
+    sure = [row for row, head in zip(rows, heads, strict=True) if head["robust"]]
+    axes = {
+        "x": {"field": "layer", "type": "ordinal", "axis": {"labelAngle": 0}},
+        "y": {"field": "head", "type": "ordinal"},
+    }
+    scale = {"domain": list(names.values()), "range": [colour(name) for name in names]}
+    cells = {"field": "verdict", "type": "nominal", "scale": scale, "title": None, "legend": {"orient": "top"}}
+    dots = {"mark": {"type": "point", "filled": True, "color": "white", "size": 20}, "data": {"values": sure}}
+    chart(
+        "verdicts",
+        rows,
+        {"layer": [{"mark": "rect", "encoding": {**axes, "color": cells}}, {**dots, "encoding": axes}]},
+    )
 
 
 @paper

@@ -357,8 +357,7 @@ def test_modules_named_by_their_path_exist() -> None:
 
 def test_every_function_of_the_map_exists() -> None:
     text = (ROOT / "docs/theory.md").read_text()
-    packages = sorted(path.name for path in (ROOT / "src/toposcope").iterdir() if path.is_dir())
-    names = set(re.findall(rf"`((?:{'|'.join(packages)})(?:\.\w+)+)`", text))
+    names = set(re.findall(r"`([a-z_]+(?:\.\w+)+)`", text))
     assert len(names) > 50
     for name in names:
         assert found(name), f"docs/theory.md names {name}, which does not exist"
