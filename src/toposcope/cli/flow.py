@@ -84,7 +84,7 @@ def run(
     ] = None,
     max_evaluations: Annotated[
         int, typer.Option("--max-evaluations", metavar="N", help="Stop after so many evaluations of the field.")
-    ] = 6000,
+    ] = 20_000,
     rtol: Annotated[
         float | None,
         typer.Option(

@@ -28,7 +28,6 @@ from toposcope.core.result import Provenance, Result
 from toposcope.dynamics import agreement, sources
 from toposcope.dynamics.diagonal import parse_diagonal
 from toposcope.dynamics.growing import Leading, leading
-from toposcope.dynamics.integrate import MAX_EVALUATIONS
 from toposcope.dynamics.matrices import Absolute, matrices, square
 from toposcope.dynamics.observables import OBSERVABLES
 from toposcope.dynamics.position_effect import PositionEffect, effect
@@ -45,6 +44,7 @@ from toposcope.encodings.registry import listed
 Array = NDArray[np.float64]
 Tick = Callable[[float], None]
 TICKS = 100  # steps of the progress of one flow
+MOST_EVALUATIONS = 20_000  # of the field, in one run
 RTOL = 1e-6
 RTOL_OF_MODEL = 1e-4  # norms and cosines come out as with 1e-5, in a fraction of the steps (docs/flow.md)
 CAP_OF_LAYER = 100.0  # logits are 10,000 times the model's then, and each further step is dearer than the last
@@ -210,7 +210,7 @@ def flow(
     norms: Norms | None = None,
     horizon: float | None = None,
     growth_cap: float | None = None,
-    max_evaluations: int = MAX_EVALUATIONS,
+    max_evaluations: int = MOST_EVALUATIONS,
     rtol: float | None = None,
     position_effect: bool = True,
     save: str | Path | None = None,

@@ -230,7 +230,7 @@ def test_tolerance_and_growth_are_chosen_by_what_flows(tmp_path: Path) -> None:
     for name, part in (("head", {"head": "1.3"}), ("layer", {"layer": 1}), ("stack", {"stack": True})):
         used = toposcope.flow(path, tokens=3, horizon=0.1, **part).flows[0].settings  # type: ignore[arg-type]
         chosen[name] = (used.rtol, used.growth_cap)
-    assert chosen == {"head": (1e-3, 1e4), "layer": (1e-3, 100.0), "stack": (1e-3, 1e4)}
+    assert chosen == {"head": (1e-4, 1e4), "layer": (1e-4, 100.0), "stack": (1e-4, 1e4)}
     preset = toposcope.flow(preset="c1", horizon=0.1).flows[0].settings
     assert (preset.rtol, preset.growth_cap) == (1e-6, 1e4)
     given = toposcope.flow(path, layer=1, tokens=3, horizon=0.1, rtol=1e-5, growth_cap=7.0).flows[0].settings
