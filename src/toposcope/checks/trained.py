@@ -229,8 +229,9 @@ def _base(
     turn = float((w_F[fall.at - 1] * w_F[fall.at]) ** 0.5) * length
     numbers = {"pair": fall.at, "factor": fall.factor, "fit": fall.fit, "turn": turn}
     shown = (
-        f"In {say_layers(layers, len(model.layers))} the sine part falls {fall.factor:.1f}-fold at pair {fall.at}, "
-        f"which turns by {turn:.2g} rad within {length:,} tokens; about 1 is expected."
+        f"In {say_layers(layers, len(model.layers))} the sine part of the logits falls {fall.factor:.1f}-fold "
+        f"at pair {fall.at}. Training puts that fall at the pair that turns by about 1 rad within the context; this "
+        f"one turns by {turn:.2g} rad within {length:,} tokens (docs/check.md)."
     )
     if 1 / FITS <= turn <= FITS:
         status, title, cure = "ok", f"{said} fit these weights", ""
@@ -252,8 +253,9 @@ def _what_may_be(encoding: Encoding) -> str:
     kind = encoding.parameters.get("scaling", "default")
     if kind in ("default", "proportional"):
         return (
-            "Compare base, context and scaling with the configuration that the model was published with: a lost "
-            "scaling looks like this. So does a base or context that was changed late in training."
+            "A lost scaling looks like this: if a fault above names one, mend that first. If not, compare base, "
+            "context and scaling with the configuration that the model was published with. A base or context that "
+            "was changed late in training looks like this too."
         )
     return (
         f"Most likely the {kind} scaling was added by hand to weights that were not trained with it: 'toposcope loss "

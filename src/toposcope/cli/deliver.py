@@ -38,14 +38,12 @@ def deliver(
     beside: Sequence[Result] = (),
     written: Sequence[str | None] = (),
     full: bool | None = None,
-    brief: Sequence[str] = (),
 ) -> None:
     """Write what was asked for, then print the result, unless standard output is taken by '-'.
 
     `table` is the one that --csv writes; `sarif` and `junit` are files for findings; results `beside` this one stand
     in the page too; files `written` before are named too; in `full` the terminal shows all that the page does, else
-    it names what --full would add (None: the command has no such option). Where `brief` sentences are given and a
-    page is written, the terminal shows these instead, unless in `full`.
+    it names what --full would add (None: the command has no such option).
     """
     from toposcope.report import drawing, terminal
 
@@ -68,10 +66,7 @@ def deliver(
     if "-" in (json, csv, html, sarif, junit):
         return
     out = console()
-    if brief and html and not full:
-        terminal.say(brief, out)
-    else:
-        terminal.show(drawing.page_of([result]), out, full=bool(full), offer=full is False)
+    terminal.show(drawing.page_of([result]), out, full=bool(full), offer=full is False)
     for name in filter(None, (*written, json, csv, html, figure, sarif, junit)):
         out.print(f"Written: {name}", soft_wrap=True)
 

@@ -122,7 +122,6 @@ def run(
     Give a MODEL with --head, --layer or --stack; or --W and --V; or --preset.
     """
     from toposcope.dynamics.flow import flow
-    from toposcope.report.views.flow_words import brief
 
     figure, save = figure or plot, save or out
     encodings = [*(encoding or ()), *(part.strip() for part in (compare or "").split(",") if part.strip())]
@@ -144,8 +143,6 @@ def run(
         )  # fmt: skip
     if movie is not None:
         result.movie(movie)
-    deliver(
-        result, json=json, csv=csv, html=html, figure=figure, written=(save, movie), full=full, brief=brief(result)
-    )
+    deliver(result, json=json, csv=csv, html=html, figure=figure, written=(save, movie), full=full)
     if not (movie or html or figure or "-" in (json, csv)):
         console().print("To watch the tokens move: --html flow.html, or --movie flow.gif.", soft_wrap=True)

@@ -77,12 +77,6 @@ def show(page: Page, out: IndentedConsole, *, full: bool = False, offer: bool = 
         out.print(f"\n[bold]With --full[/bold]\n  {_safe(listed)}{'' if listed.endswith('?') else '.'}")
 
 
-def say(lines: Sequence[str], out: IndentedConsole) -> None:
-    """Print some lines of words and no page."""
-    for line in lines:
-        out.print(_safe(line))
-
-
 def _left_out(page: Page, out: IndentedConsole) -> None:
     if page.skipped:
         out.print("\n[bold]Left out[/bold]")

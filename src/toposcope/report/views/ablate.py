@@ -60,7 +60,7 @@ def view(result: AblateResult, page: Page) -> None:
     table = page.rows("damages", rows)
     alone = len(rows) == 1  # the same numbers as in the summary
     page.add("The heads that matter most", *_heads(page, result, ranked, texts), full=alone)
-    page.add("What to run next", _next_step(result))
+    page.add("What to run next", *_next_steps(result))
     page.add("Ablation map", _map(result, rows, texts, table), full=True, detail=len(rows) < FEW)
     if result.layers:
         asked = result.screen is None and not chosen_by_hand(result)
@@ -111,14 +111,23 @@ def _shown(ranked: Sequence[dict[str, Any]]) -> tuple[int, str]:
     return top, "within noise of 0" if sure <= top else f"{sure - top} of them clearly above or below 0"
 
 
-def _next_step(result: AblateResult) -> Command | None:
-    """The command that finds the worst heads of a model of which only some were removed."""
-    if not chosen_by_hand(result):
-        return None
+def _next_steps(result: AblateResult) -> list[Command]:
+    """What does the worst head do; which are the worst of a model of which only some were removed?"""
+    if result.predicts == "drift" or not result.ranked():
+        return []
     options = result.provenance.options
-    given = [name for name, usual in (("tokens", TOKENS), ("sequences", SEQUENCES)) if options.get(name) != usual]
-    words = command(result, "ablate", ["text", *given, "begin", "lines", "seed"])
-    return Command("Which heads does the whole model need most?", " ".join([*words, "--mode screen --only text"]))
+    worst = split(result.ranked(), "text")[0]
+    same = command(result, "ablate", ["text", "begin", "lines", "seed"])[3:]
+    steps = []
+    if worst:
+        line = " ".join([*command(result, "trace"), *same, "--heads", worst[0].name])
+        steps.append(Command(f"What does {worst[0].name} do?", line))
+    if chosen_by_hand(result):
+        given = [name for name, usual in (("tokens", TOKENS), ("sequences", SEQUENCES)) if options.get(name) != usual]
+        words = command(result, "ablate", ["text", *given, "begin", "lines", "seed"])
+        line = " ".join([*words, "--mode screen --only text"])
+        steps.append(Command("Which heads does the whole model need most?", line))
+    return steps
 
 
 # ------------------------------------------------------------------ heads
@@ -175,7 +184,7 @@ def _heads(page: Page, result: AblateResult, ranked: Sequence[dict[str, Any]], t
     top, others = _shown(ranked)
     words = [f"Damage: how much the {loss_or_drift(result)} rises without the head ({result.unit})."]
     if any(row["half_width"] is not None for row in ranked):
-        words[0] += " In brackets: within noise of 0, by the 95 % interval. Those above 0 first, by its lower end."
+        words[0] += " In brackets: within noise of 0, by the 95 % interval. Sorted by the lower end of the interval."
     known = {*texts, *(column.key for column in columns)}
     words += [said for key, said in _WORDS.items() if key in known]
     keys = [*(column.key for column in columns), *(f"{kind}_{name}" for name in texts for kind in ("damage", "half"))]

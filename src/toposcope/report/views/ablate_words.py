@@ -71,7 +71,7 @@ def _positional(result: AblateResult, ranked: Sequence[HeadDamage]) -> list[str]
         its = f"position alone accounts for {known[0].positional:.0%} of its logits' variance"
         return [f"{known[0].name} is {'' if most else 'not '}positional ({its})."]
     names = ", ".join(most[:NAMED]) + (f" and {len(most) - NAMED} more" if len(most) > NAMED else "")
-    of = f"Of the {len(known)} heads without which the {loss_or_drift(result)} clearly rises"
+    of = f"Of the {len(known)} heads without which the {loss_or_drift(result)} rises"
     some = f"{len(most) or 'none'} {'are' if len(most) > 1 else 'is'} positional"
     return [f"{of}, {some} ({what} a head's logits' variance){': ' if most else ''}{names}."]
 
@@ -103,9 +103,9 @@ def _answer(result: AblateResult, ranked: Sequence[HeadDamage]) -> list[str]:
     elif leads(first, [each for each in ranked if each is not first], "text"):
         words = f"Of {len(ranked)} heads, {first.name} matters most on the text: {rises}"
         among = f"{len(others)} others: " if len(others) > NAMED else ""
-        words += f" It also clearly rises without {among}{_listed(others, 'text')}." if others else ""
+        words += f" It also rises without {among}{_listed(others, 'text')}." if others else ""
     else:
-        words = f"On the text the {what} clearly rises {_without(harm, ranked, 'text')}."
+        words = f"On the text the {what} rises {_without(harm, ranked, 'text')}."
         if higher:
             verbs = "measures" if len(higher) == 1 else "measure"
             words += f" {_listed(higher, 'text')} {verbs} higher, but may be noise: use more --sequences."
@@ -115,7 +115,7 @@ def _answer(result: AblateResult, ranked: Sequence[HeadDamage]) -> list[str]:
         words += f" For {names} the change is within noise of 0."
     if len(ranked) >= MANY:
         chance = max(1, round(len(ranked) * BY_CHANCE))
-        words += f" (Clearly: the 95 % interval lies above 0; of {len(ranked)} heads without any effect, about "
+        words += f" (Rises: the 95 % interval lies above 0; of {len(ranked)} heads without any effect, about "
         words += f"{chance} would pass by chance.)"
     return [words, *falls]
 

@@ -14,7 +14,7 @@ from toposcope.dynamics.trajectory import Status
 from toposcope.report.blocks import Command
 from toposcope.report.commands import command, loss_line
 from toposcope.report.verdicts import word
-from toposcope.report.views.flow_position import RESIZED, TURNED, cosine_words, label, position_line
+from toposcope.report.views.flow_position import RESIZED, TURNED, cosine_words, label
 
 ALIKE = 0.99  # mean cosine of tokens that point one way
 MERGED = 0.9  # the most clusters at the end over those at the start, or the other way, if that is told
@@ -142,7 +142,7 @@ def next_steps(result: FlowResult) -> list[Command]:
     )
     if read_as or loss_line(result) is None:  # it could not be run, or not as it was read
         return []
-    return [Command("In the whole model:", " ".join(command(result, "trace")))]
+    return [Command("In the whole model, where it may be the other way round:", " ".join(command(result, "trace")))]
 
 
 def why(result: FlowResult, flow: Flow) -> str | None:
@@ -234,11 +234,11 @@ def firm(flow: Flow) -> str | None:
         if not found.margin:
             return f"The smallest change of {weights(flow)} may undo it."
         return f"The verdict survives changes of {weights(flow)} below {most} of {size}."
-    rounding = f"rounding (about {_percent(found.storage_error)})"
+    changed = f"rounding may have changed {weights(flow)} by about {_percent(found.storage_error)}"
     if found.robust:
-        return f"The verdict survives {rounding}: the margin is {most} of {weights(flow)}."
-    how = "far above" if found.storage_error > FAR * found.margin else "not below"
-    return f"Not certified for the weights before rounding: {rounding} is {how} the margin ({most})."
+        return f"The verdict survives rounding: {changed}, and it stands up to {most}."
+    far = ", far less" if found.storage_error > FAR * found.margin else ""
+    return f"Not certified for the weights before rounding: {changed}; the verdict is sure up to {most}{far}."
 
 
 def _percent(share: float) -> str:
@@ -256,41 +256,6 @@ def weights(flow: Flow) -> str:
     if rule not in ("T5", "T6"):
         return "W and V"
     return moves(flow).replace(" ", " and ")
-
-
-def brief(result: FlowResult) -> list[str]:
-    """What was seen, why, and what is certified, a line for each flow or for those of which the same is said."""
-    lines: list[tuple[str, str, str | None]] = [("Seen", flow.encoding, seen(flow)) for flow in result.flows]
-    lines += [("Position", flow.encoding, position_line(flow)) for flow in result.flows]
-    lines += [("Likely reason", flow.encoding, why(result, flow)) for flow in result.flows]
-    for flow in result.flows:
-        lines.append((", ".join(filter(None, ["Theorem", scope(flow)])), flow.encoding, theorem_line(flow)))
-    several: dict[tuple[str, str], list[str]] = {}  # the flows of which the same is said
-    for what, encoding, said in lines:
-        if said:
-            several.setdefault((what, said), []).append(encoding)
-    named = len(result.flows) > 1
-    told = [
-        f"{what}{', ' + ' and '.join(of) if named else ''}: {words[:1].lower() if what == 'Seen' else words[:1]}"
-        f"{words[1:]}"
-        for (what, words), of in several.items()
-    ]
-    steps = [f"{step.question} {step.line}" for step in next_steps(result)]
-    return [setup(result), *told, *filter(None, [legend(result)]), *steps]
-
-
-def legend(result: FlowResult) -> str | None:
-    """The letters that were used, and where the theorem stands."""
-    flow, told = result.flows[0], []
-    if flow.settings.layers is None:
-        brief_letters = "V O: value, output weights"
-        told.append("dx_i/dt = V sum_j softmax_j(x_i^T W x_j) x_j" if moves(flow) == "V" else brief_letters)
-    if moves(flow) != "V" and any(_gathered(each) for each in result.flows):
-        told.append(f"cluster: gaps < {100 * CLUSTER_SHARE:.0f} % of norm")
-    rules = dict.fromkeys(each.verdict.rule for each in result.flows if each.verdict and each.verdict.rule)
-    if rules:
-        told.append(f"{', '.join(f'Thm {rule[1:]}' for rule in rules)}: docs/theory.md")
-    return f"{'; '.join(told)}." if told else None
 
 
 def _sentence(words: str) -> str:
@@ -349,7 +314,8 @@ def _sizes(flow: Flow) -> str | None:
     if told and _apart(flow):
         (before, after), (small, large) = _ends(flow, "distance_mean"), _ends(flow, "norm_max")
         less = after / before < large / small
-        told += f"; distances grow too{', but less' * less} ({fold(after / before)}-fold)"
+        small_beside = ", but less, so they are small beside the norms" if less else ""
+        told += f"; distances grow too{small_beside} ({fold(after / before)}-fold)"
     ways = [math.copysign(1, math.log(r)) if abs(math.log(r)) > math.log(RESIZED) else 0 for r in _ratios(flow)]
     if smallest and ways[0] != ways[1]:
         return f"{told or 'the largest norm hardly changes'}, the smallest {smallest.removeprefix('norm ')}"

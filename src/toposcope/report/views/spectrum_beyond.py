@@ -122,7 +122,7 @@ def _table(page: Page, told: Sequence[tuple[EncodingSpectrum, Beyond]], *, short
         Column("encoding", "encoding", "wrap"),
         Column("verdict", f"at {length(told[0][1].context)}", "plain"),
         Column("unturned", "not turned"),
-        Column("new_pairs", "pairs past trained angles"),
+        Column("new_pairs", "pairs at new angles"),
         Column("new_from", "unseen from"),
         Column("step", "step"),
         Column("factor", "shared content"),

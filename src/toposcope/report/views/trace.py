@@ -318,8 +318,8 @@ def _patterns(page: Page, result: TraceResult) -> Listing:
     )  # fmt: skip
     none = sum(not each.names for each in result.heads)
     words = (
-        "From: the least share of its attention with which a head is counted (median over sequences; induction: on "
-        f"random tokens said twice). {none} of {len(result.heads)} heads follow no pattern."
+        "From: a head is counted from this share of its attention on (median over sequences; induction: on random "
+        f"tokens said twice). A head may follow several patterns; {none} of {len(result.heads)} follow none."
     )
     return Listing("Named patterns", words, page.rows("patterns", rows), columns)
 
