@@ -135,7 +135,8 @@ def test_clusters_among_growing_distances_say_that_those_grow_too(measured: Flow
     gathered = {**SAME, "clusters": (6.0, 2.0)}
     grown = {"norm_max": (1.0, 200.0), "norm_min": (1.0, 200.0), "distance_mean": (1.0, 9.0)}
     words = gist(changed(measured, **{**gathered, **grown}))
-    assert "but less (9-fold)" in words
+    assert "but less" in words
+    assert "(9-fold)" in words
     faster = gist(changed(measured, **{**gathered, **grown, "distance_mean": (1.0, 16189.0)}))
     assert "(about 16,000-fold)" in faster
     assert "less" not in faster
