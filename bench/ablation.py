@@ -97,7 +97,7 @@ def _rows(resumed: AblationRunner, full: AblationRunner) -> list[Row]:
             f"{RECALL.looked_for} found, at least {RECALL.least:.0%}",
             f"a full run for each head {sweep_full:.0f} s (resumed {sweep:.0f} s)",
             f"{sweep_full / screened:.1f}x ({sweep / screened:.1f}x of the resumed)",
-            ">= 5x of the full sweep, recall >= 95 % on texts it was not made on",
+            ">= 5x of the full sweep, recall >= 95% on texts it was not made on",
             sweep_full / screened >= 5 and RECALL.found >= 0.95 * RECALL.looked_for,
             f"the {measured} heads it measures take {(screened - record - backward):.1f} s by themselves, which "
             f"leaves {sweep_full / (screened - record - backward):.1f}x.",

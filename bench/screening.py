@@ -104,7 +104,7 @@ def main(texts: list[str]) -> None:
         )
     found, of = sum(each.found for each in seen), sum(each.looked_for for each in seen)
     lost = float(np.mean([each.lost for each in seen]))
-    print(f"found {found} of {of}: {found / of:.3f}, at least {least_share(found, of):.3f} (95 %); lost {lost:.3f}")
+    print(f"found {found} of {of}: {found / of:.3f}, at least {least_share(found, of):.3f} (95%); lost {lost:.3f}")
 
 
 if __name__ == "__main__":

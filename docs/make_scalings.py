@@ -5,7 +5,7 @@
 A stretch of 256 tokens is read in two halves. The second stands behind a gap, as far from the first as in a text with
 that many tokens between them, which are left out: so distances beyond the trained context cost a minute instead of
 an hour. Printed is the loss of the second half, in nats per token, behind a gap within the trained context and behind
-one beyond it, and the difference, paired, with half of Student's 95 % interval over the stretches.
+one beyond it, and the difference, paired, with half of Student's 95% interval over the stretches.
 docs/spectrum.md has the table of 16 stretches.
 """
 

@@ -150,7 +150,7 @@ def test_L_the_best_of_one_seed_is_no_order() -> None:
 
 
 def test_L_a_head_of_the_laboratory_that_does_nothing_is_not_the_one_that_matters() -> None:
-    """90 % right with all heads and 89.7 % without one, of 200 sentences: that is noise."""
+    """90% right with all heads and 89.7% without one, of 200 sentences: that is noise."""
     deposit = {"d_max": 0.003, "d_rel": 0.0, "share": 1.0, "gini": 0.5, "di": 0.0, "head": 0, "second": None}
     layer = {"layer": 0, "accuracy": [0.897, 0.9], **deposit, "same_head": 0.5, "interval": None}
     found = {

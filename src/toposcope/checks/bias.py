@@ -12,7 +12,7 @@ from toposcope.checks.findings import Finding, say_layers
 from toposcope.encodings import alibi_slopes, t5_bucket
 from toposcope.encodings.record import Array, Encoding, LogitBias
 
-CLOSE = 0.02  # slopes rounded to bfloat16 (Falcon) are within 0.4 %
+CLOSE = 0.02  # slopes rounded to bfloat16 (Falcon) are within 0.4%
 FEWEST = 64  # entries of a T5 table below which its order cannot be judged
 
 

@@ -1,7 +1,7 @@
 """What pairs of runs decide: contrasts seed by seed, tests with Holm's correction, equivalence, and power.
 
 A study asks several questions of one set of runs. Each is a contrast (first less second, on the same seed), whose
-mean is compared with a value by Student's test. Two families are corrected by Holm's method, each at 5 %: "it differs
+mean is compared with a value by Student's test. Two families are corrected by Holm's method, each at 5%: "it differs
 from the value", and "it differs by less than the bound" (two one-sided tests). What neither decides is undecided, and
 then says how large a difference would have been seen.
 """
@@ -60,7 +60,7 @@ class PairedQuestion:
 class PairedAnswer:
     """One question answered. `p` and `p_equivalent` are corrected; None where they cannot be had.
 
-    `detectable` is the difference that as many pairs with this spread show with a probability of 80 %, and `power`
+    `detectable` is the difference that as many pairs with this spread show with a probability of 80%, and `power`
     the probability with which they show one as large as the bound: both at the strictest level of the correction.
     """
 

@@ -2,7 +2,7 @@
 
     def progress(what: str, done: int, total: int) -> None: ...
 
-`what` may end in a detail that changes, after a colon: "rope seed 0: 43.1 %" is the work "rope seed 0".
+`what` may end in a detail that changes, after a colon: "rope seed 0: 43.1%" is the work "rope seed 0".
 It is called with done = 0 when a part of the work begins, and after each of its steps. The command line draws a bar
 from it, a notebook may print it, and `stopped` work is work whose callback raised.
 """

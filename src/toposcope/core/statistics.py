@@ -1,4 +1,4 @@
-"""95 % intervals: Student's of a mean, and whether it tells the mean from 0; Clopper and Pearson's of a share.
+"""95% intervals: Student's of a mean, and whether it tells the mean from 0; Clopper and Pearson's of a share.
 
 A sentence that names the worst or the best of several noisy numbers says how sure that is, by what stands here.
 """

@@ -5,7 +5,7 @@ For tokens x_1 .. x_n:
 * norms |x_i|: least, median, largest;
 * mean distance |x_i - x_j| and mean cosine over pairs; dispersion, the root mean square distance from the mean token;
 * effective rank, exp(-sum s log s) over the singular values divided by their sum: 1 for a line, up to min(n, d);
-* clusters, the parts of the cloud under single linkage at 5 % of its size, now or at the start, whichever is larger;
+* clusters, the parts of the cloud under single linkage at 5% of its size, now or at the start, whichever is larger;
 * attention entropy, the mean over tokens and heads of -sum_j P_ij log P_ij, in nats;
 * log energy, log sum_ij e^{l_ij}: it never rises in T3b and never falls in T4b;
 * pair forms (x_i - x_j)^T A (x_i - x_j) for a symmetric A: none of them ever falls where T1 applies.

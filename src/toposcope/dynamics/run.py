@@ -266,7 +266,7 @@ def _status(
 
 
 class _Pace:
-    """Finds plateaus: a fifth of the run or more so slow that no token would move by 5 % of the size in a run."""
+    """Finds plateaus: a fifth of the run or more so slow that no token would move by 5% of the size in a run."""
 
     def __init__(self, times: Array) -> None:
         self._times = times

@@ -148,7 +148,7 @@ class TrainResult(Result):
     * `ablation`: what each head is worth on the test sentences; None until it is finished, or where not asked for
     * `seconds`: of the whole run, evaluation and probes included, over all its sessions; `seconds_per_sample`: of the
       training steps alone
-    * `steps_to_90`: the first point of the curve with an accuracy of 90 %; None where there is none
+    * `steps_to_90`: the first point of the curve with an accuracy of 90%; None where there is none
     * `device`: what it was trained on; after a resumption elsewhere all of them, in order
     * `directory`: where the run is kept; the file in it does not say. `trained_now` is False where the run had been
       finished before it was asked for

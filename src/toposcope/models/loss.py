@@ -51,7 +51,7 @@ OWN = "own"  # the encoding of the first condition: the model as it is
 class Bin:
     """The mean loss of the tokens predicted from positions `first` to `last`, both counted from 0.
 
-    `half_width` is that of the 95 % interval over the sequences that reach so far; None for fewer than two.
+    `half_width` is that of the 95% interval over the sequences that reach so far; None for fewer than two.
     """
 
     first: int

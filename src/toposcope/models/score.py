@@ -1,7 +1,7 @@
 """How well a model does on one sequence of tokens, as one number that grows when something is taken from it.
 
 * next token      a causal model: nats per predicted token;
-* masked token    a masked one: nats per token hidden, 15 % of the positions, chosen once by the seed;
+* masked token    a masked one: nats per token hidden, 15% of the positions, chosen once by the seed;
 * continuation    an encoder and a decoder: nats per token of the second half, the encoder having read the first;
 * drift           a model that predicts nothing: 1 - cosine between its mean output and that of the whole model.
 """

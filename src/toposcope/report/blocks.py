@@ -355,7 +355,7 @@ def shown(value: Any, how: str = "number") -> str:
         return format(0.0, how) if text.startswith("-") and not text.strip("-0.%") else text
     if isinstance(value, int | float) and how != "plain":
         if how == "percent":
-            return f"{100 * value:.2f} %" if abs(value) < 0.1 else f"{100 * value:.1f} %"
+            return f"{100 * value:.2f}%" if abs(value) < 0.1 else f"{100 * value:.1f}%"
         if isinstance(value, int) or value.is_integer():
             return f"{int(value):,}" if abs(value) < 1e6 else f"{value:.3g}"
         return f"{value:,.0f}" if 1000 <= abs(value) < 1e6 else f"{value:.3g}"

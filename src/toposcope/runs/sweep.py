@@ -26,7 +26,7 @@ log = logging.getLogger("toposcope.runs")
 
 @dataclass(frozen=True)
 class SweepCell:
-    """One encoding on one task. `half` is half of Student's 95 % interval for the mean, None for one seed."""
+    """One encoding on one task. `half` is half of Student's 95% interval for the mean, None for one seed."""
 
     task: str
     encoding: str

@@ -17,7 +17,7 @@ def title(config: Mapping[str, Any]) -> str:
 
 def percent(value: float | None) -> str:
     """An accuracy, to a tenth of a percent."""
-    return f"{100 * value:.1f} %" if isinstance(value, int | float) and computable(value) else "-"
+    return f"{100 * value:.1f}%" if isinstance(value, int | float) and computable(value) else "-"
 
 
 def duration(seconds: float | None) -> str:

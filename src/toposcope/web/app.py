@@ -315,7 +315,7 @@ def _number(value: Any) -> str:
 
 def _share(value: Any) -> str:
     """A share of 1 in percent; what is none as it is."""
-    return f"{100 * value:.1f} %" if isinstance(value, int | float) else _number(value)
+    return f"{100 * value:.1f}%" if isinstance(value, int | float) else _number(value)
 
 
 def _moment(value: Any) -> str:

@@ -51,7 +51,7 @@ def call(*arguments: str) -> int:
 def test_the_list(capsys: pytest.CaptureFixture[str]) -> None:
     assert call() == 0
     told = capsys.readouterr().out
-    assert "87.5 %" in told
+    assert "87.5%" in told
     assert all(each in told for each in ("3 runs", "1 done", "1 queued", "1 failed"))
     assert max(len(line) for line in told.splitlines()) <= 80
     assert call("ls", "--status", "failed", "--json", "-") == 0
@@ -68,7 +68,7 @@ def test_the_list_needs_neither_torch_nor_the_index(capsys: pytest.CaptureFixtur
 def test_one_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert call("show", "00a", "--json", "one.json") == 0
     shown = capsys.readouterr().out
-    assert all(each in shown for each in ("87.5 %", "floor 25.0", "ceiling 100.0"))
+    assert all(each in shown for each in ("87.5%", "floor 25.0", "ceiling 100.0"))
     assert json.loads(Path("one.json").read_text())["result"]["curve"] == trained()["curve"]
     assert call("show", "00b") == 0
     assert "became nan" in capsys.readouterr().out

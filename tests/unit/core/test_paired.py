@@ -64,7 +64,7 @@ def test_power_is_the_noncentral_distributions(n: int, spread: float, difference
 
 
 def test_known_power() -> None:
-    """Cohen's table: 34 pairs see half a standard deviation with 80 %; without an effect only errors are seen."""
+    """Cohen's table: 34 pairs see half a standard deviation with 80%; without an effect only errors are seen."""
     assert power(34, 1.0, 0.5) == pytest.approx(0.81, abs=0.01)
     assert power(12, 1.0, 0.0) == pytest.approx(0.05, abs=1e-9)
     assert power(12, 1e-6, 1.0) == 1.0

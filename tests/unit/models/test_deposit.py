@@ -252,7 +252,7 @@ def test_what_is_undefined_has_no_interval() -> None:
     assert untouched.di is not None
     assert (untouched.di.low, untouched.di.high) == (0, 0)
     rare = np.ones((20, 2))
-    rare[0, 0] = 0  # the only sequence that suffers is missing from (1 - 1/20)^20 = 36 % of the draws
+    rare[0, 0] = 0  # the only sequence that suffers is missing from (1 - 1/20)^20 = 36% of the draws
     found = bootstrap(np.ones(20), rare, 0.2, draws=4000)
     assert found.share is not None
     assert found.share.defined == pytest.approx(1 - 0.95**20, abs=4 * np.sqrt(0.23 / 4000))

@@ -75,7 +75,7 @@ def test_a_learned_map_names_its_head_and_deposit(ran: dict[str, dict[str, Any]]
     assert f"a loss of {share:.0%} of what the model can do above the floor" in page.words
     for row in found["zero"]:
         low, high = (row["interval"][end] for end in ("low", "high"))
-        words = f"Layer {row['layer']} has a deposit index of {row['di']:.2f} (95 %: {low:.2f} to {high:.2f})"
+        words = f"Layer {row['layer']} has a deposit index of {row['di']:.2f} (95%: {low:.2f} to {high:.2f})"
         assert f"{words}, on head {row['head']}." in page.words
     rows = table(page, "accuracy-without-each-head")
     assert {(row["layer"], row["head"]): row["damage_zero"] for row in rows} == pytest.approx(lost, abs=1e-4)

@@ -67,7 +67,7 @@ def test_no_difference_in_part_is_said_to_be_that() -> None:
 
 
 def test_a_mean_that_only_rounding_keeps_from_zero_is_zero() -> None:
-    assert "steps to 90 %: 0 ± 0 steps (8)" in told("contraction")
+    assert "steps to 90%: 0 ± 0 steps (8)" in told("contraction")
     page = page_of(read_results([path for path in STUDIES if path.stem == "contraction"]))
     tables = [name for name in page.tables if name.startswith(("questions", "numbers"))]
     means = [mean for table in tables for mean in page.tables[table]["mean"]]
@@ -571,7 +571,7 @@ def test_no_zero_has_a_sign_of_its_own() -> None:
 
 def test_options_and_small_numbers_are_not_broken_and_stay_text() -> None:
     page = Page()
-    page.add("Words", Summary(("Set --max-evaluations; off by 4e-16, by <b>Thm 5</b> for 95 % of V O.",)))
+    page.add("Words", Summary(("Set --max-evaluations; off by 4e-16, by <b>Thm 5</b> for 95% of V O.",)))
     text = page_html(page, [])
     assert '<span class="whole">--max-evaluations</span>' in text
     assert '<span class="whole">4e-16</span>' in text

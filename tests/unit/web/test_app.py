@@ -122,7 +122,7 @@ def test_runs(client: TestClient) -> None:
     assert one["result"]["accuracy"] == 0.625
     assert client.get("/api/runs/cccc3333").json()["result"] is None
     assert html.escape(HOSTILE) in client.get("/runs/bbbb2222").text
-    assert "62.5 %" in client.get("/runs").text
+    assert "62.5%" in client.get("/runs").text
     for page in ("/", "/runs/aaaa1111"):
         assert title({"task": "distance", "encoding": "rope", "seed": 0}) in client.get(page).text
 

@@ -40,7 +40,7 @@ from toposcope.models.instrument import attached
 from toposcope.models.loss import bin_edges
 from toposcope.models.running import RunnableLike, running_subject
 
-EXPLAINS = 0.95  # of the squared difference, to name a bug: related ones explain each other to 92 %
+EXPLAINS = 0.95  # of the squared difference, to name a bug: related ones explain each other to 92%
 APART = 0.02  # two bugs whose shares differ by less cannot be told apart
 FINALISTS = 4  # bugs that are tried on the texts held out
 Outcome = Literal["equal", "explained", "several", "unknown", "not simulated"]

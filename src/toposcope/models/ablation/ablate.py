@@ -174,7 +174,7 @@ def warn_of_few(found: int, asked: int) -> None:
     if found == 1:
         why = "1 sequence has no interval"
     else:
-        why = f"the 95 % interval of {found} sequences is {from_error(1.0, found):.1f} standard errors to each side"
+        why = f"the 95% interval of {found} sequences is {from_error(1.0, found):.1f} standard errors to each side"
     more = "use fewer --tokens or a longer text" if found < asked else f"use --sequences {ENOUGH + 1} or more"
     _log.warning("%s: few heads, if any, can be told from 0; %s.", why, more)
 

@@ -38,7 +38,7 @@ class TextLoss:
 class HeadDamage:
     """One head removed: the loss of each sequence of each text, how much it rises, and the standard error of that.
 
-    `half_width` is that of Student's 95 % interval of the damage on the text, None for one sequence. `position` is
+    `half_width` is that of Student's 95% interval of the damage on the text, None for one sequence. `position` is
     the damage on the text less that on its shuffled copy: above 0, the head is worth more where the order of words
     tells something (a heuristic). `estimate` is what the screen foretold. `positional` is the share of the head's
     logits that position alone makes, as `trace` measures it.

@@ -31,7 +31,7 @@ DRAWS, LEAST_DRAWS = 16, 2  # sets of labels drawn over all sequences, and for e
 class ScreenRecall:
     """How many of the truly most damaging tenth the screen chose, where every head was measured as well.
 
-    `found` of `looked_for` heads, summed over `texts`; `least` is the lower end of the one-sided 95 % interval of
+    `found` of `looked_for` heads, summed over `texts`; `least` is the lower end of the one-sided 95% interval of
     that share (Clopper and Pearson; heads count as independent). What the screen does was settled on `settled_on`.
     `lost` is the share of the tenth's damage that lies in the heads it missed.
     """
@@ -65,7 +65,7 @@ RECALL = ScreenRecall(
 
 @dataclass(frozen=True)
 class Miss:
-    """The share of the truly most damaging tenth that the screen did not choose, and the middle 95 % of its draws.
+    """The share of the truly most damaging tenth that the screen did not choose, and the middle 95% of its draws.
 
     `found` of the `sampled` heads belong to that tenth although the screen had put them aside; each stands for
     `weight` heads.
@@ -179,7 +179,7 @@ def missed(chosen_C: Array, sampled_M: Array, rest: int, top: int) -> Miss | Non
 
     A sampled head stands for rest / M heads. Filling the top from the highest damage down, those of the sample that
     find a place were missed. Their number among M drawn without replacement bounds their number in the rest
-    (hypergeometric, 95 %); the bounds are wide, since a small sample cannot exclude rare misses.
+    (hypergeometric, 95%); the bounds are wide, since a small sample cannot exclude rare misses.
     """
     from scipy.stats import hypergeom
 

@@ -56,7 +56,7 @@ WHAT = "tokens through depth"
 
 @dataclass(frozen=True)
 class Mean:
-    """A mean over sequences with half of its 95 % interval, None for fewer than two."""
+    """A mean over sequences with half of its 95% interval, None for fewer than two."""
 
     mean: float
     half_width: float | None

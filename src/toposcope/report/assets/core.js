@@ -62,7 +62,7 @@ const toposcope = (() => {
     if (value === null || value === undefined) return "–";
     if (typeof value === "boolean") return value ? "yes" : "no";
     if (typeof value !== "number") return String(value).replaceAll("_", " ");
-    if (format === "percent") return (100 * value).toFixed(Math.abs(value) < 0.1 ? 2 : 1) + " %";
+    if (format === "percent") return (100 * value).toFixed(Math.abs(value) < 0.1 ? 2 : 1) + "%";
     const size = Math.abs(value);
     if (format === "integer" || Number.isInteger(value) || (size >= 1000 && size < 1e6)) return Math.round(value).toLocaleString("en");
     return size !== 0 && (size < 1e-3 || size >= 1e6) ? value.toExponential(2) : String(Number(value.toPrecision(3)));

@@ -184,7 +184,7 @@ def _heads(page: Page, result: AblateResult, ranked: Sequence[dict[str, Any]], t
     top, others = _shown(ranked)
     words = [f"Damage: how much the {loss_or_drift(result)} rises without the head ({result.unit})."]
     if any(row["half_width"] is not None for row in ranked):
-        words[0] += " In brackets: within noise of 0, by the 95 % interval. Sorted by the lower end of the interval."
+        words[0] += " In brackets: within noise of 0, by the 95% interval. Sorted by the lower end of the interval."
     known = {*texts, *(column.key for column in columns)}
     words += [said for key, said in _WORDS.items() if key in known]
     keys = [*(column.key for column in columns), *(f"{kind}_{name}" for name in texts for kind in ("damage", "half"))]
@@ -223,7 +223,7 @@ def _chart(page: Page, result: AblateResult, ranked: Sequence[dict[str, Any]], l
         return None
     words = f"How much the {loss_or_drift(result)} on the text rises without each head"
     if any(row["half_width"] is not None for row in ranked):
-        words += ", with Student's 95 % interval over sequences. Heads clearly above 0 first, by its lower end: the "
+        words += ", with Student's 95% interval over sequences. Heads clearly above 0 first, by its lower end: the "
         words += "largest of many noisy numbers tends to be too large."
     else:
         words += " (one sequence: no intervals)."
@@ -270,7 +270,7 @@ def _map(result: AblateResult, rows: Sequence[dict[str, Any]], texts: Sequence[s
         table,
         tuple(measures),
         facts=(
-            *(Column(f"told_{name}", f"damage on {name} (± 95 %)", "interval") for name in texts),
+            *(Column(f"told_{name}", f"damage on {name} (± 95%)", "interval") for name in texts),
             Column("positional", "positional", "percent"),
             Column("position", "text less shuffled"),
         ),

@@ -32,7 +32,7 @@ def summary(result: AblateResult) -> list[str]:
     deposit, sequences = _deposit(result.layers), len(result.texts[0].base) if result.texts else 0
     told += [] if deposit is None or result.screen is not None else [deposit]
     told += [] if result.screen is None else [_found(result.screen)]
-    spread = "; ±: 95 % interval over sequences" if sequences > 1 else ""
+    spread = "; ±: 95% interval over sequences" if sequences > 1 else ""
     told.append(f"Heads are named layer.head, both counted from 0{spread}. {_measured(result)}")
     return told
 
@@ -115,7 +115,7 @@ def _answer(result: AblateResult, ranked: Sequence[HeadDamage]) -> list[str]:
         words += f" For {names} the change is within noise of 0."
     if len(ranked) >= MANY:
         chance = max(1, round(len(ranked) * BY_CHANCE))
-        words += f" (Rises: the 95 % interval lies above 0; of {len(ranked)} heads without any effect, about "
+        words += f" (Rises: the 95% interval lies above 0; of {len(ranked)} heads without any effect, about "
         words += f"{chance} would pass by chance.)"
     return [words, *falls]
 
@@ -219,7 +219,7 @@ def _elsewhere(result: AblateResult, on: str) -> str:
 
 
 def half_of(head: HeadDamage, on: str) -> float | None:
-    """Half of the 95 % interval of a damage."""
+    """Half of the 95% interval of a damage."""
     return from_error(head.error.get(on), len(head.losses.get(on, ())))
 
 
@@ -240,7 +240,7 @@ def _deposit(layers: Sequence[LayerDeposit]) -> str | None:
     head, spread = f"{top.layer}.{top.deposit.head}", top.spread
     if spread is None or spread.di is None or spread.same_head is None:
         return f"{words} on head {head} (one sequence: no interval)."
-    words += f" (95 %: {spread.di.low:.3f} to {spread.di.high:.3f}) on head {head}"
+    words += f" (95%: {spread.di.low:.3f} to {spread.di.high:.3f}) on head {head}"
     if spread.same_head < SURE:
         return f"{words}. Which head it is cannot be told: the same one in {spread.same_head:.0%} of the draws."
     return f"{words}, the same one in {spread.same_head:.0%} of the draws."
@@ -257,7 +257,7 @@ def of_screen(found: Screen) -> list[str]:
     if found.miss is not None:
         miss = found.miss
         said.append(
-            f"Missed of the worst tenth: {miss.rate:.0%} (95 %: {miss.low:.0%} to {miss.high:.0%}; {miss.found} "
+            f"Missed of the worst tenth: {miss.rate:.0%} (95%: {miss.low:.0%} to {miss.high:.0%}; {miss.found} "
             f"of {miss.sampled} drawn)."
         )
     return [*said, _recall(found.recall)]

@@ -44,7 +44,7 @@ PAIRED = {  # curves over pairs of tokens: title, sentence, name of the axis
     "cosine_mean": ("Cosine between tokens", "Mean over pairs: 1 is one direction for all", "cosine"),
     "clusters": (
         "Clusters",
-        f"Groups of tokens with gaps below {100 * CLUSTER_SHARE:.0f} % of the RMS norm",
+        f"Groups of tokens with gaps below {100 * CLUSTER_SHARE:.0f}% of the RMS norm",
         "clusters",
     ),
 }
@@ -178,7 +178,7 @@ def _plane(flow: Flow) -> str:
     """The plane that a picture shows."""
     moving, where = flow.trajectory, "the plane they lie in"
     if moving.share <= 0.9995:
-        where = f"the two directions with most of the squared norm over the whole run ({100 * moving.share:.0f} %)"
+        where = f"the two directions with most of the squared norm over the whole run ({100 * moving.share:.0f}%)"
     return where + (", rescaled at each moment by the largest norm" if moving.relative else "")
 
 

@@ -23,7 +23,7 @@ NEW = 0.5  # the most of the tokens that lay at the start where nearly all lie a
 GROWTH = (Verdict.NOT_CONVERGENT, Verdict.DIVERGES, Verdict.DIVERGES_ABOVE)
 DECIDED_BY_V = ("T5", "T6")  # rules whose margin may be set against the rounding of stored weights
 CLUSTERS = (
-    f"One cluster: tokens joined by steps of less than {100 * CLUSTER_SHARE:.0f} % of the tokens' RMS norm, or of "
+    f"One cluster: tokens joined by steps of less than {100 * CLUSTER_SHARE:.0f}% of the tokens' RMS norm, or of "
     "that at the start where it was larger."
 )
 ENDED = {  # {t}: the time with its unit
@@ -46,7 +46,7 @@ MEANINGS = {  # of what is measured, by its name in `OBSERVABLES`
     "dispersion": "root mean square distance from the mean token",
     "cosine_mean": "over pairs: 1 is one direction for all",
     "effective_rank": "how many directions the tokens fill",
-    "clusters": f"groups with gaps below {100 * CLUSTER_SHARE:.0f} % of the RMS norm",
+    "clusters": f"groups with gaps below {100 * CLUSTER_SHARE:.0f}% of the RMS norm",
     "attention_entropy": "in nats: 0 is attention to one token",
     "log_energy": "log sum exp(logit): falls in Thm 3b, rises in 4b",
     "pair_form_min": "squared difference of a pair, as Thm 1 weighs it",
@@ -242,7 +242,7 @@ def firm(flow: Flow) -> str | None:
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.3g} %" if share > 0.1 else f"{100 * share:.2g} %"
+    return f"{100 * share:.3g}%" if share > 0.1 else f"{100 * share:.2g}%"
 
 
 def moves(flow: Flow) -> str:

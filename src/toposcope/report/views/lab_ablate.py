@@ -94,7 +94,7 @@ def _summary(found: AblationMap, worst: dict[str, Any]) -> list[str]:
     first = (
         f"Head {worst['layer']}.{worst['head']} {'matters most' if sure else 'measures worst'}: without it "
         f"{worst['accuracy_zero']:.1%} are right instead of {found.base:.1%} (± "
-        f"{100 * half:.1f} points, 95 %)"
+        f"{100 * half:.1f} points, 95%)"
     )
     if sure:
         share = worst["damage_zero"] / skill
@@ -120,7 +120,7 @@ def _layers(found: AblationMap) -> list[str]:
             said.append(f"Layer {layer.layer} has no deposit index: there is hardly anything to lose.")
             continue
         inside = layer.interval
-        span = "" if inside is None else f" (95 %: {inside.low:.2f} to {inside.high:.2f})"
+        span = "" if inside is None else f" (95%: {inside.low:.2f} to {inside.high:.2f})"
         said.append(f"Layer {layer.layer} has a deposit index of {layer.di:.2f}{span}, on head {layer.head}.")
     return said
 

@@ -124,7 +124,7 @@ def _differences(page: Page, others: Sequence[Condition]) -> list[Any]:
     some = f" The {DRAWN} largest of {len(rows)}." if len(rows) > DRAWN else ""
     chart = Chart(
         "Difference from the model as it is",
-        f"Nats per token, with 95 % intervals over sequences; right of the line is worse.{some}",
+        f"Nats per token, with 95% intervals over sequences; right of the line is worse.{some}",
         table,
         charts.intervals(
             "condition", "difference", "low", "high", order=[label(row) for row in ranked[:DRAWN]],
@@ -138,7 +138,7 @@ def _differences(page: Page, others: Sequence[Condition]) -> list[Any]:
         Column("shown", "difference", "interval", by="difference"),
     )
     every = page.rows("conditions", rows) if len(rows) > DRAWN else table
-    sentence = "Nats per token; ± is the 95 % interval of the difference, over sequences."
+    sentence = "Nats per token; ± is the 95% interval of the difference, over sequences."
     return [chart, Listing("Loss under each", sentence, every, columns, folded=len(rows) > 8, top=16)]
 
 

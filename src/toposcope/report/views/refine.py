@@ -84,7 +84,7 @@ def _held(page: Page, result: RefineResult) -> list[Any]:
         x_title="nats per token; below 0 is better",
     )  # fmt: skip
     means = [{"what": TITLES[name], "loss": mean} for name, mean in vars(result.held_out_mean).items()]
-    words = f"Mean over {len(result.held_out.before)} held-out sequences with its 95 % interval ({result.held_text})."
+    words = f"Mean over {len(result.held_out.before)} held-out sequences with its 95% interval ({result.held_text})."
     table = page.rows("differences", rows)
     differing = (
         Column("what", "difference", "plain"), Column("difference", "nats per token", "+.4f"),
@@ -96,7 +96,7 @@ def _held(page: Page, result: RefineResult) -> list[Any]:
             "Losses", f"{result.held_text}, in nats per token.", page.rows("losses", means),
             (Column("what", "loss of", "plain"), Column("loss", "nats per token", ".4f")),
         ),
-        Listing("Differences", "Paired, 95 % over sequences; below 0 is better.", table, differing),
+        Listing("Differences", "Paired, 95% over sequences; below 0 is better.", table, differing),
     ]  # fmt: skip
 
 

@@ -68,7 +68,7 @@ def view(result: ReproduceResult, page: Page) -> None:
     )  # fmt: skip
     page.add("Outcomes", listing)
     note = Paragraphs(
-        ("Estimates are means ± half of Student's 95 % interval, with the number of seeds in brackets.",), soft=True
+        ("Estimates are means ± half of Student's 95% interval, with the number of seeds in brackets.",), soft=True
     )
     table = "Every question" if result.study is not None else "Every number"
     cards = [_card(claim, both, table) for claim in claims]
@@ -238,7 +238,7 @@ def _who_learns(page: Page, task: str, cells: Sequence[CouplingCell]) -> Chart:
         for bound in (cells[0].floor, cells[0].ceiling)
     ]
     words = (
-        "Mean over seeds with its 95 % interval, within 0 and 100 %; dashed: the task's floor and ceiling; orange: "
+        "Mean over seeds with its 95% interval, within 0 and 100%; dashed: the task's floor and ceiling; orange: "
         "what the paper reports, at its own size."
     )
     return Chart(f"Who learns {task}", words, page.rows(f"cells {task}", rows), spec, in_figure=True)
@@ -266,7 +266,7 @@ def _probe(page: Page, cells: Sequence[ProbeRow]) -> None:
             "model", "difference", "low", "high", order=[row["model"] for row in rows],
             x_title=f"bits per byte, less {base}; below 0 is better",
         )  # fmt: skip
-        words = f"Held-out bits per byte against the cell '{base}', paired by seed, with Student's 95 % interval."
+        words = f"Held-out bits per byte against the cell '{base}', paired by seed, with Student's 95% interval."
         picture = Chart("What it costs", words, page.rows(f"probe {group}", rows), spec, in_figure=True)
         page.add(f"Held to a regime: {group}", picture)
     if not cells:

@@ -73,7 +73,7 @@ def _effects(page: Page, answers: Sequence[StudyAnswer]) -> Chart:
         },
     )
     words = (
-        f"Mean {'over' if first.at else 'difference over'} seeds with Student's 95 % interval, not corrected; small "
+        f"Mean {'over' if first.at else 'difference over'} seeds with Student's 95% interval, not corrected; small "
         "dots are single seeds; "
         f"dashed: {first.at:g}, which each is tested against."
     )
@@ -122,7 +122,7 @@ def _picture(page: Page, points: Sequence[StudyPoint]) -> Chart:
             },
         }
     )
-    words = "Mean over seeds at each place, with Student's 95 % interval."
+    words = "Mean over seeds at each place, with Student's 95% interval."
     return Chart(first.picture, words, page.rows(f"picture {first.picture}", rows), spec, in_figure=True)
 
 
@@ -164,7 +164,7 @@ def _questions(page: Page, study: StudyOutcome) -> list[Listing]:
     beside = "" if all(each.decides for each in study.answers) else "; those beside are a family of their own"
     counted = f"{pairs[0]} pairs each" if len(pairs) == 1 else f"{pairs[0]} to {pairs[-1]} pairs"
     of = f" Measured: {axis_title(next(iter(measures)))}." if len(measures) == 1 else ""
-    words = f"{deciding}{beside}. {counted}; ± is Student's 95 % interval, not corrected.{of}"
+    words = f"{deciding}{beside}. {counted}; ± is Student's 95% interval, not corrected.{of}"
     columns = (
         Column("question", "question", "wrap"), Column("told", "mean", "interval", by="mean"),
         Column("said", "outcome", "plain"),
@@ -178,11 +178,11 @@ def _questions(page: Page, study: StudyOutcome) -> list[Listing]:
     certain = (
         Column("question", "question", "wrap"), Column("p_told", "p", "interval", by="p"),
         Column("p_equivalent_told", "p, equal", "interval", by="p_equivalent"), Column("bound", "bound"),
-        Column("seen", "seen at 80 %", by="detectable"),
+        Column("seen", "seen at 80%", by="detectable"),
     )  # fmt: skip
     words = (
         "Corrected p: of no difference, and of one as large as the bound (what is certain to be smaller is "
-        "equivalent); and the difference that would be seen with a probability of 80 %."
+        "equivalent); and the difference that would be seen with a probability of 80%."
     )
     keys = ["claim", "question", "p", "p_told", "p_equivalent", "p_equivalent_told", "bound", "detectable", "seen"]
     listing = Listing("How certain each is", words, page.rows("certainty", rows, keys=keys), certain, top=60)
@@ -217,6 +217,6 @@ def _self_tests(page: Page, study: StudyOutcome) -> Listing:
     words = (
         f"The {pairs} pairs of each question that decides, arms swapped at random so that they are equal, "
         f"{shuffles} times: the share of false alarms. And with a handicap planted in one of them: the power that "
-        "was stated, and how often it was found (95 % interval)."
+        "was stated, and how often it was found (95% interval)."
     )
     return Listing("Equal arms, and a handicap", words, page.rows("self_tests", rows), columns)

@@ -65,7 +65,7 @@ def _accuracies(
         bounds = {task: next(getattr(cell, name) for cell in cells if cell.task == task) for task in tasks}
         rows.append({"encoding": name, **{task: _number(bound) for task, bound in bounds.items()}})
     table = page.rows("accuracy by task", rows)
-    words = f"In %: mean ± half of Student's 95 % interval (seeds); {FLOOR}."
+    words = f"In %: mean ± half of Student's 95% interval (seeds); {FLOOR}."
     found = []
     for first in range(0, len(tasks), ABREAST):
         some = tasks[first : first + ABREAST]
@@ -112,7 +112,7 @@ def _chart(page: Page, task: str, cells: Sequence[SweepCell]) -> Chart:
             rule = {"mark": {"type": "rule", "strokeDash": [3, 3]}, "encoding": {"x": {"datum": bound}}}
             spec["layer"].append(rule)
     words = (
-        "Mean accuracy with its 95 % interval over seeds, within 0 and 100 %; dashed lines are the task's floor and "
+        "Mean accuracy with its 95% interval over seeds, within 0 and 100%; dashed lines are the task's floor and "
         "ceiling."
     )
     return Chart(f"Who learns {task}", words, page.rows(f"accuracy {task}", rows), spec, in_figure=True)
@@ -125,5 +125,5 @@ def _every_cell(page: Page, result: SweepResult) -> Listing:
         Column("most", "most", "percent"), Column("floor", "floor", "percent"),
         Column("ceiling", "ceiling", "percent"), Column("seconds", "seconds a run"),
     )  # fmt: skip
-    words = f"Mean over seeds ± half of Student's 95 % interval; {FLOOR}; ceiling: best possible score."
+    words = f"Mean over seeds ± half of Student's 95% interval; {FLOOR}; ceiling: best possible score."
     return Listing("Encodings and tasks", words, page.rows("accuracies", result.rows("cells")), columns)

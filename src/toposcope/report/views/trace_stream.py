@@ -53,7 +53,7 @@ def _headline(result: TraceResult, page: Page) -> Chart:
     return Chart(
         "Do tokens move together?",
         "Mean cosine over pairs of tokens at the input and after each layer: up is together, down is apart. Bands: "
-        "95 % intervals over sequences, within -1 and 1.",
+        "95% intervals over sequences, within -1 and 1.",
         page.rows("tokens through depth", rows),
         charts.in_colours(spec, "model", _colours(result.stream)),
         in_figure=True,
@@ -332,7 +332,7 @@ def _numbers(page: Page, streams: Sequence[Stream]) -> Listing:
     if all(row["final"] is None for row in rows):
         columns = [each for each in columns if each.key != "final"]
     words = (
-        "Mean cosine at the input and after the last layer; change: from the model as it is, with the 95 % interval "
+        "Mean cosine at the input and after the last layer; change: from the model as it is, with the 95% interval "
         "over sequences; by how much each part changed it in all layers. Rank: how many directions the tokens fill "
         "(effective rank; fewer: they are more alike)."
     )

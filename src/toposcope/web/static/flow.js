@@ -121,7 +121,7 @@
     moving.set(found);
     if (source !== "matrices" && !touched.horizon) horizon.tell(Number(found.horizon.toPrecision(3)));
     text("status-words", found.meaning.charAt(0).toUpperCase() + found.meaning.slice(1) + ` (t\u00a0=\u00a0${show(found.end)}).`);
-    const axes = found.axes === "coordinates" ? "" : ` Shown: the three directions in which the tokens are widest (${Math.round(100 * found.axes_share)} % of their squares).`;
+    const axes = found.axes === "coordinates" ? "" : ` Shown: the three directions in which the tokens are widest (${Math.round(100 * found.axes_share)}% of their squares).`;
     text("axes", (found.settled ? `${show(found.evaluations)} evaluations of the field.` : "A preview; the whole run follows when the controls rest.") + axes);
     text("flow-notes", found.notes.map((note) => note.charAt(0).toUpperCase() + note.slice(1) + ".").join(" "));
     if (found.V) { for (const { letter, shown } of [V, W]) shown.textContent = letter.toUpperCase() + " = " + rows(found[letter.toUpperCase()]); }

@@ -19,7 +19,7 @@
       if (found.state !== "done") {
         bar.max = found.total || 1;
         bar.value = found.done;
-        text("progress-words", found.total ? `Scanning: ${Math.round(100 * found.done / found.total)} %` : "Waiting for the scan to begin …");
+        text("progress-words", found.total ? `Scanning: ${Math.round(100 * found.done / found.total)}%` : "Waiting for the scan to begin …");
         setTimeout(watch, 400);
         return;
       }
