@@ -26,7 +26,7 @@ def view(result: LossResult, page: Page) -> None:
     page.facts += [
         (f"{own.loss:.3f}", f"nats per {'hidden token' if result.predicts == 'masked token' else 'token'}"),
         (str(len(own.by_sequence)), "sequence" if len(own.by_sequence) == 1 else "sequences"),
-        (f"{sum(part.tokens for part in own.bins):,}", "tokens"),
+        (f"{(tokens := sum(part.tokens for part in own.bins)):,}", "token" if tokens == 1 else "tokens"),
     ]
     page.add("Summary", Summary(tuple(_summary(result))), None if others else _next(result))
     if others:
