@@ -195,9 +195,9 @@ def test_M_two_stored_results_of_other_encodings_say_so(tmp_path: Path, capsys: 
         making.command("scan", str(write_llama(tmp_path / name, rope_theta=base)), out=Path(f"{name}.json"))
     code, printed = said(capsys, "compare", "a.json", "b.json", "--json", "told.json")
     assert code == 0
-    assert "base 500000" in " ".join(printed.split())
+    assert "base 500,000" in " ".join(printed.split())
     (row,) = json.loads(Path("told.json").read_text())["encodings"]
-    assert "10000" in row["a"]
+    assert "10,000" in row["a"]
     assert "500000" in row["b"]
 
 

@@ -229,7 +229,7 @@ def _no_weights(directory: Path, files: Sequence[str]) -> NotFound:
 
 def _models_below(directory: Path) -> list[str]:
     """The first few directories in this one that hold weights."""
-    found = []
+    found: list[str] = []
     with contextlib.suppress(OSError):
         for place in sorted(each for each in directory.iterdir() if each.is_dir() and not each.is_symlink())[:100]:
             if len(found) < 4 and any(each.suffix.lower() in SUFFIXES for each in place.iterdir()):

@@ -17,7 +17,7 @@ from toposcope.checkpoints.view import Layer, Model
 from toposcope.checks.findings import Finding
 from toposcope.checks.pairing import unit_rows
 from toposcope.checks.row_order import READ, first_row, read_in_order, shuffled
-from toposcope.encodings.record import Array, short
+from toposcope.encodings.record import Array, plain
 from toposcope.encodings.stored import stored_sinusoid
 
 RANDOM_Z = 5.0  # 200 fresh tables stayed below 3.4; five trained ones were between 59 and 69
@@ -109,7 +109,8 @@ def published_sinusoid(rows_ND: Array) -> str | None:
         return None
     said = found.encoding.parameters
     start = f", counted from {said['offset']}" if said["offset"] else ""
-    return f"{said['layout']}, base {short(said['base'])}{start}, size {said['scale']:.3g}"
+    base = plain(float(f"{said['base']:.6g}"))
+    return f"{said['layout']}, base {base}{start}, size {said['scale']:.3g}"
 
 
 def position_tables(model: Model, *, weights: bool = True) -> Iterator[Finding]:

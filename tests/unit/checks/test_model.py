@@ -205,10 +205,10 @@ def test_trained_up_to_a_position(tmp_path: Path, start: int) -> None:
 @pytest.mark.parametrize(
     ("options", "known"),
     [
-        ({}, "interleaved, base 10,000, size 1"),
-        ({"scale": 0.3}, "interleaved, base 10,000, size 0.3"),
-        ({"layout": "half"}, "half, base 10,000, size 1"),
-        ({"offset": 1}, "interleaved, base 10,000, counted from 1, size 1"),
+        ({}, "interleaved, base 10000, size 1"),
+        ({"scale": 0.3}, "interleaved, base 10000, size 0.3"),
+        ({"layout": "half"}, "half, base 10000, size 1"),
+        ({"offset": 1}, "interleaved, base 10000, counted from 1, size 1"),
         ({"base": 300.0}, "interleaved, base 300, size 1"),
     ],
 )

@@ -58,7 +58,7 @@ def test_sinusoid_behind_zeros(leading: int) -> None:
     table = np.concatenate([np.zeros((leading, 32)), made.vectors(np.arange(100))])
     finding = about(table)
     assert (finding.status, finding.evidence["leading"]) == ("warning", leading)
-    assert finding.evidence["sinusoid"] == "interleaved, base 10,000, size 1"
+    assert finding.evidence["sinusoid"] == "interleaved, base 10000, size 1"
 
 
 def test_a_random_table_that_attention_reads_in_order(tmp_path: Path) -> None:
