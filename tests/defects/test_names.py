@@ -198,7 +198,7 @@ def test_M_two_stored_results_of_other_encodings_say_so(tmp_path: Path, capsys: 
     assert "base 500,000" in " ".join(printed.split())
     (row,) = json.loads(Path("told.json").read_text())["encodings"]
     assert "10,000" in row["a"]
-    assert "500000" in row["b"]
+    assert "500,000" in row["b"]
 
 
 # ------------------------------------------------------------------ N
