@@ -145,7 +145,10 @@ def _settings(asked: Asked) -> Iterator[TurnHypothesis]:
         unscaled = {"scaling": "proportional", "factor": None}
     if scaling != "default" and base is not None:
         yield from _rebuilt(
-            asked, f"the frequencies of base {short(base)} without scaling", "scaling-dropped", **unscaled
+            asked,
+            f"the frequencies of base {short(float(said['base']))} without scaling",
+            "scaling-dropped",
+            **unscaled,
         )
     if base != LOST_BASE:
         of_lost = f"the frequencies of base {short(LOST_BASE)}"
