@@ -228,7 +228,8 @@ def _first_token_grows(facts: _Facts, scope: str) -> _Found:
     if facts.alpha > 0:
         distance = best_line(facts.pencil, 0.0, facts.alpha)
         if distance.lower > facts.rounding:
-            who = "the first token goes" if scope == "first_token" else "tokens that have come together go"
+            alone = "the first token, which sees only itself, goes"
+            who = alone if scope == "first_token" else "tokens that have come together go"
             moved = f"{facts.moved_by} has an eigenvalue with positive real part"
             words = f"{moved}, so {who} to infinity from almost every start"
             margin = facts.weight_margin(distance.lower)

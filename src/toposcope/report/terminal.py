@@ -237,7 +237,9 @@ def _head_map(block: HeadMap, page: Page, out: IndentedConsole) -> None:
         there = [word for word in measure.words if word in columns[measure.key]]
         out.print("         " + ", ".join(f"{measure.words[word]} {word.replace('_', ' ')}" for word in there))
     else:
-        out.print(f"         0 is {shown(low, measure.format)}, 9 is {shown(high, measure.format)}; - has none")
+        without = "; - has none" if any("-" in each.values() for each in rows.values()) else ""
+        ends = f"0 is {shown(low, measure.format)}, 9 is {shown(high, measure.format)}"
+        out.print(f"         One digit for each head: {ends}{without}")
     out.print(f"         {'' if measure.words else f'{measure.label}: '}{_safe(measure.sentence)}")
     for each in block.measures:
         if each.key == block.mean != measure.key:

@@ -285,7 +285,8 @@ def _gathered(flow: Flow) -> str | None:
     if math.isnan(first) or math.isnan(last) or MERGED * first < last < first / MERGED:
         return None
     verb = "gather in" if last < first else "spread over"
-    return f"{verb} {_clusters(last)} ({int(first)} at the start)"
+    near = ", where some are near one another" if 1 < first < flow.tokens else ""
+    return f"{verb} {_clusters(last)} ({int(first)} at the start{near})"
 
 
 def _apart(flow: Flow) -> bool:

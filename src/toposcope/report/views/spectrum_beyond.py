@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from typing import Any, get_args
 
@@ -12,6 +13,7 @@ from toposcope.spectra.encoding_spectrum import EncodingSpectrum
 from toposcope.spectra.points import Point
 from toposcope.spectra.spectrum import TRAINED, SpectrumResult
 
+OTHERWISE = "if it was another: --trained N"
 REACH = 32  # the largest factor of yarn that is offered
 GROUPS = (("bad", "expected to fail"), ("after training", "only after more training"), ("cannot tell", "cannot tell"))
 PREDICTED = "Predicted from the encoding alone: "
@@ -22,8 +24,9 @@ def beyond_blocks(page: Page, result: SpectrumResult) -> tuple[list[Any], list[A
     """One sentence, what it is worth and what to try next; then all numbers behind it."""
     told = [(each, each.beyond) for each in result.encodings if each.beyond is not None]
     several = [_table(page, told, short=True)] if len(told) > 1 else []
-    line = _next(result)
+    line, measure = _next(result), _measuring(result)
     trying = [] if line is None else [Command("Would yarn reach that far? Try:", line)]
+    trying += [] if measure is None else [Command("To measure it on a long text of yours (slow on a CPU):", measure)]
     answer = [Summary((_sentence(told, _source(result)),)), *several, Paragraphs((WORTH,), soft=True), *trying]
     return answer, [_table(page, told), Paragraphs((_columns(told),), soft=True)]
 
@@ -40,6 +43,16 @@ def _next(result: SpectrumResult) -> str | None:
     words = ["toposcope spectrum --model", model_word(result), f"rope:scaling=yarn,factor={by}"]
     words += ["--context", length(first.context), *(() if trained is None else ("--trained", str(trained)))]
     return " ".join(words)
+
+
+def _measuring(result: SpectrumResult) -> str | None:
+    """The command that measures the first good one of the encodings that were asked for, in the model."""
+    good = next((each.beyond for each in result.encodings[1:] if each.beyond and each.beyond.verdict == "good"), None)
+    if good is None or not result.provenance.subjects:
+        return None
+    spec = next(each.spec for each in result.encodings if each.beyond is good)
+    words = ["toposcope loss", model_word(result), "--text FILE --sequences 1 --beyond --encoding", shlex.quote(spec)]
+    return " ".join([*words, "--tokens", length(good.context)])
 
 
 def _source(result: SpectrumResult) -> str:
@@ -75,8 +88,8 @@ def _after(met: Sequence[Beyond], source: str) -> str:
     lengths = sorted({each.trained for each in met})
     if len(lengths) > 1:
         guessed = next((each.trained for each in met if each.assumed), None)
-        return "" if guessed is None else f" (trained on {guessed:,} where nothing is said; set --trained)"
-    assumed = f" (assumed{f' from {source}' if source else ''}; set --trained)" if met[0].assumed else ""
+        return "" if guessed is None else f" (trained on {guessed:,} where nothing is said; {OTHERWISE})"
+    assumed = f" (assumed{f' from {source}' if source else ''}; {OTHERWISE})" if met[0].assumed else ""
     return f" after training on {lengths[0]:,}{assumed}"
 
 
@@ -157,12 +170,12 @@ def _columns(told: Sequence[tuple[EncodingSpectrum, Beyond]]) -> str:
 
 
 def _new_from(met: Beyond, *, short: bool) -> str | None:
-    """The first distance with something new; in short, nothing where the context ends before."""
+    """The first distance with something new, in short only where the context reaches it."""
     if met.reason in ("no position", "not by distance"):
         return None
-    if short and (met.new_from is None or met.new_from >= met.context):
-        return None
-    return f"not by {length(met.context)}" if met.new_from is None else f"{met.new_from:,}"
+    if met.new_from is None or (short and met.new_from >= met.context):
+        return f"not by {length(met.context)}"
+    return f"{met.new_from:,}"
 
 
 def _at(points: Sequence[Point], context: int) -> str | None:

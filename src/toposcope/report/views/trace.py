@@ -170,7 +170,9 @@ def _summary(result: TraceResult) -> list[str]:
     sentences = [*_most_positional(result)]
     if not any(each.names for each in heads):
         sentences.append(f"None of the {len(heads)} heads follows a named pattern on this text.")
-    return [*sentences, f"Measured on: {result.text}{put_in}. Heads are named layer.head, both counted from 0."]
+    spread = "; ±: 95% interval over sequences" if any("±" in each for each in sentences) else ""
+    on = f"Measured on: {result.text}{put_in}{spread}."
+    return [*sentences, f"{on} Heads are named layer.head, both counted from 0."]
 
 
 def _several(result: TraceResult) -> list[str]:
