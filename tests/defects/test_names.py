@@ -135,7 +135,7 @@ def test_L_ablate_says_it_on_the_terminal_too(tmp_path: Path, capsys: pytest.Cap
     words = ("--text", str(model / "text.txt"), "--lines", "--sequences", "4", "--only", "text", "--out", "kept")
     code, printed = said(capsys, "ablate", str(model), *words)
     assert code == 0
-    (worst,) = re.findall(r"heads (0\.2) matters .*? by ([\d.]+) ± ([\d.]+)", " ".join(printed.split()))
+    (worst,) = re.findall(r"heads, (0\.2) matters .*? by ([\d.]+) ± ([\d.]+)", " ".join(printed.split()))
     assert 0 < float(worst[2]) < float(worst[1])
 
 

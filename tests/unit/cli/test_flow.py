@@ -68,14 +68,11 @@ def test_with_a_page_the_answer_is_printed_and_everything_with_full(
     monkeypatch.setenv("COLUMNS", "3000")
     page = str(tmp_path / "f.html")
     printed = call(capsys, "--preset", "explode", "--n", "6", "--html", page)[1].splitlines()
-    start, seen, theorem, letters, following, written = printed
-    assert "explode" in start
-    assert "6 tokens" in seen
-    assert "Thm 4a" in theorem
-    assert "softmax" in letters
-    assert "toposcope flow" in following
-    assert written == f"Written: {page}"
-    assert len(call(capsys, "--preset", "explode", "--n", "6", "--html", page, "--full")[1].splitlines()) > 20
+    assert "explode" in printed[0]
+    assert all(any(words in line for line in printed) for words in ("6 tokens", "Thm 4a", "  toposcope flow"))
+    assert printed[-1] == f"Written: {page}"
+    full = call(capsys, "--preset", "explode", "--n", "6", "--html", page, "--full")[1].splitlines()
+    assert len(full) > len(printed) + 10
 
 
 def test_json_on_standard_output_is_nothing_but_json(capsys: pytest.CaptureFixture[str]) -> None:

@@ -67,7 +67,7 @@ def test_no_difference_in_part_is_said_to_be_that() -> None:
 
 
 def test_a_mean_that_only_rounding_keeps_from_zero_is_zero() -> None:
-    assert "steps to 90%: 0 ± 0 steps (8)" in told("contraction")
+    assert "steps to 90 %: 0 ± 0 steps (8)" in told("contraction")
     page = page_of(read_results([path for path in STUDIES if path.stem == "contraction"]))
     tables = [name for name in page.tables if name.startswith(("questions", "numbers"))]
     means = [mean for table in tables for mean in page.tables[table]["mean"]]
@@ -576,7 +576,7 @@ def test_options_and_small_numbers_are_not_broken_and_stay_text() -> None:
     assert '<span class="whole">--max-evaluations</span>' in text
     assert '<span class="whole">4e-16</span>' in text
     assert "&lt;b&gt;Thm\u00a05&lt;/b&gt;" in text
-    assert "95\u00a0% of V\u00a0O" in text
+    assert "95% of V\u00a0O" in text
 
 
 def test_an_ablation_says_which_of_the_needed_heads_are_positional() -> None:
