@@ -16,7 +16,8 @@ def main(name: str) -> None:
     with toposcope.load(name) as model:
         for layer in model.layers:
             strength = [
-                head.scale * np.linalg.norm(head.q @ head.q.T @ head.k @ head.k.T) ** 0.5 for head in layer.heads
+                head.scale * np.sum((head.q @ head.q.T) * (head.k @ head.k.T)) ** 0.5  # scale |Q^T K|
+                for head in layer.heads
             ]
             best = int(np.argmax(strength))
             print(

@@ -237,3 +237,12 @@ def test_a_preset_has_a_title_no_cloud_and_no_output_matrix() -> None:
     both = Page(title="")
     view.view_several([result, result], both)
     assert both.title == ""
+
+
+def test_a_preset_that_was_changed_says_so_and_offers_that_change_no_more() -> None:
+    own = toposcope.flow(preset="collapse", tokens=4, horizon=0.1)
+    changed = toposcope.flow(preset="collapse", tokens=4, horizon=0.1, causal=True)
+    assert "causal mask" in setup(changed)
+    assert "causal mask" not in setup(own)
+    assert [step.line for step in next_steps(own)] == ["toposcope flow --preset collapse --causal"]
+    assert "--causal" not in " ".join(step.line for step in next_steps(changed))

@@ -60,7 +60,8 @@ def view(result: FlowResult, page: Page) -> None:
         page.add("Side by side", *_side_by_side(page, result.runs))
     else:
         page.add("Summary", Row((_motion(flows[0]), Summary((setup(result), *_summary(result, flows[0]))))))
-        page.add("Theorem and run", Paragraphs(tuple(_behind(flows[0]))), full=True)
+        behind = tuple(_behind(flows[0]))
+        page.add("Theorem and run", Paragraphs(behind) if behind else None, full=True)
     for flow in flows:
         _one(page, result, flow, flow.encoding if several else "From start to end", several)
     notes = tuple(dict.fromkeys(f"{_sentence(note)}." for flow in flows for note in _notes(flow)))

@@ -107,11 +107,15 @@ def setup(result: FlowResult) -> str:
     around = [label(flow)] if len(result.flows) == 1 else []
     if used.causal is not None and (not used.causal or not result.provenance.subjects):
         around.append("causal mask" if used.causal else "no mask")
-    around = [each for each in around if each.lower() not in told.lower()]
     if not result.provenance.subjects:
         preset = result.provenance.options.get("preset")
         told = f"Preset {preset}: {told}" if preset else told
+        if preset and _changed(result):
+            term = [f"diagonal term {used.diagonal:.3g}"] if used.diagonal else []
+            return f"{told}. Here that is changed: {', '.join([*around, *term])}."
+        around = [each for each in around if each.lower() not in told.lower()]
         return ". ".join(filter(None, [told, _sentence(", ".join(around))])) + "."
+    around = [each for each in around if each.lower() not in told.lower()]
     alone = " acting alone, again and again" if used.head is not None else ""
     moved = written(flow)
     where = f", in the {moved} of {used.width} dimensions that it writes" if moved else ""
@@ -126,6 +130,13 @@ def written(flow: Flow) -> int | None:
     return found.n_pos + (found.n_neg or 0) + (found.n_zero or 0)
 
 
+def _changed(result: FlowResult) -> bool:
+    """Whether a preset has another mask, encoding or diagonal term than its own."""
+    given = result.provenance.options
+    diagonal = result.flows[0].settings.diagonal  # no preset has one of its own
+    return given.get("causal") is not None or bool(given.get("encoding")) or bool(diagonal)
+
+
 def next_steps(result: FlowResult) -> list[Command]:
     """What to look at next: a change of a preset, a real head, the whole model."""
     if not result.provenance.subjects:
@@ -135,6 +146,7 @@ def next_steps(result: FlowResult) -> list[Command]:
         tries = [
             Command(f"{_sentence(effect)}:", f"toposcope flow --preset {preset} {option}")
             for option, effect in result.suggestions.items()
+            if not _changed(result)
         ]
         return tries or [Command("A head of a real model:", "toposcope flow smollm2 --head 2.1")]
     read_as = any(
