@@ -9,6 +9,7 @@ import pytest
 import toposcope
 from toposcope.checkpoints.installed import find
 from toposcope.core.errors import NotFound
+from toposcope.dynamics.flow import MOST_EVALUATIONS
 from toposcope.dynamics.heads import head_dynamics
 from toposcope.dynamics.storage import layer_storage_error
 from toposcope.dynamics.trajectory import Status
@@ -61,10 +62,10 @@ def test_the_first_sentence_and_the_next_command_are_those_of_the_run() -> None:
 def test_heads_and_layers_end_by_themselves(smollm2: toposcope.Model, part: dict[str, Any]) -> None:
     result = toposcope.flow(smollm2, **part)
     assert {flow.status for flow in result.runs} <= {Status.HORIZON, Status.GREW, Status.CONVERGED, Status.AT_REST}
-    assert max(flow.evaluations for flow in result.runs) < 2000
+    assert max(flow.evaluations for flow in result.runs) < MOST_EVALUATIONS / 2
 
 
-def test_a_thousandth_of_a_step_is_exact_enough(smollm2: toposcope.Model) -> None:
+def test_the_tolerance_of_a_model_is_exact_enough(smollm2: toposcope.Model) -> None:
     coarse, fine = (toposcope.flow(smollm2, head="2.1", rtol=rtol) for rtol in (None, 1e-5))
     for one, other in zip(coarse.runs, fine.runs, strict=True):
         mine, theirs = (each.observables for each in (one, other))
